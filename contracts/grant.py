@@ -1,0 +1,80 @@
+"""The signed permission that travels with every request to a node.
+
+Owns its fields and its seal (HMAC-SHA256 under a key of one gateway-node connection); must not
+know where keys are kept. Nodes know no account beyond the grant and refuse what it does not cover.
+Read next: `contracts.wire`, which carries it in `Open`.
+"""
+
+import hashlib
+import hmac
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from contracts.errors import Forbidden
+from contracts.ids import AccountId, ModelName, RegionId, RequestId
+
+MAC_BYTES: Final = 32
+NONCE_BYTES: Final = 32
+
+
+class RetentionClass(StrEnum):
+    """What may remain of a request: `none` leaves nothing outside device memory."""
+
+    STANDARD = "standard"
+    NONE = "none"
+
+
+class Grant(msgspec.Struct, frozen=True, array_like=True):
+    """Who asks, for which model, within which limits.
+
+    Units: `deadline_unix_ms` in milliseconds since 1970, `max_total_tokens` prompt and output.
+    """
+
+    request_id: RequestId
+    attempt: int
+    account_id: AccountId
+    cache_salt: bytes
+    """Separates this account's prefix cache from all others; 32 bytes, never from a client."""
+    model: ModelName
+    regions: tuple[RegionId, ...]
+    """Regions that may compute this; empty means any."""
+    priority: int
+    retention: RetentionClass
+    deadline_unix_ms: int
+    max_total_tokens: int
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(Grant)
+
+
+def seal_grant(grant: Grant, connection_key: bytes) -> bytes:
+    """The grant as bytes, led by its authentication code."""
+    payload = _encoder.encode(grant)
+    return hmac.digest(connection_key, payload, "sha256") + payload
+
+
+def unseal_grant(sealed: bytes, connection_key: bytes) -> Grant:
+    """The grant inside `sealed`.
+
+    Raises: `Forbidden` when the code does not fit or the content is malformed.
+    """
+    mac, payload = sealed[:MAC_BYTES], sealed[MAC_BYTES:]
+    if not hmac.compare_digest(mac, hmac.digest(connection_key, payload, "sha256")):
+        raise Forbidden("The grant's seal does not match this connection.")
+    try:
+        return _decoder.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise Forbidden("The grant is malformed.") from error
+
+
+def prove_identity(pair_key: bytes, role: str, nonces: bytes) -> str:
+    """Hexadecimal proof that `role` holds the pair's key, bound to this connection's nonces."""
+    return hmac.new(pair_key, f"hearth {role}\0".encode() + nonces, hashlib.sha256).hexdigest()
+
+
+def derive_connection_key(pair_key: bytes, nonces: bytes) -> bytes:
+    """The key that seals grants on one connection, so that none can be replayed on another."""
+    return hmac.digest(pair_key, b"hearth grants\0" + nonces, "sha256")

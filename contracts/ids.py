@@ -1,0 +1,58 @@
+"""Identifiers and their shapes: what an account id, a model name or a request id looks like.
+
+Owns parsing and building; must not know who issues an id or where it is stored.
+Read next: `contracts.inference`.
+"""
+
+import re
+from typing import Final, NewType
+
+AccountId = NewType("AccountId", str)
+"""A tenant: 32 lower-case hexadecimal digits."""
+ApiTokenId = NewType("ApiTokenId", str)
+"""The public id of a tenant's credential (32 hex digits); never the credential itself."""
+OperatorId = NewType("OperatorId", str)
+"""A person or program that runs the platform: 32 hex digits."""
+NodeId = NewType("NodeId", str)
+"""A machine of the pool, unique in the fleet: letters, digits, `-`, `_`, `.`; at most 63."""
+BootId = NewType("BootId", str)
+"""One life of a node's process; changes at every start, so that stale state is recognised."""
+GatewayId = NewType("GatewayId", str)
+"""One gateway process; the same shape as a node id."""
+RegionId = NewType("RegionId", str)
+"""A region of the catalogue, such as `weur`."""
+RequestId = NewType("RequestId", str)
+"""A UUIDv7 in its usual text form; its timestamp's day is the partition of the ledger."""
+ModelName = NewType("ModelName", str)
+"""A model as clients name it: `@scope/author-or-name[/name]`, such as `@cf/meta/llama-3.2-1b`."""
+
+_ACCOUNT_ID: Final = re.compile(r"[0-9a-f]{32}")
+_NODE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_MODEL_NAME: Final = re.compile(r"@[a-z0-9][a-z0-9-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){1,3}")
+MAX_MODEL_NAME_LENGTH: Final = 200
+
+
+def is_account_id(text: str) -> bool:
+    """True when `text` has the shape of an account id."""
+    return _ACCOUNT_ID.fullmatch(text) is not None
+
+
+def is_node_id(text: str) -> bool:
+    """True when `text` has the shape of a node or gateway id."""
+    return _NODE_ID.fullmatch(text) is not None
+
+
+def is_model_name(text: str) -> bool:
+    """True when `text` has the shape of a model name; whether it exists is not asked."""
+    return len(text) <= MAX_MODEL_NAME_LENGTH and _MODEL_NAME.fullmatch(text) is not None
+
+
+def create_request_id(unix_ms: int, randomness: int) -> RequestId:
+    """A UUIDv7 from a time in milliseconds and 74 random bits; larger values are cut.
+
+    Source: RFC 9562 section 5.7.
+    """
+    bits = (unix_ms & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76
+    bits |= (randomness >> 62 & 0xFFF) << 64 | 0b10 << 62 | randomness & 0x3FFF_FFFF_FFFF_FFFF
+    digits = f"{bits:032x}"
+    return RequestId(f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}")

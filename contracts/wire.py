@@ -1,0 +1,121 @@
+"""Frames between gateway and node: many streams over one WebSocket, msgpack inside.
+
+A frame is a list of entries `[stream_id, attempt, message]`; the message stays raw until its
+stream takes it, so that a bad one harms one stream. Stream 0 speaks for the connection itself.
+To the node: `Open`, `Body`, `Abort`, `Credit`. Back: `GenerationEvent`s, and `Report` on stream 0.
+The upgrade request names the gateway and its nonce; then `Challenge` and `Hello` prove both sides.
+Must not know sockets. Read next: `gateway/upstream/`, `gpu_pool/server/`.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from contracts.fleet import NodeReport
+from contracts.inference import Accepted, Delta, Failed, Finished, GenerationEvent
+
+WIRE_PATH: Final = "/wire/v1"
+GATEWAY_HEADER: Final = "x-hearth-gateway"
+GATEWAY_NONCE_HEADER: Final = "x-hearth-gateway-nonce"
+CONNECTION_STREAM: Final = 0
+FRAGMENT_BYTES: Final = 64 * 1024
+"""Bodies travel in pieces of at most this size, so that an abort overtakes a long one."""
+MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One message of one stream. `attempt` fences answers to an earlier try."""
+
+    stream_id: int
+    attempt: int
+    message: msgspec.Raw
+
+
+class Challenge(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """Stream 0, node to gateway, first entry: the node's nonce, and proof that it holds the key."""
+
+    nonce: bytes
+    proof: str
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """Stream 0, gateway to node, first entry: the gateway's proof. Nothing is served before it."""
+
+    proof: str
+
+
+class Open(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """Starts a stream. `body` is the first fragment of a msgpack `GenerateRequest`.
+
+    Units: `credit` counts `Delta`s the node may send before it has to merge further ones.
+    """
+
+    sealed_grant: bytes
+    num_body_bytes: int
+    credit: int
+    body: bytes
+
+
+class Body(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """The next fragment of a stream's body."""
+
+    body: bytes
+
+
+class Abort(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """Ends a stream early; the node answers with `Finished(aborted)` and what was consumed."""
+
+
+class Credit(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """Lets the node send `num_deltas` more `Delta`s."""
+
+    num_deltas: int
+
+
+class Report(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """Stream 0, node to gateway: the node's state."""
+
+    report: NodeReport
+
+
+ToNode = Hello | Open | Body | Abort | Credit
+FromNode = Accepted | Delta | Finished | Failed | Challenge | Report
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_frame_decoder: Final = msgspec.msgpack.Decoder(list[Entry])
+_to_node_decoder: Final = msgspec.msgpack.Decoder(ToNode)
+_event_decoder: Final[msgspec.msgpack.Decoder[GenerationEvent]] = msgspec.msgpack.Decoder(
+    Accepted | Delta | Finished | Failed
+)
+_from_connection_decoder: Final[msgspec.msgpack.Decoder[Challenge | Report]] = (
+    msgspec.msgpack.Decoder(Challenge | Report)
+)
+
+
+def encode_frame(entries: Sequence[tuple[int, int, ToNode | FromNode]]) -> bytes:
+    """A frame of `(stream_id, attempt, message)` entries, in order."""
+    return _encoder.encode(entries)
+
+
+def decode_frame(frame: bytes) -> list[Entry]:
+    """The entries of `frame`, messages still raw.
+
+    Raises: `msgspec.MsgspecError` when the frame itself is malformed; close the connection then.
+    """
+    return _frame_decoder.decode(frame)
+
+
+def decode_to_node(message: msgspec.Raw) -> ToNode:
+    """A message for a node. Raises: `msgspec.MsgspecError`."""
+    return _to_node_decoder.decode(message)
+
+
+def decode_event(message: msgspec.Raw) -> GenerationEvent:
+    """An event of a stream. Raises: `msgspec.MsgspecError`."""
+    return _event_decoder.decode(message)
+
+
+def decode_from_connection(message: msgspec.Raw) -> Challenge | Report:
+    """A message of stream 0, from the node. Raises: `msgspec.MsgspecError`."""
+    return _from_connection_decoder.decode(message)

@@ -1,0 +1,108 @@
+"""What the node's server process and an engine core tell each other, as msgpack over zmq.
+
+Token ids only: text, templates and stop strings stay on the server's side.
+Read next: `gpu_pool.engine.core` (one end), `gpu_pool.server.engine_client` (the other).
+"""
+
+from typing import Final
+
+import msgspec
+
+from contracts.errors import ErrorReport
+from contracts.ids import AccountId
+from contracts.inference import FinishReason, SamplingParams
+from gpu_pool.plan import SequenceId
+
+
+class AddSequence(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Starts a sequence. The server has checked the shape; the core checks what it alone knows.
+
+    `sampling.max_tokens` is set and fits the context. `deadline_unix_ms` is wall time.
+    """
+
+    sequence_id: SequenceId
+    account_id: AccountId
+    cache_salt: bytes
+    token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    priority: int
+    deadline_unix_ms: int
+    reject_if_busy: bool
+
+
+class AbortSequence(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Ends a sequence within one step; answered by `SequenceFinished(aborted)` unless over."""
+
+    sequence_id: SequenceId
+
+
+class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Ends the core after the current step."""
+
+
+ToCore = AddSequence | AbortSequence | Shutdown
+
+
+class SequenceStarted(msgspec.Struct, frozen=True, array_like=True):
+    """The sequence has its blocks and is being computed."""
+
+    sequence_id: SequenceId
+    num_cached_tokens: int
+
+
+class SequenceTokens(msgspec.Struct, frozen=True, array_like=True):
+    """Newly generated tokens; an end-of-sequence token is never among them."""
+
+    sequence_id: SequenceId
+    token_ids: tuple[int, ...]
+
+
+class SequenceFinished(msgspec.Struct, frozen=True, array_like=True):
+    """The sequence is over and its blocks are free. `error` is set instead of `reason`."""
+
+    sequence_id: SequenceId
+    num_completion_tokens: int
+    """All sampled tokens, the end-of-sequence token included."""
+    reason: FinishReason | None = None
+    error: ErrorReport | None = None
+
+
+class CoreLoad(msgspec.Struct, frozen=True, array_like=True):
+    """How busy the core is after a step."""
+
+    num_running: int
+    num_waiting: int
+    num_blocks: int
+    num_free_blocks: int
+
+
+class CoreReady(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """The model is loaded; the first message of a core that came up."""
+
+    context_window: int
+    vocab_size: int
+    block_size: int
+    num_blocks: int
+    model_revision: str
+
+
+class StepOutput(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """All that one step (or one abort) brought, in the order started, tokens, finished."""
+
+    started: tuple[SequenceStarted, ...]
+    tokens: tuple[SequenceTokens, ...]
+    finished: tuple[SequenceFinished, ...]
+    load: CoreLoad
+
+
+class CoreFailed(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """The core cannot start or go on; it exits after this."""
+
+    error: ErrorReport
+
+
+FromCore = CoreReady | StepOutput | CoreFailed
+
+encoder: Final = msgspec.msgpack.Encoder()
+to_core_decoder: Final[msgspec.msgpack.Decoder[ToCore]] = msgspec.msgpack.Decoder(ToCore)
+from_core_decoder: Final[msgspec.msgpack.Decoder[FromCore]] = msgspec.msgpack.Decoder(FromCore)

@@ -1,0 +1,67 @@
+"""Shapes of ids and names."""
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.ids import create_request_id, is_account_id, is_model_name, is_node_id
+
+
+@given(st.integers(0, 2**48 - 1), st.integers(0, 2**74 - 1))
+def test_a_request_id_is_a_uuid7_that_carries_its_time(unix_ms: int, randomness: int) -> None:
+    parsed = uuid.UUID(create_request_id(unix_ms, randomness))
+    assert parsed.version == 7
+    assert parsed.variant == uuid.RFC_4122
+    assert parsed.int >> 80 == unix_ms
+
+
+@given(st.integers(0, 2**74 - 1), st.integers(0, 2**74 - 1))
+def test_different_randomness_gives_different_request_ids(one: int, other: int) -> None:
+    same = create_request_id(1, one) == create_request_id(1, other)
+    assert same == (one == other)
+
+
+def test_request_ids_sort_by_time() -> None:
+    assert create_request_id(1_000, 2**74 - 1) < create_request_id(1_001, 0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["@hearth/tiny-chat", "@cf/meta/llama-3.2-1b-instruct", "@hf/thebloke/zephyr-7b-beta-awq"],
+)
+def test_usual_model_names_are_names(name: str) -> None:
+    assert is_model_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "llama",
+        "@",
+        "@cf",
+        "@cf/",
+        "@cf//x",
+        "@cf/../x",
+        "@cf/meta/x\n",
+        "@cf/é",
+        "@cf/" + "a" * 200,
+        "@cf/a/b/c/d",
+    ],
+)
+def test_malformed_model_names_are_refused(name: str) -> None:
+    assert not is_model_name(name)
+
+
+def test_account_ids_are_32_lower_case_hex_digits() -> None:
+    assert is_account_id("0123456789abcdef" * 2)
+    for wrong in ("", "0" * 31, "0" * 33, "A" * 32, "g" * 32, "0" * 32 + "\n"):
+        assert not is_account_id(wrong)
+
+
+def test_node_ids_are_host_like_names() -> None:
+    assert is_node_id("node-1.weur")
+    for wrong in ("", "-a", "a b", "a/b", "a" * 64):
+        assert not is_node_id(wrong)

@@ -1,0 +1,75 @@
+"""Frames: order, fencing fields, and one bad entry among good ones."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts import wire
+from contracts.errors import ErrorReport
+from contracts.fleet import NodeReport
+from contracts.ids import BootId, NodeId, RegionId
+from contracts.inference import Accepted, Delta, Failed, Finished, FinishReason, Usage
+
+_counts = st.integers(0, 2**31)
+_events = st.one_of(
+    st.builds(Accepted, _counts, _counts),
+    st.builds(Delta, st.text(), st.lists(_counts).map(tuple), st.integers(0, 127)),
+    st.builds(Finished, st.sampled_from(FinishReason), st.builds(Usage, _counts, _counts, _counts)),
+    st.builds(Failed, st.builds(ErrorReport, code=st.text(), message=st.text())),
+)
+_to_node = st.one_of(
+    st.builds(wire.Hello, st.text()),
+    st.builds(wire.Open, st.binary(), _counts, _counts, st.binary()),
+    st.builds(wire.Body, st.binary()),
+    st.builds(wire.Abort),
+    st.builds(wire.Credit, _counts),
+)
+
+
+@given(st.lists(st.tuples(_counts, _counts, _events)))
+def test_events_come_back_in_order(entries: list[tuple[int, int, Delta]]) -> None:
+    decoded = wire.decode_frame(wire.encode_frame(entries))
+    assert [
+        (entry.stream_id, entry.attempt, wire.decode_event(entry.message)) for entry in decoded
+    ] == entries
+
+
+@given(st.lists(st.tuples(_counts, _counts, _to_node)))
+def test_messages_to_a_node_come_back_in_order(entries: list[tuple[int, int, wire.Abort]]) -> None:
+    decoded = wire.decode_frame(wire.encode_frame(entries))
+    assert [
+        (entry.stream_id, entry.attempt, wire.decode_to_node(entry.message)) for entry in decoded
+    ] == entries
+
+
+def test_a_bad_message_harms_its_own_entry_only() -> None:
+    good = Delta("fine", (1,))
+    frame = msgspec.msgpack.encode([(1, 0, ["no such tag"]), (2, 0, good)])
+    bad_entry, good_entry = wire.decode_frame(frame)
+    with pytest.raises(msgspec.MsgspecError):
+        wire.decode_event(bad_entry.message)
+    assert wire.decode_event(good_entry.message) == good
+
+
+@pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x92\x01", b"\x91\x92\x01\x02"])
+def test_a_malformed_frame_is_an_error_and_not_a_crash(frame: bytes) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        wire.decode_frame(frame)
+
+
+def test_stream_zero_carries_challenges_and_reports() -> None:
+    report = NodeReport(
+        node_id=NodeId("n"),
+        boot_id=BootId("b"),
+        region=RegionId("weur"),
+        jurisdiction="eu",
+        is_draining=False,
+        models=(),
+        loads=(),
+    )
+    frame = wire.encode_frame(
+        [(0, 0, wire.Challenge(b"nonce", "proof")), (0, 0, wire.Report(report))]
+    )
+    messages = [wire.decode_from_connection(entry.message) for entry in wire.decode_frame(frame)]
+    assert messages == [wire.Challenge(b"nonce", "proof"), wire.Report(report)]
