@@ -2,9 +2,10 @@
 
     ServiceError
       RequestError    InvalidRequest · InvalidModelName · UnknownModel · ContextTooLong ·
-                      UnsupportedFeature · PayloadTooLarge · NotFound · MethodNotAllowed ·
-                      Conflict                                            client, never
-      AccessError     Unauthenticated · Forbidden · ResidencyViolation    client, never
+                      UnsupportedFeature · PayloadTooLarge · RequestTimeout · NotFound ·
+                      InvalidIdentifier · MethodNotAllowed · Conflict     client, never
+      AccessError     Unauthenticated · Forbidden · AccountSuspended ·
+                      ResidencyViolation                                  client, never
       LimitError      RateLimited · ConcurrencyLimited · QuotaExceeded    tenancy
       CapacityError   NoEndpoint · ModelCold · PoolSaturated · OutOfBlocks pool, elsewhere
       UpstreamError   NodeUnreachable · StreamBroken · DeadlineExceeded ·
@@ -98,10 +99,23 @@ class PayloadTooLarge(RequestError):
     code = "payload_too_large"
 
 
+class RequestTimeout(RequestError):
+    """The request did not arrive in time; a new one may."""
+
+    code = "request_timeout"
+    retry = Retry.SAME
+
+
 class NotFound(RequestError):
     """No such route or object."""
 
     code = "not_found"
+
+
+class InvalidIdentifier(RequestError):
+    """An id in the address has the wrong shape, so that no object can be meant."""
+
+    code = "invalid_identifier"
 
 
 class MethodNotAllowed(RequestError):
@@ -132,6 +146,12 @@ class Forbidden(AccessError):
     """The credential is good but does not cover this account, model or action."""
 
     code = "forbidden"
+
+
+class AccountSuspended(AccessError):
+    """The account is suspended and refused everywhere."""
+
+    code = "account_suspended"
 
 
 class ResidencyViolation(AccessError):

@@ -19,6 +19,13 @@ MAC_BYTES: Final = 32
 NONCE_BYTES: Final = 32
 
 
+class Role(StrEnum):
+    """The two ends of a connection, as their proofs name them."""
+
+    GATEWAY = "gateway"
+    NODE = "node"
+
+
 class RetentionClass(StrEnum):
     """What may remain of a request: `none` leaves nothing outside device memory."""
 
@@ -71,7 +78,10 @@ def unseal_grant(sealed: bytes, connection_key: bytes) -> Grant:
 
 
 def prove_identity(pair_key: bytes, role: str, nonces: bytes) -> str:
-    """Hexadecimal proof that `role` holds the pair's key, bound to this connection's nonces."""
+    """Hexadecimal proof that `role` holds the pair's key, bound to this connection's nonces.
+
+    `role` is one of `Role`; `nonces` are the gateway's 32 bytes followed by the node's 32.
+    """
     return hmac.new(pair_key, f"hearth {role}\0".encode() + nonces, hashlib.sha256).hexdigest()
 
 

@@ -120,11 +120,12 @@ def _refuse_unknown(kind: type[msgspec.Struct], table: Mapping[str, Any], path: 
 
 def _find_struct(annotation: Any) -> type[msgspec.Struct] | None:
     """The struct that `annotation` or one of its union members is, if any."""
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        found = (_find_struct(member) for member in typing.get_args(annotation))
-        return next((struct for struct in found if struct is not None), None)
-    is_struct = isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
-    return annotation if is_struct else None
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    members: tuple[Any, ...] = typing.get_args(annotation) if is_union else (annotation,)
+    for member in members:
+        if isinstance(member, type) and issubclass(member, msgspec.Struct):
+            return member
+    return None
 
 
 def _decode_hook(kind: type, value: Any) -> Any:

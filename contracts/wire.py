@@ -18,6 +18,7 @@ from contracts.inference import Accepted, Delta, Failed, Finished, GenerationEve
 WIRE_PATH: Final = "/wire/v1"
 GATEWAY_HEADER: Final = "x-hearth-gateway"
 GATEWAY_NONCE_HEADER: Final = "x-hearth-gateway-nonce"
+"""Carries `NONCE_BYTES` random bytes in hexadecimal."""
 CONNECTION_STREAM: Final = 0
 FRAGMENT_BYTES: Final = 64 * 1024
 """Bodies travel in pieces of at most this size, so that an abort overtakes a long one."""

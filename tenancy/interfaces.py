@@ -163,7 +163,7 @@ class ApiTokenDirectory(Protocol):
         ...
 
     async def list_api_tokens(self, account_id: AccountId) -> list[ApiToken]:
-        """All tokens of the account, oldest first."""
+        """All tokens of the account, oldest first. Raises: `NotFound` (account)."""
         ...
 
     async def set_api_token_status(

@@ -1,0 +1,85 @@
+# Hearth's commands. `make` alone explains them.
+
+VENV := .venv
+BIN := $(VENV)/bin
+
+# Passed on to the command, e.g. make test ARGS='tests/gateway -k stream'
+ARGS ?=
+# Processes of `make test`; 0 runs everything in one.
+WORKERS ?= 2
+# A benchmark, e.g. make bench WHAT=gateway.bench_relay
+WHAT ?=
+# The interpreter of `make gpu`, which installs nothing: on a GPU machine torch may be there already.
+GPU_PYTHON ?= $(BIN)/python
+# The interpreter that sets up: the first that is new enough.
+ifndef PYTHON
+PYTHON := $(shell for name in $(BIN)/python python3.13 python3.12 python3.11 python3; do \
+    $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$name && exit; \
+    done; echo python3)
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check style lint types layers architecture format bench gpu lock wheel clean \
+        setup-run setup-dev
+
+help: ## explain these commands
+	@echo "Hearth: an inference platform on your own GPUs."
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "Start with 'make run'; before a commit, 'make check test'. The first call builds .venv."
+
+run: setup-run ## start everything on this machine (hearth dev)
+	$(BIN)/hearth dev $(ARGS)
+
+test: setup-dev ## run the whole test suite (ARGS='tests/gateway -k stream' for a part)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+check: style lint types layers architecture ## format, lint, types, layers, sizes: all that is not a test
+
+style: setup-dev
+	$(BIN)/ruff format --check .
+
+lint: setup-dev
+	$(BIN)/ruff check .
+
+types: setup-dev
+	$(BIN)/basedpyright
+
+layers: setup-dev
+	$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
+
+architecture: setup-dev
+	$(BIN)/pytest -q tests/architecture --durations=0 --durations-min=10
+
+format: setup-dev ## rewrite the code in the house format
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+bench: setup-dev ## run one benchmark (WHAT=gateway.bench_relay), or list them
+ifeq ($(WHAT),)
+	@echo "make bench WHAT=<one of these> [ARGS=...]"
+	@find benchmarks -name 'bench_*.py' 2>/dev/null | sed 's,^benchmarks/,  ,; s,\.py$$,,; s,/,.,g' | sort
+else
+	$(BIN)/python -m benchmarks.$(WHAT) $(ARGS)
+endif
+
+gpu: ## run the tests that need an NVIDIA GPU
+	$(GPU_PYTHON) -m pytest -m 'gpu or multi_gpu' $(ARGS)
+
+lock: ## refresh the pinned versions in constraints.txt
+	$(PYTHON) tools/lock.py $(ARGS)
+
+wheel: setup-dev ## build dist/hearth-*.whl
+	rm -rf build
+	$(BIN)/python -m build --wheel --outdir dist
+
+clean: ## remove what was built, .venv included; .hearth (your data) stays
+	rm -rf $(VENV) build dist *.egg-info .cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+setup-run:
+	@$(PYTHON) tools/setup_env.py --profile run
+
+setup-dev:
+	@$(PYTHON) tools/setup_env.py --profile dev

@@ -1,0 +1,123 @@
+"""The engine core: one synchronous loop from messages to plans and back.
+
+Owns the order of events; must not know how a step is chosen (`scheduler`), carried out
+(`gpu_pool.plan.Executor`) or how messages travel (`transport`). It closes none of the parts it was
+given: who built them does.
+"""
+
+import secrets
+from collections.abc import Callable
+
+from contracts.errors import InvariantBroken, StreamBroken, to_error_report
+from gpu_pool.engine.messages import AbortSequence, AddSequence, CoreFailed, CoreReady
+from gpu_pool.engine.scheduler import Scheduler
+from gpu_pool.engine.settings import SchedulerSettings
+from gpu_pool.engine.transport import Transport
+from gpu_pool.kv.block_hash import BlockHasher
+from gpu_pool.kv.block_pool import BlockPool
+from gpu_pool.kv.eviction import LruEviction
+from gpu_pool.kv.prefix_cache import NoPrefixCache, PrefixCache, PrefixIndex
+from gpu_pool.plan import Executor, ExecutorInfo
+
+
+def draw_seed() -> int:
+    """A seed of 63 random bits."""
+    return secrets.randbits(63)
+
+
+def create_scheduler(
+    settings: SchedulerSettings, info: ExecutorInfo, draw_seed: Callable[[], int]
+) -> Scheduler:
+    """A scheduler with the block pool and prefix cache that `info` and `settings` ask for."""
+    pool = BlockPool(info.num_blocks, LruEviction())
+    cache: PrefixIndex = NoPrefixCache()
+    if settings.prefix_caching:
+        hasher = BlockHasher(info.model_revision, info.kv_dtype, info.block_size)
+        cache = PrefixCache(pool, hasher)
+    return Scheduler(settings, info, pool, cache, draw_seed)
+
+
+class EngineCore:
+    """Serves one loaded model until it is told to stop or the executor fails."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        scheduler_settings: SchedulerSettings,
+        transport: Transport,
+        clock: Callable[[], float],
+        draw_seed: Callable[[], int] = draw_seed,
+    ) -> None:
+        """`clock` gives seconds since 1970; `draw_seed` serves requests that bring no seed."""
+        self._executor = executor
+        self._transport = transport
+        self._clock = clock
+        self._scheduler = create_scheduler(scheduler_settings, executor.info, draw_seed)
+
+    def run(self) -> None:
+        """Returns after `Shutdown`; sequences that are not over get `StreamBroken`.
+
+        Raises: what the executor or a defect of ours has thrown, after every sequence has been
+        answered and `CoreFailed` sent. The process should exit then, and be started again.
+        """
+        self._transport.send(self._describe())
+        try:
+            while self._receive():
+                self._step()
+            while self._scheduler.num_in_flight:
+                self._collect()
+            self._end_sequences("The node is shutting down.")
+        except Exception:
+            self._end_sequences("The model failed while it held the request.")
+            failure = InvariantBroken("The engine core failed and stops.")
+            self._transport.send(CoreFailed(to_error_report(failure)))
+            raise
+
+    def _receive(self) -> bool:
+        """Takes in all messages, waiting for one while there is nothing to do; False to stop."""
+        for message in self._transport.receive(block=not self._scheduler.has_work):
+            if isinstance(message, AddSequence):
+                self._scheduler.add(message)
+            elif isinstance(message, AbortSequence):
+                self._scheduler.abort(message.sequence_id)
+            else:
+                return False
+        return True
+
+    def _step(self) -> None:
+        """Starts the next step, then waits for the oldest unless another may be started first."""
+        plan = self._scheduler.schedule(int(self._clock() * 1000))
+        if plan is not None:
+            self._executor.submit(plan)
+        self._send_output()  # who started or was refused need not wait for the step
+        num_in_flight = self._scheduler.num_in_flight
+        is_full = num_in_flight >= self._executor.info.max_in_flight
+        if is_full or (plan is None and num_in_flight):
+            self._collect()
+
+    def _collect(self) -> None:
+        """Waits for the oldest step and passes on what it brought."""
+        self._scheduler.update(self._executor.collect())
+        self._send_output()
+
+    def _send_output(self) -> None:
+        """Tells the server what is new, if anything."""
+        output = self._scheduler.take_output()
+        if output is not None:
+            self._transport.send(output)
+
+    def _end_sequences(self, message: str) -> None:
+        """Answers every sequence with `StreamBroken`."""
+        self._scheduler.fail_all(StreamBroken(message))
+        self._send_output()
+
+    def _describe(self) -> CoreReady:
+        """What the server has to know of the model."""
+        info = self._executor.info
+        return CoreReady(
+            info.context_window,
+            info.vocab_size,
+            info.block_size,
+            info.num_blocks,
+            info.model_revision,
+        )

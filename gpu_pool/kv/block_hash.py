@@ -1,0 +1,50 @@
+"""Names of block contents: a SHA-256 chain over everything that the KV in a block depends on.
+
+    root  = SHA-256(F("hearth kv 1") F(salt) F(revision) F(dtype) F(adapter digest) U(block size))
+    key_i = SHA-256(key_{i-1} F(media digest) F(token ids of block i, 4 bytes each))
+
+F(x) is U(length of x) followed by x, U(n) is n in 8 bytes, all little-endian: no two inputs share
+an encoding. Adapter and media digests are empty until there are adapters and media.
+Must not know blocks. Read next: `prefix_cache`.
+"""
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+KEY_BYTES: Final = 32
+_DOMAIN: Final = b"hearth kv 1"
+_NO_MEDIA: Final = (0).to_bytes(8, "little")
+
+
+class BlockHasher:
+    """Keys for the blocks of one model."""
+
+    def __init__(self, model_revision: str, kv_dtype: str, block_size: int) -> None:
+        """Units: `block_size` in tokens."""
+        self._model = _frame(model_revision.encode()) + _frame(kv_dtype.encode())
+        self._block_size = block_size
+        self._tokens = struct.Struct(f"<{block_size}I")
+        self._prefix = _NO_MEDIA + self._tokens.size.to_bytes(8, "little")
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per key."""
+        return self._block_size
+
+    def create_root(self, cache_salt: bytes) -> bytes:
+        """The parent of the first block's key, for the account behind `cache_salt`."""
+        no_adapter = _frame(b"")
+        size = self._block_size.to_bytes(8, "little")
+        fields = _frame(_DOMAIN) + _frame(cache_salt) + self._model + no_adapter + size
+        return hashlib.sha256(fields).digest()
+
+    def extend(self, parent: bytes, token_ids: Sequence[int]) -> bytes:
+        """The key of a full block of `token_ids` that follows the block named `parent`."""
+        return hashlib.sha256(parent + self._prefix + self._tokens.pack(*token_ids)).digest()
+
+
+def _frame(field: bytes) -> bytes:
+    """`field` led by its length."""
+    return len(field).to_bytes(8, "little") + field

@@ -1,0 +1,27 @@
+"""The gateway starts in a second and in 120 MB, which it cannot do with torch in the process."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.architecture.source_tree import ROOT
+
+
+def loads_torch(statement: str) -> bool:
+    """Whether a fresh Python has torch or triton in memory after this statement."""
+    program = f"{statement}\nimport sys\nprint(bool({{'torch', 'triton'}} & set(sys.modules)))"
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip() == "True"
+
+
+@pytest.mark.parametrize("module", ["gateway.app", "contracts.inference"])
+def test_the_gateways_process_has_no_torch(module: str) -> None:
+    assert not loads_torch(f"import {module}")
+
+
+def test_torch_in_the_process_is_seen() -> None:
+    assert loads_torch("import sys, types; sys.modules['torch'] = types.ModuleType('torch')")
