@@ -87,9 +87,9 @@ class EngineCore:
     def _step(self) -> None:
         """Starts the next step, then waits for the oldest unless another may be started first."""
         plan = self._scheduler.schedule(int(self._clock() * 1000))
+        self._send_output()  # who started or was refused need not wait for the step
         if plan is not None:
             self._executor.submit(plan)
-        self._send_output()  # who started or was refused need not wait for the step
         num_in_flight = self._scheduler.num_in_flight
         is_full = num_in_flight >= self._executor.info.max_in_flight
         if is_full or (plan is None and num_in_flight):

@@ -140,9 +140,12 @@ class Scheduler:
         self._expire(now_unix_ms)
         step = Step(self._num_steps, len(self._info.kv_groups))
         self._schedule_decodes(step)
+        prefills = [s for s in self._running if s.num_uncomputed_tokens > 1]
+        cap = self._chunk_cap(len(prefills) + len(self._waiting))
         budget = self._settings.max_batch_tokens - len(step.work)
-        budget = self._continue_prefills(step, budget)
-        self._start_waiting(step, budget)
+        for sequence in prefills:
+            budget -= self._schedule_chunk(step, sequence, (), min(cap, budget))
+        self._start_waiting(step, cap, budget)
         self._refuse_impatient()
         if not step.work:
             if self._sequences and not self._in_flight:
@@ -178,6 +181,7 @@ class Scheduler:
         running = [sequence for sequence in self._sequences.values() if sequence.is_running]
         assert sorted(running, key=_by_precedence) == self._running
         assert len(self._sequences) == len(running) + len(self._waiting)
+        assert not any(sequence.has_started for sequence in self._impatient)
         for sequence in self._sequences.values():
             assert sequence.is_running or not sequence.table.block_ids
             assert sequence.num_uncomputed_tokens >= 0
@@ -219,20 +223,17 @@ class Scheduler:
         table.block_ids.extend(new_ids)
         return new_ids
 
-    def _continue_prefills(self, step: Step, budget: int) -> int:
-        """Further chunks of the prompts under way; returns the tokens left of `budget`."""
-        prefills = [s for s in self._running if s.num_uncomputed_tokens > 1]
-        cap = self._chunk_cap(len(prefills) + len(self._waiting))
-        for sequence in prefills:
-            num_tokens = min(sequence.num_uncomputed_tokens, cap, budget)
-            if num_tokens > 0:
-                step.add(sequence, num_tokens, ())
-                budget -= num_tokens
-        return budget
+    def _schedule_chunk(
+        self, step: Step, sequence: Sequence, new_ids: tuple[BlockId, ...], limit: int
+    ) -> int:
+        """Adds at most `limit` tokens of a prompt to the step; returns how many."""
+        num_tokens = min(sequence.num_uncomputed_tokens, limit)
+        if num_tokens > 0:
+            step.add(sequence, num_tokens, new_ids)
+        return num_tokens
 
-    def _start_waiting(self, step: Step, budget: int) -> None:
+    def _start_waiting(self, step: Step, cap: int, budget: int) -> None:
         """First chunks of waiting sequences, in order, while budget, places and blocks last."""
-        cap = self._chunk_cap(len(self._waiting) + len(step.work))
         while budget > 0 and len(self._running) < self._settings.max_running:
             sequence = self._waiting.peek()
             if sequence is None:
@@ -241,9 +242,7 @@ class Scheduler:
             if new_ids is None:
                 return
             self._start(sequence, step)
-            num_tokens = min(sequence.num_uncomputed_tokens, cap, budget)
-            step.add(sequence, num_tokens, new_ids)
-            budget -= num_tokens
+            budget -= self._schedule_chunk(step, sequence, new_ids, min(cap, budget))
 
     def _chunk_cap(self, num_prompts: int) -> int:
         """Tokens one prompt may take of a step when `num_prompts` want some."""

@@ -1,0 +1,69 @@
+"""What is refused before anything is scheduled, right up to the limit and one beyond it."""
+
+import pytest
+
+from contracts.errors import (
+    ContextTooLong,
+    InvalidRequest,
+    InvariantBroken,
+    OutOfBlocks,
+    ServiceError,
+)
+from gpu_pool.engine.admission import check_admission
+from gpu_pool.engine.executor_double import create_double_info
+from tests.gpu_pool.engine.engine_rig import EngineRig, create_request
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "max_tokens", "error"),
+    [
+        ([], 4, InvalidRequest),
+        ([1, -1], 4, InvalidRequest),
+        ([1, 1000], 4, InvalidRequest),
+        ([1], 0, InvalidRequest),
+        ([1], -5, InvalidRequest),
+        ([1], None, InvariantBroken),
+        ([1] * 253, 4, ContextTooLong),
+        ([1] * 256, 1, ContextTooLong),
+    ],
+)
+def test_a_request_that_cannot_be_served_is_refused(
+    token_ids: list[int], max_tokens: int | None, error: type[ServiceError]
+) -> None:
+    with pytest.raises(error):
+        check_admission(create_request(1, token_ids, max_tokens=max_tokens), create_double_info())
+
+
+def test_a_request_that_just_fits_the_context_is_served_to_its_last_token() -> None:
+    rig = EngineRig()
+    outcome = rig.add(create_request(1, [999] * 252, max_tokens=4))
+    rig.run()
+    assert len(outcome.token_ids) == 4
+
+
+def test_a_request_without_a_salt_is_refused_and_one_with_a_salt_is_not() -> None:
+    info = create_double_info()
+    with pytest.raises(InvariantBroken):
+        check_admission(create_request(1, [1], salt=b""), info)
+    assert check_admission(create_request(1, [1], salt=b"A"), info) == 4
+
+
+def test_a_request_that_fills_the_pool_to_its_last_slot_is_served_and_a_larger_one_refused() -> (
+    None
+):
+    info = create_double_info(num_blocks=4, block_size=4)
+    rig = EngineRig(info=info)
+    with pytest.raises(OutOfBlocks):
+        check_admission(create_request(1, range(10), max_tokens=8), info)
+    outcome = rig.add(create_request(1, range(10), max_tokens=7))  # 17 tokens, 16 in memory
+    rig.run()
+    assert len(outcome.token_ids) == 7
+
+
+def test_a_refusal_is_answered_and_harms_nobody() -> None:
+    rig = EngineRig()
+    good = rig.add(create_request(1, [1, 2]))
+    bad = rig.add(create_request(2, [1, 2000]))
+    assert bad.error_codes == ["invalid_request"]
+    rig.run()
+    assert len(good.token_ids) == 4

@@ -1,0 +1,227 @@
+"""Whatever arrives in whatever order: each answer is the one the request would get alone."""
+
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contracts.inference import FinishReason
+from gpu_pool.engine.executor_double import create_double_info
+from gpu_pool.engine.messages import AddSequence
+from gpu_pool.engine.settings import SchedulerSettings
+from tests.gpu_pool.engine.engine_rig import NEVER_UNIX_MS, EngineRig, create_request
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request whose prompt starts like those of its family."""
+
+    family: int
+    num_shared: int
+    num_own: int
+    max_tokens: int
+    salt: bytes
+    priority: int
+    deadline_ms: int | None
+    reject_if_busy: bool
+    is_random: bool
+    ignore_eos: bool
+
+    def to_request(self, sequence_id: int, now_unix_ms: int) -> AddSequence:
+        shared = range(self.family * 100, self.family * 100 + self.num_shared)
+        own = [500 + sequence_id % 400] * self.num_own
+        deadline = NEVER_UNIX_MS if self.deadline_ms is None else now_unix_ms + self.deadline_ms
+        return create_request(
+            sequence_id,
+            [*shared, *own],
+            max_tokens=self.max_tokens,
+            salt=self.salt,
+            priority=self.priority,
+            deadline_unix_ms=deadline,
+            reject_if_busy=self.reject_if_busy,
+            temperature=float(self.is_random),
+            seed=sequence_id if self.is_random else None,
+            ignore_eos=self.ignore_eos,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Ends the request that arrived `age` requests ago, if it is not over."""
+
+    age: int
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Lets time pass: one millisecond a step."""
+
+    count: int
+
+
+arrivals = st.builds(
+    Arrival,
+    family=st.integers(0, 1),
+    num_shared=st.integers(1, 12),
+    num_own=st.integers(0, 6),
+    max_tokens=st.integers(1, 14),
+    salt=st.sampled_from([b"A", b"B"]),
+    priority=st.sampled_from([0, 0, 0, 1]),
+    deadline_ms=st.sampled_from([None, None, None, 0, 5, 20]),
+    reject_if_busy=st.sampled_from([False, False, False, True]),
+    is_random=st.booleans(),
+    ignore_eos=st.booleans(),
+)
+moves = st.lists(
+    st.one_of(
+        arrivals,
+        arrivals,
+        st.builds(Abort, st.integers(0, 8)),
+        st.builds(Steps, st.integers(1, 4)),
+    ),
+    min_size=8,
+    max_size=60,
+)
+engines = st.builds(
+    lambda size, blocks, running, extra, chunk, flight, caching: EngineRig(
+        SchedulerSettings(
+            max_batch_tokens=running + extra,
+            max_chunk_tokens=chunk,
+            max_running=running,
+            max_waiting=6,
+            prefix_caching=caching,
+        ),
+        create_double_info(
+            block_size=size,
+            num_blocks=blocks,
+            context_window=30,
+            eos_token_ids=tuple(range(0, 1000, 12)),
+            max_in_flight=flight,
+        ),
+    ),
+    size=st.integers(1, 4),
+    blocks=st.integers(4, 20),
+    running=st.integers(1, 5),
+    extra=st.integers(0, 12),
+    chunk=st.integers(1, 12),
+    flight=st.integers(1, 3),
+    caching=st.sampled_from([True, True, False]),
+)
+
+
+@dataclass(slots=True)
+class Story:
+    """All requests of a run, and what they were told."""
+
+    rig: EngineRig
+    requests: dict[int, AddSequence] = field(default_factory=dict[int, AddSequence])
+
+    def play(self, moves: list[Arrival | Abort | Steps]) -> None:
+        for move in moves:
+            if isinstance(move, Arrival):
+                request = move.to_request(len(self.requests), self.rig.now_unix_ms)
+                self.requests[request.sequence_id] = request
+                self.rig.add(request)
+            elif isinstance(move, Abort):
+                self.rig.abort(len(self.requests) - 1 - move.age)
+            else:
+                for _ in range(move.count):
+                    self.rig.now_unix_ms += 1
+                    self.rig.step()
+        self.rig.run()
+
+    def check_answer(self, request: AddSequence) -> None:
+        outcome = self.rig.outcomes[request.sequence_id]
+        expected = self.rig.predict(request)
+        assert len(outcome.reasons) == 1
+        (reason,) = outcome.reasons
+        is_whole = reason in (FinishReason.STOP, FinishReason.LENGTH)
+        assert outcome.token_ids == (expected if is_whole else expected[: len(outcome.token_ids)])
+        assert outcome.num_completion_tokens == len(outcome.token_ids) + (
+            reason is FinishReason.STOP
+        )
+        assert (reason is FinishReason.STOP) == (
+            is_whole and len(expected) < (request.sampling.max_tokens or 0)
+        )
+        assert len(outcome.num_cached_tokens) <= 1
+        assert not outcome.token_ids or len(outcome.num_cached_tokens) == 1
+
+    def check_cached(self, request: AddSequence) -> None:
+        """What was cached has been computed for another request with the same salt."""
+        outcome = self.rig.outcomes[request.sequence_id]
+        for num_cached in outcome.num_cached_tokens:
+            assert num_cached < len(request.token_ids)
+            prefix = list(request.token_ids[:num_cached])
+            assert not prefix or any(
+                [*other.token_ids, *self.rig.outcomes[other.sequence_id].token_ids][:num_cached]
+                == prefix
+                for other in self.requests.values()
+                if other is not request and other.cache_salt == request.cache_salt
+            )
+
+    def check(self) -> None:
+        """Every answer is right, and nothing is left behind."""
+        for request in self.requests.values():
+            self.check_answer(request)
+            self.check_cached(request)
+        load = self.rig.scheduler.load
+        assert (load.num_running, load.num_waiting) == (0, 0)
+        assert load.num_free_blocks == load.num_blocks
+
+
+@settings(max_examples=300)
+@given(rig=engines, moves=moves)
+def test_every_answer_is_the_one_the_request_would_get_alone(
+    rig: EngineRig, moves: list[Arrival | Abort | Steps]
+) -> None:
+    story = Story(rig)
+    story.play(moves)
+    story.check()
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 2, 3])
+def test_a_storm_in_a_small_pool_reaches_every_corner_and_leaks_nothing(max_in_flight: int) -> None:
+    """The control of the test above: preemption, caching and every ending do occur."""
+    info = create_double_info(
+        num_blocks=14,
+        context_window=40,
+        eos_token_ids=tuple(range(0, 1000, 25)),
+        max_in_flight=max_in_flight,
+    )
+    limits = SchedulerSettings(
+        max_batch_tokens=12, max_chunk_tokens=6, max_running=6, max_waiting=8
+    )
+    story = Story(EngineRig(limits, info))
+    random = Random(7)
+    story.play([draw_move(random) for _ in range(1500)])
+    story.check()
+    outcomes = story.rig.outcomes.values()
+    num_starts = sum(len(plan.new) for plan in story.rig.plans)
+    assert num_starts > sum(len(outcome.num_cached_tokens) for outcome in outcomes) + 20
+    assert sum(sum(outcome.num_cached_tokens) for outcome in outcomes) > 100
+    assert {reason for outcome in outcomes for reason in outcome.reasons} == {None, *FinishReason}
+    codes = {code for outcome in outcomes for code in outcome.error_codes}
+    assert codes == {"pool_saturated", "deadline_exceeded"}
+
+
+def draw_move(random: Random) -> Arrival | Abort | Steps:
+    """A move of the storm: as many steps as arrivals, an abort now and then."""
+    kind = random.random()
+    if kind < 0.1:
+        return Abort(random.randrange(8))
+    if kind < 0.6:
+        return Steps(random.randint(1, 4))
+    return Arrival(
+        family=random.randrange(2),
+        num_shared=random.randint(1, 16),
+        num_own=random.randint(0, 6),
+        max_tokens=random.randint(1, 18),
+        salt=random.choice([b"A", b"B"]),
+        priority=random.choice([0, 0, 0, 1]),
+        deadline_ms=random.choice([None, None, None, 5, 20]),
+        reject_if_busy=random.random() < 0.2,
+        is_random=random.random() < 0.5,
+        ignore_eos=random.random() < 0.5,
+    )
