@@ -1,0 +1,1 @@
+"""Accounts, the tenants of the platform. Read next: `store`."""

@@ -1,0 +1,1 @@
+"""Operators, who run the platform. Read next: `store`."""

@@ -1,0 +1,69 @@
+"""From the digests of a credential to the principal behind it, in one query.
+
+Owns the join of `api_tokens` and `accounts`; must not know the credential itself.
+Read next: `tenancy.tokens.store`.
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+from sqlalchemy import RowMapping, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from contracts.grant import RetentionClass
+from contracts.ids import AccountId, ApiTokenId, RegionId
+from tenancy.encryption.cache_salt import derive_cache_salt
+from tenancy.encryption.key_ring import VersionedKeys
+from tenancy.interfaces import AccountStatus, ApiTokenStatus, Permission, Principal
+from tenancy.tables import accounts, api_tokens
+
+_QUERY: Final = select(
+    api_tokens.c.api_token_id,
+    api_tokens.c.status,
+    api_tokens.c.permissions,
+    api_tokens.c.not_before_unix_s,
+    api_tokens.c.expires_unix_s,
+    accounts.c.account_id,
+    accounts.c.status.label("account_status"),
+    accounts.c.retention,
+    accounts.c.allowed_regions,
+    accounts.c.priority,
+    accounts.c.master_key_version,
+    accounts.c.cache_salt_generation,
+).join_from(api_tokens, accounts)
+
+
+async def find_principal_by_digests(
+    connection: AsyncConnection, digests: Collection[bytes], master_keys: VersionedKeys
+) -> Principal | None:
+    """The principal whose token is stored under one of `digests`, None when there is none.
+
+    Raises: `InvariantBroken` when the key ring has lost the account's master key.
+    """
+    result = await connection.execute(_QUERY.where(api_tokens.c.digest.in_(digests)))
+    row = result.mappings().one_or_none()
+    return None if row is None else _to_principal(row, master_keys)
+
+
+def to_permissions(names: Collection[str]) -> frozenset[Permission]:
+    """The rights in `names`; ones that this version does not know grant nothing."""
+    return frozenset(permission for permission in Permission if permission.value in names)
+
+
+def _to_principal(row: RowMapping, master_keys: VersionedKeys) -> Principal:
+    """The principal a joined row describes."""
+    account_id = AccountId(row["account_id"])
+    master_key = master_keys.get(row["master_key_version"])
+    return Principal(
+        api_token_id=ApiTokenId(row["api_token_id"]),
+        account_id=account_id,
+        status=ApiTokenStatus(row["status"]),
+        account_status=AccountStatus(row["account_status"]),
+        permissions=to_permissions(row["permissions"]),
+        not_before_unix_s=row["not_before_unix_s"],
+        expires_unix_s=row["expires_unix_s"],
+        retention=RetentionClass(row["retention"]),
+        allowed_regions=tuple(RegionId(region) for region in row["allowed_regions"]),
+        priority=row["priority"],
+        cache_salt=derive_cache_salt(master_key, account_id, row["cache_salt_generation"]),
+    )

@@ -1,0 +1,153 @@
+"""`hearth accounts`, on a real SQLite file."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.accounts import app
+from cli.terminal import CommandFailed
+from contracts.errors import InvalidRequest, NotFound
+from contracts.settings import SettingsError
+from tests.cli.tenancy_commands import TenancyCommands
+
+ROOT = Path(__file__).resolve().parents[2]
+NOBODY = "f" * 32
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> TenancyCommands:
+    """The account commands in an empty place."""
+    return TenancyCommands(app, tmp_path / "state")
+
+
+def test_the_first_account_makes_database_and_key_ring(commands: TenancyCommands) -> None:
+    output = commands.write("create", "demo", "--region", "weur", "--region", "enam")
+    (account,) = commands.read("list")
+    assert account["account_id"] in output
+    assert f"hearth tokens create {account['account_id']}" in output
+    assert (account["name"], account["status"]) == ("demo", "active")
+    assert account["allowed_regions"] == ["weur", "enam"]
+    assert commands.key_ring.stat().st_mode & 0o077 == 0
+
+
+def test_a_list_never_cuts_an_id(commands: TenancyCommands) -> None:
+    account = commands.read("create", "demo")
+    lines = commands.write("list").splitlines()
+    assert lines[0].split() == ["ACCOUNT", "ID", "NAME", "STATUS", "REGIONS", "CREATED"]
+    assert lines[1].split()[:4] == [account["account_id"], "demo", "active", "any"]
+
+
+def test_an_account_is_suspended_and_resumed(commands: TenancyCommands) -> None:
+    account_id = commands.read("create", "demo")["account_id"]
+    assert "is suspended" in commands.write("suspend", account_id)
+    assert commands.read("list")[0]["status"] == "suspended"
+    assert commands.read("resume", account_id)["status"] == "active"
+
+
+def test_the_salt_is_rotated(commands: TenancyCommands) -> None:
+    account_id = commands.read("create", "demo")["account_id"]
+    assert "cache salt 2" in commands.write("rotate-salt", account_id)
+    assert commands.read("rotate-salt", account_id)["cache_salt_generation"] == 3
+
+
+@pytest.mark.parametrize("command", ["suspend", "resume", "rotate-salt"])
+def test_an_unknown_account_is_reported(commands: TenancyCommands, command: str) -> None:
+    commands.write("create", "demo")
+    result = commands.run(command, NOBODY)
+    assert result.exit_code == 1
+    assert isinstance(result.exception, NotFound)
+
+
+def test_a_bad_name_is_reported(commands: TenancyCommands) -> None:
+    result = commands.run("create", "x" * 101)
+    assert result.exit_code == 1
+    assert isinstance(result.exception, InvalidRequest)
+
+
+def test_a_wrong_option_is_wrong_usage(commands: TenancyCommands) -> None:
+    assert commands.run("create", "demo", "--no-such-option").exit_code == 2
+    assert commands.run("create").exit_code == 2
+
+
+def test_looking_into_an_empty_place_makes_nothing(
+    commands: TenancyCommands, tmp_path: Path
+) -> None:
+    result = commands.run("list")
+    assert isinstance(result.exception, CommandFailed)
+    assert "hearth accounts create" in str(result.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_second_key_ring_is_made_beside_an_old_database(commands: TenancyCommands) -> None:
+    commands.write("create", "demo")
+    commands.key_ring.rename(commands.key_ring.with_name("elsewhere.json"))
+    result = commands.run("create", "other")
+    assert isinstance(result.exception, SettingsError)
+    assert not commands.key_ring.exists()
+
+
+def test_a_key_ring_that_others_can_read_is_refused(commands: TenancyCommands) -> None:
+    commands.write("create", "demo")
+    commands.key_ring.chmod(0o644)
+    result = commands.run("list")
+    assert isinstance(result.exception, SettingsError)
+    assert "chmod 600" in str(result.exception)
+
+
+def test_a_database_that_is_away_is_named_without_its_password(tmp_path: Path) -> None:
+    commands = TenancyCommands(app, tmp_path)
+    commands.database_url = "postgresql://hearth:hunter2@127.0.0.1:1/hearth"
+    result = commands.run("list")
+    assert isinstance(result.exception, CommandFailed)
+    assert "127.0.0.1:1/hearth" in str(result.exception)
+    assert "hunter2" not in str(result.exception)
+
+
+def test_the_place_may_come_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEARTH_GATEWAY__DATABASE__URL", f"sqlite:///{tmp_path}/env.db")
+    monkeypatch.setenv("HEARTH_GATEWAY__KEY_RING__FILE", str(tmp_path / "env.json"))
+    assert CliRunner().invoke(app, ["create", "demo"]).exit_code == 0
+    assert {"env.db", "env.json"} <= {entry.name for entry in tmp_path.iterdir()}
+
+
+def test_the_place_may_come_from_the_gateway_s_settings_file(tmp_path: Path) -> None:
+    config = tmp_path / "gateway.toml"
+    config.write_text(
+        f'[database]\nurl = "sqlite:///{tmp_path}/file.db"\n'
+        f'[key_ring]\nfile = "{tmp_path}/file.json"\n'
+    )
+    assert CliRunner().invoke(app, ["create", "demo", "-c", str(config)]).exit_code == 0
+    assert {"file.db", "file.json"} <= {entry.name for entry in tmp_path.iterdir()}
+
+
+def test_without_any_setting_the_place_is_the_state_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["create", "demo"]).exit_code == 0
+    assert (tmp_path / ".hearth" / "hearth.db").exists()
+    assert (tmp_path / ".hearth" / "keys" / "key_ring.json").exists()
+
+
+def test_the_program_says_failures_in_one_line(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    ring = str(tmp_path / "key_ring.json")
+    program = [sys.executable, "-W", "error", "-m", "cli", "accounts"]
+    place = ["--database-url", url, "--key-ring", ring]
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*program, *arguments, *place],
+            cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    created = run("create", "demo")
+    assert (created.returncode, created.stderr) == (0, "")
+    failed = run("suspend", NOBODY)
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr == "hearth: There is no account with this id.\n"

@@ -1,0 +1,136 @@
+"""A database that is away: every method answers `StoreUnavailable`, nothing else leaves."""
+
+import asyncio
+import secrets
+import socket
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url
+
+from contracts.errors import StoreUnavailable
+from contracts.ids import AccountId, ApiTokenId
+from tenancy.directory import SqlTenancy, create_tenancy
+from tenancy.encryption.key_ring import KeyRing
+from tenancy.interfaces import AccountStatus, ApiTokenStatus, Permission
+from tenancy.tokens.format import CredentialKind, create_credential
+from tests.tenancy.manual_clock import ManualClock
+from tests.tenancy.tcp_proxy import TcpProxy
+
+ID = "a" * 32
+ACCOUNT, TOKEN = AccountId(ID), ApiTokenId(ID)
+ALL = frozenset(Permission)
+API_TOKEN = create_credential(CredentialKind.API_TOKEN, secrets.token_bytes).reveal()
+OPERATOR = create_credential(CredentialKind.OPERATOR, secrets.token_bytes).reveal()
+
+CALLS: dict[str, Callable[[SqlTenancy], Awaitable[Any]]] = {
+    "create_account": lambda t: t.create_account("a"),
+    "get_account": lambda t: t.get_account(ACCOUNT),
+    "list_accounts": lambda t: t.list_accounts(),
+    "set_account_status": lambda t: t.set_account_status(ACCOUNT, AccountStatus.ACTIVE),
+    "rotate_cache_salt": lambda t: t.rotate_cache_salt(ACCOUNT),
+    "create_api_token": lambda t: t.create_api_token(ACCOUNT, "a", ALL),
+    "get_api_token": lambda t: t.get_api_token(ACCOUNT, TOKEN),
+    "list_api_tokens": lambda t: t.list_api_tokens(ACCOUNT),
+    "set_api_token_status": lambda t: t.set_api_token_status(ACCOUNT, TOKEN, ApiTokenStatus.ACTIVE),
+    "delete_api_token": lambda t: t.delete_api_token(ACCOUNT, TOKEN),
+    "find_principal": lambda t: t.find_principal(API_TOKEN),
+    "read_epoch": lambda t: t.read_epoch(),
+    "create_operator": lambda t: t.create_operator("a"),
+    "find_operator": lambda t: t.find_operator(OPERATOR),
+    "list_operators": lambda t: t.list_operators(),
+}
+
+
+@pytest.fixture(autouse=True)
+async def _driver_threads_end() -> AsyncGenerator[None]:
+    """Keeps the loop open until they have: after a failed connect aiosqlite waits for no thread."""
+    yield
+    for thread in threading.enumerate():
+        if "_connection_worker_thread" in thread.name:
+            await asyncio.to_thread(thread.join, 30)
+
+
+def open_tenancy(url: str, key_ring: KeyRing) -> SqlTenancy:
+    """Tenancy at `url`, whether anything is there or not."""
+    return create_tenancy(url, key_ring, ManualClock(0), secrets.token_bytes)
+
+
+def find_closed_port() -> int:
+    """A port that refuses connections."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def expect_unavailable(tenancy: SqlTenancy, calls: list[str]) -> None:
+    """Each call fails as it should, and says nothing about the database's address."""
+    for name in calls:
+        with pytest.raises(StoreUnavailable) as failure:
+            await CALLS[name](tenancy)
+        assert failure.value.message == "The database cannot be reached at the moment."
+
+
+def test_every_method_that_asks_the_database_is_tried() -> None:
+    methods = {name for name in dir(SqlTenancy) if not name.startswith("_")}
+    assert set(CALLS) == methods - {"close", "digest_api_token"}
+
+
+async def test_nobody_listens_on_the_database_port(key_ring: KeyRing) -> None:
+    tenancy = open_tenancy(f"postgresql://u@127.0.0.1:{find_closed_port()}/d", key_ring)
+    await expect_unavailable(tenancy, list(CALLS))
+    await tenancy.close()
+
+
+async def test_the_folder_of_the_sqlite_file_is_gone(tmp_path: Path, key_ring: KeyRing) -> None:
+    tenancy = open_tenancy(f"sqlite:///{tmp_path}/nothing/a.db", key_ring)
+    await expect_unavailable(tenancy, list(CALLS))
+    await tenancy.close()
+
+
+async def test_the_sqlite_file_is_something_else(tmp_path: Path, key_ring: KeyRing) -> None:
+    (tmp_path / "a.db").write_bytes(b"not a database" * 100)
+    tenancy = open_tenancy(f"sqlite:///{tmp_path}/a.db", key_ring)
+    await expect_unavailable(tenancy, list(CALLS))
+    await tenancy.close()
+
+
+async def test_the_database_has_no_tables(tmp_path: Path, key_ring: KeyRing) -> None:
+    tenancy = open_tenancy(f"sqlite:///{tmp_path}/empty.db", key_ring)
+    await expect_unavailable(tenancy, list(CALLS))
+    await tenancy.close()
+
+
+async def test_the_database_goes_away_and_comes_back(
+    postgres_database: str, key_ring: KeyRing
+) -> None:
+    url = make_url(postgres_database)
+    proxy = TcpProxy(str(url.host), url.port or 5432)
+    async with proxy.serve():
+        through = url.set(host="127.0.0.1", port=proxy.port)
+        tenancy = open_tenancy(through.render_as_string(hide_password=False), key_ring)
+        account = await tenancy.create_account("a")
+        proxy.cut()
+        await expect_unavailable(tenancy, list(CALLS))
+        proxy.restore()
+        assert await tenancy.get_account(account.account_id) == account
+        await tenancy.close()
+
+
+async def test_a_restarted_server_costs_no_request(
+    postgres_database: str, key_ring: KeyRing
+) -> None:
+    """Connections that died in the pool are replaced before they are used."""
+    url = make_url(postgres_database)
+    proxy = TcpProxy(str(url.host), url.port or 5432)
+    async with proxy.serve():
+        through = url.set(host="127.0.0.1", port=proxy.port)
+        tenancy = open_tenancy(through.render_as_string(hide_password=False), key_ring)
+        account = await tenancy.create_account("a")
+        proxy.cut()
+        proxy.restore()
+        assert await tenancy.get_account(account.account_id) == account
+        await tenancy.close()
