@@ -26,7 +26,7 @@ def decode_generate_request(body: bytes) -> GenerateRequest:
     """
     try:
         request = _request_decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"The request body cannot be decoded: {error}") from error
     if request.schema_version > SCHEMA_VERSION:
         raise InvalidRequest(

@@ -1,0 +1,86 @@
+"""Runs an engine core as a process: pipes, logs, the parent's death and the way out.
+
+Owns all that every engine-core process does, whatever executes its plans; must not know torch.
+Read next: `gpu_pool.engine.core`, `engine_core` (the entry point that brings the real executor).
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from contracts.errors import InvariantBroken, ServiceError, to_error_report
+from gpu_pool.engine.core import EngineCore
+from gpu_pool.engine.messages import CoreFailed
+from gpu_pool.engine.transport import ZmqTransport
+from gpu_pool.log_output import configure_logging
+from gpu_pool.plan import Executor
+from gpu_pool.settings import CoreSettings, decode_core_settings
+
+_PR_SET_PDEATHSIG: Final = 1
+"""Source: prctl(2)."""
+_PARENT_POLL_S: Final = 0.5
+
+
+def run_core(settings_path: Path, create_executor: Callable[[CoreSettings], Executor]) -> int:
+    """The exit code of a core that was told to end (0) or had to (1)."""
+    settings = decode_core_settings(settings_path.read_bytes())
+    end_with_parent(settings.parent_pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides when to stop
+    configure_logging(settings.log, node=settings.node_id, model=settings.model.name)
+    transport = ZmqTransport(settings.to_core_endpoint, settings.from_core_endpoint)
+    try:
+        return _serve(settings, transport, create_executor)
+    finally:
+        transport.close()
+
+
+def end_with_parent(parent_pid: int) -> None:
+    """Makes the kernel kill this process with its parent; elsewhere a thread looks after it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent_pid:  # it died before the call
+            os._exit(1)
+    else:
+        threading.Thread(target=_watch_parent, args=(parent_pid,), daemon=True).start()
+
+
+def _serve(
+    settings: CoreSettings,
+    transport: ZmqTransport,
+    create_executor: Callable[[CoreSettings], Executor],
+) -> int:
+    """Loads the model and runs the loop; says why if either fails."""
+    log = structlog.get_logger()
+    try:
+        executor = create_executor(settings)
+    except Exception as error:
+        log.exception("the model cannot be loaded")
+        if not isinstance(error, ServiceError):
+            error = InvariantBroken("Loading the model failed; the node's log says why.")
+        transport.send(CoreFailed(to_error_report(error)))
+        return 1
+    try:
+        EngineCore(
+            executor, settings.engine.create_scheduler_settings(), transport, time.time
+        ).run()
+    except Exception:
+        log.exception("the engine core failed")
+        return 1
+    finally:
+        executor.close()
+    return 0
+
+
+def _watch_parent(parent_pid: int) -> None:
+    """Ends this process when its parent changes."""
+    while os.getppid() == parent_pid:
+        time.sleep(_PARENT_POLL_S)
+    os._exit(1)

@@ -1,0 +1,34 @@
+"""An engine-core process: one loaded model behind two pipes (entry point).
+
+Joins the tensor side to what every engine-core process does; must not know text or clients.
+Read next: `core_runner`, `gpu_pool.worker.worker`.
+"""
+
+import sys
+from pathlib import Path
+
+from gpu_pool.core_runner import run_core
+from gpu_pool.plan import Executor
+from gpu_pool.settings import CoreSettings
+from gpu_pool.worker.settings import DtypeChoice, WorkerSettings
+from gpu_pool.worker.worker import create_executor
+
+
+def load_model(settings: CoreSettings) -> Executor:
+    """The model that `settings` names, loaded.
+
+    Raises: `ValueError` when it cannot be; the message names the file or setting.
+    """
+    return create_executor(
+        WorkerSettings(
+            model_dir=settings.model.path,
+            dtype=DtypeChoice(settings.model.dtype),
+            block_size=settings.engine.block_size,
+            kv_bytes=settings.engine.kv_bytes,
+            num_threads=settings.engine.num_threads,
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_core(Path(sys.argv[1]), load_model))

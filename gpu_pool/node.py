@@ -1,0 +1,182 @@
+"""A node's server process (composition root): reading this is reading its architecture.
+
+Builds everything from settings and runs it until a signal says stop. The engine cores are
+processes of their own. Read next: `settings`, `server.node_server`, `engine_core`.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import functools
+import os
+import secrets
+import signal
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from contracts.errors import UnsupportedFeature
+from contracts.settings import SettingsError, decode_settings
+from gpu_pool.log_output import configure_logging
+from gpu_pool.server.core_process import CoreLauncher
+from gpu_pool.server.core_supervisor import CoreSupervisor, RestartPolicy
+from gpu_pool.server.gateway_keys import read_gateway_keys
+from gpu_pool.server.http_app import NodeApp, WireSettings
+from gpu_pool.server.node_server import NodeParts, NodeServer
+from gpu_pool.server.node_status import NodeStatus, create_boot_id
+from gpu_pool.server.served_model import ModelFacts, ServedModel
+from gpu_pool.server.text.model_text import TextClocks, load_model_text
+from gpu_pool.settings import PREFIX, CoreSettings, PoolSettings, ServedModelSettings
+
+CORE_COMMAND: Final = (sys.executable, "-m", "gpu_pool.engine_core")
+DEFAULT_POLICY: Final = RestartPolicy()
+NUM_TEXT_THREADS: Final = 2
+"""Long prompts that are rendered and tokenised at the same time."""
+
+
+def unix_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def create_node(
+    settings: PoolSettings,
+    directory: Path,
+    threads: ThreadPoolExecutor,
+    core_command: tuple[str, ...] = CORE_COMMAND,
+    policy: RestartPolicy = DEFAULT_POLICY,
+) -> NodeServer:
+    """A node that is ready to be started; `directory` is private and holds its pipes.
+
+    Raises: `SettingsError` (key files), `UnsupportedFeature` (models that cannot be served).
+    """
+    boot_id = create_boot_id(secrets.token_bytes(16))
+    status = NodeStatus(settings.node_id, boot_id, settings.region, settings.jurisdiction)
+    launcher = CoreLauncher(core_command, directory)
+    clocks = TextClocks(now=datetime.now, monotonic_s=time.monotonic)
+
+    def create_model(model: ServedModelSettings) -> ServedModel:
+        core = CoreSettings(
+            node_id=settings.node_id,
+            model=model,
+            engine=settings.engine,
+            log=settings.log,
+            to_core_endpoint="",
+            from_core_endpoint="",
+            parent_pid=0,
+        )
+        supervisor = CoreSupervisor(core, launcher, policy, time.monotonic, status.publish)
+        text = load_model_text(model.path, threads, clocks)
+        created_unix_s = int((model.path / "config.json").stat().st_mtime)
+        facts = ModelFacts(model.name, model.description, created_unix_s)
+        return ServedModel(facts, text, supervisor, settings.max_cold_wait_s, unix_ms)
+
+    models = {model.name: create_model(model) for model in settings.models}
+    status.serve(models)
+    keys = read_gateway_keys(settings.gateways)
+    wire = WireSettings(keys, unix_ms, secrets.token_bytes, settings.hello_timeout_s)
+    app = NodeApp(wire, status)
+    parts = NodeParts(app, status, [model.supervisor for model in models.values()])
+    return NodeServer(parts, settings.listen, settings.drain_s)
+
+
+async def serve_node(
+    settings: PoolSettings,
+    core_command: tuple[str, ...] = CORE_COMMAND,
+    announce: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Runs a node until SIGTERM or SIGINT, then drains it; a second signal ends it at once.
+
+    `announce` is called with the port as soon as gateways can connect.
+    """
+    stopping = asyncio.Event()
+    with (
+        tempfile.TemporaryDirectory(prefix="hearth-node-") as directory,  # mode 0700
+        ThreadPoolExecutor(NUM_TEXT_THREADS, "text") as threads,
+        _signals_handled(functools.partial(_stop_or_exit, stopping)),
+    ):
+        node = create_node(settings, Path(directory), threads, core_command)
+        try:
+            announce(await node.start())
+            await stopping.wait()
+            await node.drain()
+        finally:
+            await node.stop()
+
+
+def run_node(settings: PoolSettings, core_command: tuple[str, ...] = CORE_COMMAND) -> None:
+    """Runs a node in this process until a signal ends it; logs go to standard error."""
+    configure_logging(settings.log, node=settings.node_id)
+    with asyncio.Runner(loop_factory=_find_loop_factory()) as runner:
+        runner.run(serve_node(settings, core_command))
+
+
+def load_settings(path: Path | None, environ: Mapping[str, str]) -> PoolSettings:
+    """The settings in the TOML file at `path`, overridden by `HEARTH_POOL__…` variables.
+
+    Raises: `SettingsError`.
+    """
+    table: dict[str, Any] = {}
+    if path is not None:
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise SettingsError(f"The settings file {path} cannot be read: {error}") from error
+    return decode_settings(PoolSettings, table, environ, PREFIX)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code of `python -m gpu_pool.node`."""
+    parser = argparse.ArgumentParser(prog="gpu_pool.node", description="Runs one node of the pool.")
+    parser.add_argument("--config", type=Path, help="a TOML file; without it, defaults")
+    options = parser.parse_args(arguments)
+    try:
+        run_node(load_settings(options.config, os.environ))
+    except (SettingsError, UnsupportedFeature) as error:
+        parser.exit(2, f"{error}\n")
+    except OSError as error:  # the port is taken, or the certificate cannot be read
+        parser.exit(1, f"The node cannot start: {error}\n")
+    return 0
+
+
+@contextlib.contextmanager
+def _signals_handled(handler: Callable[[], None]) -> Generator[None]:
+    """Calls `handler` on SIGTERM and SIGINT."""
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+def _stop_or_exit(stopping: asyncio.Event) -> None:
+    """The first signal asks for an orderly end, the second does not wait for it."""
+    if stopping.is_set():
+        structlog.get_logger().warning("the node exits at once")
+        os._exit(1)  # cores end with their parent
+    stopping.set()
+
+
+def _find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""Keeps one model's engine core alive.
+
+Owns start, watch and restart with back-off, and what requests may expect meanwhile: they wait for
+a core that is coming up, within bounds, and are sent elsewhere at once when it cannot come up.
+Must not know text or streams. Read next: `served_model` (the caller), `core_process`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from contracts.errors import ModelCold, ServiceError, StreamBroken
+from gpu_pool.engine.messages import CoreLoad, CoreReady
+from gpu_pool.server.core_process import CoreLauncher, CoreProcess
+from gpu_pool.server.engine_client import EngineClient
+from gpu_pool.settings import CoreSettings
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """How long to wait before the next start, doubled at each failure in a row. Units: seconds."""
+
+    first_s: float = 0.2
+    max_s: float = 30.0
+    stable_after_s: float = 60.0
+    """A core that ran this long starts the count anew."""
+
+
+class CoreSupervisor:
+    """One model's core through all its lives."""
+
+    def __init__(
+        self,
+        settings: CoreSettings,
+        launcher: CoreLauncher,
+        policy: RestartPolicy,
+        monotonic_s: Callable[[], float],
+        on_change: Callable[[], None],
+    ) -> None:
+        """`on_change` is called whenever readiness changes."""
+        self._settings = settings
+        self._launcher = launcher
+        self._policy = policy
+        self._monotonic_s = monotonic_s
+        self._on_change = on_change
+        self._core: CoreProcess | None = None
+        self._changed = asyncio.Event()
+        self._failure: ServiceError | None = None
+        self._is_ready = False
+        self.ready: CoreReady | None = None
+        """What the core said of itself when it last came up."""
+        self._log = structlog.get_logger().bind(model=settings.model.name)
+
+    @property
+    def client(self) -> EngineClient | None:
+        """The way to the core while it is ready, else None."""
+        return self._core.client if self._core is not None and self._is_ready else None
+
+    @property
+    def load(self) -> CoreLoad:
+        """How busy the core is; all zero while there is none."""
+        return self._core.client.load if self._core is not None else CoreLoad(0, 0, 0, 0)
+
+    @property
+    def process_id(self) -> int | None:
+        """The process of the core, for whoever watches it from outside."""
+        return self._core.process.pid if self._core is not None else None
+
+    async def wait_ready(self, timeout_s: float) -> EngineClient:
+        """The way to the core as soon as it is ready.
+
+        Raises: `ModelCold` after `timeout_s`, or at once while it fails to start.
+        """
+        end_s = self._monotonic_s() + timeout_s
+        while (client := self.client) is None:
+            if self._failure is not None:
+                raise ModelCold(f"The model could not be loaded: {self._failure.message}")
+            left_s = end_s - self._monotonic_s()
+            try:
+                await asyncio.wait_for(self._changed.wait(), max(left_s, 0))
+            except TimeoutError:
+                raise ModelCold("The model is still being loaded on this node.") from None
+        return client
+
+    async def run(self) -> None:
+        """Starts the core again and again until cancelled; it is stopped then."""
+        wait_s = self._policy.first_s
+        while True:
+            began_s = self._monotonic_s()
+            await self._run_once()
+            if self._monotonic_s() - began_s >= self._policy.stable_after_s:
+                wait_s = self._policy.first_s
+            self._log.warning("the engine core is started again", after_s=wait_s)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, self._policy.max_s)
+
+    async def _run_once(self) -> None:
+        """One life of the core, from its start until its process is gone."""
+        core = self._core = await self._launcher.launch(self._settings, self)
+        self._log.info("the engine core was started", pid=core.process.pid)
+        reader = asyncio.create_task(core.client.run())
+        ended = asyncio.create_task(core.process.wait())
+        try:
+            await asyncio.wait({reader, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                self._log.error("the engine core cannot be understood", exc_info=reader.exception())
+                await core.kill()
+            self._log.error("the engine core is gone", exit_code=core.process.returncode)
+        except asyncio.CancelledError:
+            if self._is_ready:
+                await core.stop()  # its last words are still passed on
+            else:
+                await core.kill()  # it is loading and would not listen
+            raise
+        finally:
+            await _cancel(reader, ended)
+            self._core = None
+            self._set_ready(is_ready=False)
+            core.client.break_all(StreamBroken("The model's engine stopped while it answered."))
+            core.release()
+
+    def on_ready(self, ready: CoreReady) -> None:
+        """The model is loaded."""
+        self.ready = ready
+        self._failure = None
+        self._set_ready(is_ready=True)
+        self._log.info("the model is ready", num_blocks=ready.num_blocks)
+
+    def on_failed(self, error: ServiceError) -> None:
+        """The core has given up; its process ends by itself."""
+        self._log.error("the engine core failed", code=error.code, reason=error.message)
+        if not self._is_ready:
+            self._failure = error
+        self._set_ready(is_ready=False)
+
+    def _set_ready(self, *, is_ready: bool) -> None:
+        """Takes note, and wakes those who wait for a change."""
+        was_ready, self._is_ready = self._is_ready, is_ready
+        self._changed.set()
+        self._changed.clear()
+        if was_ready != is_ready:
+            self._on_change()
+
+
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Returns when `tasks` are over, whatever came of them."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

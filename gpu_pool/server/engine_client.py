@@ -1,0 +1,163 @@
+"""The server's end of the two pipes to one engine core.
+
+Owns the sockets and which sequence belongs to whom; must not know text. It lives as long as one
+core process: a restarted core gets a new one. Read next: `gpu_pool.engine.messages`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import zmq
+import zmq.asyncio
+
+from contracts.errors import PoolSaturated, ServiceError, from_error_report
+from gpu_pool.engine.messages import (
+    AbortSequence,
+    AddSequence,
+    CoreFailed,
+    CoreLoad,
+    CoreReady,
+    SequenceFinished,
+    Shutdown,
+    ToCore,
+    encoder,
+    from_core_decoder,
+)
+from gpu_pool.plan import SequenceId
+
+_MAX_QUEUED_MESSAGES: Final = 100_000
+"""More than all streams of all connections can have under way."""
+
+
+class SequenceListener(Protocol):
+    """Who is told about one sequence. The last call is `on_finished` or `on_broken`.
+
+    None of these may raise: all sequences of a step are told in one go.
+    """
+
+    def on_started(self, num_cached_tokens: int) -> None:
+        """The sequence has its blocks."""
+        ...
+
+    def on_tokens(self, token_ids: Sequence[int]) -> None:
+        """Tokens were generated."""
+        ...
+
+    def on_finished(self, finished: SequenceFinished) -> None:
+        """The sequence is over."""
+        ...
+
+    def on_broken(self, error: ServiceError) -> None:
+        """The core is gone, and the sequence with it."""
+        ...
+
+
+class CoreListener(Protocol):
+    """Who is told about the core itself."""
+
+    def on_ready(self, ready: CoreReady) -> None:
+        """The model is loaded."""
+        ...
+
+    def on_failed(self, error: ServiceError) -> None:
+        """The core cannot start or go on."""
+        ...
+
+
+class EngineClient:
+    """Sequences of one core process. Used by one event loop."""
+
+    def __init__(self, to_core_endpoint: str, from_core_endpoint: str, core: CoreListener) -> None:
+        """Binds both endpoints; the core connects when it comes up."""
+        self._context = zmq.asyncio.Context(io_threads=1)
+        self._core = core
+        self._listeners: dict[SequenceId, SequenceListener] = {}
+        self._next_id = 1
+        self.load = CoreLoad(0, 0, 0, 0)
+        """How busy the core was after its latest step."""
+        # Sending must neither wait nor make a task: an ordinary socket with a deep queue.
+        plain: Any = zmq.Context(self._context)
+        self._outgoing = self._bind(plain, zmq.PUSH, to_core_endpoint)
+        self._incoming = self._bind(self._context, zmq.PULL, from_core_endpoint)
+
+    def add(
+        self, create: Callable[[SequenceId], AddSequence], listener: SequenceListener
+    ) -> SequenceId:
+        """The id of the sequence that `create` describes, now under way.
+
+        Raises: `PoolSaturated` when the core takes nothing in.
+        """
+        sequence_id = SequenceId(self._next_id)
+        self._next_id += 1
+        if not self._send(create(sequence_id)):
+            raise PoolSaturated("The model's engine does not take requests at the moment.")
+        self._listeners[sequence_id] = listener
+        return sequence_id
+
+    def abort(self, sequence_id: SequenceId) -> None:
+        """Ends a sequence early; its listener hears of the end as usual."""
+        if sequence_id in self._listeners:
+            self._send(AbortSequence(sequence_id))
+
+    def drop(self, sequence_id: SequenceId) -> None:
+        """Ends a sequence early, and tells nobody."""
+        if self._listeners.pop(sequence_id, None) is not None:
+            self._send(AbortSequence(sequence_id))
+
+    def shut_down(self) -> None:
+        """Asks the core to end after its current step."""
+        self._send(Shutdown())
+
+    async def run(self) -> None:
+        """Passes on what the core says, until cancelled."""
+        while True:
+            self._dispatch(await self._incoming.recv())
+
+    def break_all(self, error: ServiceError) -> None:
+        """Tells every listener that its sequence is lost, and forgets them."""
+        listeners, self._listeners = self._listeners, {}
+        for listener in listeners.values():
+            listener.on_broken(error)
+
+    def close(self) -> None:
+        """Closes the pipes; what was not taken is dropped."""
+        self._outgoing.close(linger=0)
+        self._incoming.close(linger=0)
+        self._context.term()
+
+    def _dispatch(self, message: bytes) -> None:
+        """Tells the listeners what one message brings: all of one step in one go."""
+        output = from_core_decoder.decode(message)
+        if isinstance(output, CoreReady):
+            self.load = CoreLoad(0, 0, output.num_blocks, output.num_blocks)
+            self._core.on_ready(output)
+            return
+        if isinstance(output, CoreFailed):
+            self._core.on_failed(from_error_report(output.error))
+            return
+        self.load = output.load
+        listeners = self._listeners
+        for started in output.started:
+            if (listener := listeners.get(started.sequence_id)) is not None:
+                listener.on_started(started.num_cached_tokens)
+        for tokens in output.tokens:
+            if (listener := listeners.get(tokens.sequence_id)) is not None:
+                listener.on_tokens(tokens.token_ids)
+        for finished in output.finished:
+            if (listener := listeners.pop(finished.sequence_id, None)) is not None:
+                listener.on_finished(finished)
+
+    def _send(self, message: ToCore) -> bool:
+        """Queues one message; False when the core is not there or has stopped reading for long."""
+        try:
+            self._outgoing.send(encoder.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def _bind(self, context: Any, kind: int, endpoint: str) -> Any:
+        """A socket of `kind`, bound to `endpoint`."""
+        socket = context.socket(kind)
+        socket.set_hwm(_MAX_QUEUED_MESSAGES)
+        socket.bind(endpoint)
+        return socket

@@ -1,0 +1,158 @@
+"""A node's port: the wire to gateways, and health for whoever watches.
+
+Owns routes, the upgrade and the life of connections; nothing but health is answered without
+authentication. Must not know models. Read next: `wire.handshake`, `wire.connection`.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from aiohttp import WSCloseCode, web
+
+from contracts.errors import ServiceError, Unauthenticated, to_error_report
+from contracts.ids import GatewayId
+from contracts.wire import MAX_FRAME_BYTES, WIRE_PATH
+from gpu_pool.server.node_status import NodeStatus
+from gpu_pool.server.wire.connection import Connection, ProtocolError
+from gpu_pool.server.wire.frame_writer import FrameWriter
+from gpu_pool.server.wire.grant_gate import GrantGate
+from gpu_pool.server.wire.handshake import (
+    Introduction,
+    Session,
+    authenticate,
+    read_introduction,
+)
+
+MAX_CONNECTIONS: Final = 256
+MAX_UNAUTHENTICATED: Final = 32
+HEARTBEAT_S: Final = 20.0
+"""A peer that does not answer a ping for half of this is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireSettings:
+    """What connections need to know."""
+
+    keys: Mapping[GatewayId, bytes]
+    unix_ms: Callable[[], int]
+    draw_bytes: Callable[[int], bytes]
+    hello_timeout_s: float
+
+
+class NodeApp:
+    """The routes, and the connections that are open."""
+
+    def __init__(self, settings: WireSettings, status: NodeStatus) -> None:
+        """Nothing listens yet: whoever runs `application` decides where."""
+        self._settings = settings
+        self._status = status
+        self._connections: dict[web.WebSocketResponse, Connection] = {}
+        self._num_unauthenticated = 0
+        self._log = structlog.get_logger()
+        self.application: Final = web.Application(client_max_size=1024)
+        self.application.router.add_get("/health/live", self._answer_live)
+        self.application.router.add_get("/health/ready", self._answer_ready)
+        self.application.router.add_get(WIRE_PATH, self._serve_wire)
+
+    @property
+    def num_streams(self) -> int:
+        """Streams that are not over, on all connections."""
+        return sum(connection.num_streams for connection in self._connections.values())
+
+    async def close_connections(self) -> None:
+        """Says goodbye to every gateway."""
+        sockets = tuple(self._connections)
+        closing = (
+            socket.close(code=WSCloseCode.GOING_AWAY, message=b"the node stops")
+            for socket in sockets
+        )
+        await asyncio.gather(*closing, return_exceptions=True)
+
+    async def _answer_live(self, _: web.Request) -> web.Response:
+        """The process runs."""
+        return web.json_response({"status": "live"})
+
+    async def _answer_ready(self, _: web.Request) -> web.Response:
+        """200 while every model can serve, else 503."""
+        if self._status.is_ready:
+            return web.json_response({"status": "ready"})
+        status = "draining" if self._status.is_draining else "starting"
+        return web.json_response({"status": status}, status=503)
+
+    async def _serve_wire(self, request: web.Request) -> web.StreamResponse:
+        """A connection's whole life."""
+        is_full = len(self._connections) >= MAX_CONNECTIONS
+        if is_full or self._num_unauthenticated >= MAX_UNAUTHENTICATED:
+            return web.json_response({"error": "too many connections"}, status=503)
+        try:
+            introduction = read_introduction(request.headers, self._settings.keys)
+        except Unauthenticated as error:
+            return _refuse(error)
+        socket = web.WebSocketResponse(
+            max_msg_size=MAX_FRAME_BYTES, compress=False, heartbeat=HEARTBEAT_S
+        )
+        await socket.prepare(request)
+        log = self._log.bind(gateway=introduction.gateway_id)
+        try:
+            session = await self._authenticate(socket, introduction)
+            log.info("a gateway has connected")
+            await self._serve(socket, session)
+        except Unauthenticated as error:
+            log.warning("a gateway was refused", reason=error.message)
+            await _close(socket, WSCloseCode.POLICY_VIOLATION, error.message)
+        except ProtocolError as error:
+            log.warning("a connection was closed", reason=str(error))
+            await _close(socket, WSCloseCode.PROTOCOL_ERROR, str(error))
+        except ConnectionError:
+            log.info("a connection was lost")
+        return socket
+
+    async def _authenticate(
+        self, socket: web.WebSocketResponse, introduction: Introduction
+    ) -> Session:
+        """The session behind a connection that has just been made. Raises: `Unauthenticated`."""
+        settings = self._settings
+        self._num_unauthenticated += 1
+        try:
+            return await authenticate(
+                socket, introduction, settings.draw_bytes, settings.hello_timeout_s
+            )
+        finally:
+            self._num_unauthenticated -= 1
+
+    async def _serve(self, socket: web.WebSocketResponse, session: Session) -> None:
+        """Serves an authenticated connection until either side closes it.
+
+        Raises: `ProtocolError`, `ConnectionError`.
+        """
+        writer = FrameWriter(socket)
+        unix_ms = self._settings.unix_ms
+        gate = GrantGate(session.connection_key, self._status.region, unix_ms)
+        connection = Connection(writer, gate, self._status, unix_ms)
+        self._connections[socket] = connection
+        writing = asyncio.create_task(writer.run())
+        reading = asyncio.create_task(connection.run(socket, session.first_entries))
+        try:
+            done, _ = await asyncio.wait({writing, reading}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            del self._connections[socket]
+            for task in (writing, reading):
+                task.cancel()
+            await asyncio.gather(writing, reading, return_exceptions=True)
+
+
+async def _close(socket: web.WebSocketResponse, code: WSCloseCode, reason: str) -> None:
+    """Closes with a reason; a peer that is gone already need not hear it."""
+    await socket.close(code=code, message=reason.encode()[:120])
+
+
+def _refuse(error: ServiceError) -> web.Response:
+    """An upgrade that is not granted."""
+    report = to_error_report(error)
+    body = {"error": {"code": report.code, "message": report.message}}
+    return web.json_response(body, status=401)

@@ -1,0 +1,85 @@
+"""The running node: its port, its cores and its orderly end.
+
+Owns start, drain and stop; must not know how the parts were made. Read next: `gpu_pool.node`.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from gpu_pool.server.core_supervisor import CoreSupervisor
+from gpu_pool.server.http_app import NodeApp
+from gpu_pool.server.node_status import NodeStatus
+from gpu_pool.settings import ListenSettings, TlsSettings
+
+_DRAIN_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class NodeParts:
+    """What a node is made of."""
+
+    app: NodeApp
+    status: NodeStatus
+    supervisors: Sequence[CoreSupervisor]
+
+
+class NodeServer:
+    """One node from its first to its last moment."""
+
+    def __init__(self, parts: NodeParts, listen: ListenSettings, drain_s: float) -> None:
+        """`drain_s` bounds how long streams may go on after `drain` was called."""
+        self.parts: Final = parts
+        self._listen = listen
+        self._drain_s = drain_s
+        self._runner = web.AppRunner(
+            parts.app.application, access_log=None, handle_signals=False, shutdown_timeout=1.0
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._log = structlog.get_logger()
+
+    async def start(self) -> int:
+        """The port, once gateways can connect; models may still be loading."""
+        self._tasks = [asyncio.create_task(s.run()) for s in self.parts.supervisors]
+        self._tasks.append(asyncio.create_task(self.parts.status.run()))
+        await self._runner.setup()
+        tls = _create_tls(self._listen.tls) if self._listen.tls is not None else None
+        site = web.TCPSite(self._runner, self._listen.host, self._listen.port, ssl_context=tls)
+        await site.start()
+        port: int = self._runner.addresses[0][1]
+        self._log.info("the node listens", host=self._listen.host, port=port)
+        if tls is None and not self._listen.is_loopback:
+            self._log.warning("the node listens beyond this machine without TLS")
+        return port
+
+    async def drain(self) -> None:
+        """Returns when all streams are over, or the time for that is."""
+        self.parts.status.start_draining()
+        num_streams = self.parts.app.num_streams
+        self._log.info("the node drains", num_streams=num_streams, at_most_s=self._drain_s)
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + self._drain_s
+        while self.parts.app.num_streams and loop.time() < end_s:  # noqa: ASYNC110 - at shutdown
+            await asyncio.sleep(_DRAIN_POLL_S)
+        await asyncio.sleep(_DRAIN_POLL_S)  # the last events leave before the connections close
+
+    async def stop(self) -> None:
+        """Returns when nothing of the node is left."""
+        await self.parts.app.close_connections()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._runner.cleanup()
+        self._log.info("the node has stopped")
+
+
+def _create_tls(settings: TlsSettings) -> ssl.SSLContext:
+    """TLS as a server, 1.2 or newer."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(settings.certificate_file, settings.private_key_file)
+    return context

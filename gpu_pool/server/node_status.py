@@ -1,0 +1,96 @@
+"""What this node says of itself, to gateways and to health checks.
+
+Owns the report and who receives it; must not know connections beyond a function to call.
+Read next: `contracts.fleet`, `wire.connection`.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from contracts.fleet import NodeReport
+from contracts.ids import BootId, ModelName, NodeId, RegionId
+from gpu_pool.server.served_model import ServedModel
+
+REPORT_INTERVAL_S: Final = 1.0
+
+Receiver = Callable[[NodeReport], None]
+
+
+def create_boot_id(randomness: bytes) -> BootId:
+    """The id of one life of a node, from at least 16 random bytes."""
+    return BootId(randomness.hex())
+
+
+class NodeStatus:
+    """The state of the node as a whole."""
+
+    def __init__(
+        self, node_id: NodeId, boot_id: BootId, region: RegionId, jurisdiction: str
+    ) -> None:
+        """A node without models; `serve` names them."""
+        self.node_id: Final = node_id
+        self.boot_id: Final = boot_id
+        self.region: Final = region
+        self._jurisdiction = jurisdiction
+        self._models: Mapping[ModelName, ServedModel] = {}
+        self._receivers: set[Receiver] = set()
+        self._is_draining = False
+
+    @property
+    def is_draining(self) -> bool:
+        """True once no new streams are taken."""
+        return self._is_draining
+
+    @property
+    def is_ready(self) -> bool:
+        """True while every model can serve and new streams are taken."""
+        return not self._is_draining and all(model.is_ready for model in self._models.values())
+
+    def serve(self, models: Mapping[ModelName, ServedModel]) -> None:
+        """Names the models that are reported from now on."""
+        self._models = models
+
+    def find_model(self, name: ModelName) -> ServedModel | None:
+        """The model of that name, if this node serves it."""
+        return self._models.get(name)
+
+    def start_draining(self) -> None:
+        """Announces that the node is going away."""
+        self._is_draining = True
+        self.publish()
+
+    def subscribe(self, receiver: Receiver) -> None:
+        """Calls `receiver` with a report now and with every one that follows."""
+        self._receivers.add(receiver)
+        receiver(self.create_report())
+
+    def unsubscribe(self, receiver: Receiver) -> None:
+        """Ends `subscribe`."""
+        self._receivers.discard(receiver)
+
+    def publish(self) -> None:
+        """Sends a report to everyone."""
+        if self._receivers:
+            report = self.create_report()
+            for receiver in tuple(self._receivers):
+                receiver(report)
+
+    async def run(self) -> None:
+        """Publishes about once a second, until cancelled."""
+        while True:
+            await asyncio.sleep(REPORT_INTERVAL_S)
+            self.publish()
+
+    def create_report(self) -> NodeReport:
+        """The node at this moment."""
+        models = self._models.values()
+        return NodeReport(
+            node_id=self.node_id,
+            boot_id=self.boot_id,
+            region=self.region,
+            jurisdiction=self._jurisdiction,
+            is_draining=self._is_draining,
+            models=tuple(model.describe() for model in models),
+            loads=tuple(model.measure_load() for model in models),
+        )

@@ -1,0 +1,65 @@
+"""The last check of a request's sampling parameters before they reach the engine.
+
+The gateway refuses odd values in its clients' own words; a node relies on nobody for its safety.
+Read next: `generation`.
+"""
+
+import math
+from typing import Final
+
+from contracts.errors import ContextTooLong, Forbidden, InvalidRequest
+from contracts.inference import SamplingParams
+
+MAX_STOPS: Final = 64
+MAX_STOP_CHARS: Final = 1024
+MAX_SEED: Final = 2**63 - 1
+MAX_TEMPERATURE: Final = 100.0
+MAX_PENALTY: Final = 100.0
+
+
+def check_sampling(sampling: SamplingParams) -> None:
+    """Raises: `InvalidRequest` naming the first field that is out of range."""
+    ranges = (
+        ("temperature", sampling.temperature, 0.0, MAX_TEMPERATURE),
+        ("top_p", sampling.top_p, 0.0, 1.0),
+        ("min_p", sampling.min_p, 0.0, 1.0),
+        ("top_k", sampling.top_k, 0, 2**31 - 1),
+        ("repetition_penalty", sampling.repetition_penalty, 0.01, MAX_PENALTY),
+        ("frequency_penalty", sampling.frequency_penalty, -MAX_PENALTY, MAX_PENALTY),
+        ("presence_penalty", sampling.presence_penalty, -MAX_PENALTY, MAX_PENALTY),
+        ("seed", sampling.seed or 0, -MAX_SEED - 1, MAX_SEED),
+        ("max_tokens", 1 if sampling.max_tokens is None else sampling.max_tokens, 1, 2**31 - 1),
+    )
+    for name, value, low, high in ranges:
+        if not (math.isfinite(value) and low <= value <= high):
+            raise InvalidRequest(f"`{name}` must lie between {low} and {high}.", param=name)
+    if len(sampling.stop) > MAX_STOPS:
+        raise InvalidRequest(f"`stop` has more than {MAX_STOPS} strings.", param="stop")
+    if not all(0 < len(stop) <= MAX_STOP_CHARS for stop in sampling.stop):
+        raise InvalidRequest(
+            f"Each string of `stop` must have 1 to {MAX_STOP_CHARS} characters.", param="stop"
+        )
+
+
+def resolve_max_tokens(
+    requested: int | None, num_prompt_tokens: int, context_window: int, max_total_tokens: int
+) -> int:
+    """How many tokens may be generated; None asks for all that context and grant leave.
+
+    Raises: `ContextTooLong` when prompt and output do not fit in the context, `Forbidden` when
+    the grant does not cover them.
+    """
+    wanted = 1 if requested is None else requested
+    if num_prompt_tokens + wanted > context_window:
+        raise ContextTooLong(
+            f"This model's context is {context_window} tokens; the prompt has "
+            f"{num_prompt_tokens} and at least {wanted} more are asked for."
+        )
+    if num_prompt_tokens + wanted > max_total_tokens:
+        raise Forbidden(
+            f"The grant covers {max_total_tokens} tokens; the prompt has {num_prompt_tokens} and "
+            f"at least {wanted} more are asked for."
+        )
+    if requested is None:
+        return min(context_window, max_total_tokens) - num_prompt_tokens
+    return requested

@@ -1,0 +1,165 @@
+"""Chat templates: Jinja in an immutable sandbox, under limits of time and size.
+
+Renders the way `transformers` does, since models were trained on that text. Templates come from
+the model's own files, never from a request. Must not know tokens. Read next: `prompt_encoder`.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import jinja2
+import jinja2.utils
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from contracts.errors import InvalidRequest, UnsupportedFeature
+
+MAX_RENDER_S: Final = 2.0
+SIZE_ALLOWANCE_CHARS: Final = 256 * 1024
+MAX_FACTOR: Final = 4096
+SIZE_FACTOR: Final = 4
+"""A rendering may grow to this multiple of the messages, plus the allowance."""
+
+
+class TemplateRefusal(Exception):
+    """The template itself called `raise_exception`; its text is written for users."""
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks assistant text for training; here it is plain text."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2's own form
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """The nodes between the tags."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """A namespace that stores no name with a leading underscore: no way out of the sandbox."""
+
+    def __init__(*args: Any, **attributes: Any) -> None:  # `self` may be an attribute's name
+        _refuse_underscores(attributes)
+        jinja2.utils.Namespace.__init__(args[0], attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _refuse_underscores([name])
+        super().__setitem__(name, value)
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, which alone would let a template fill the memory with one product."""
+
+    intercepted_binops = frozenset(("*", "**"))
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """The product (or power) of two small numbers, or a short string repeated."""
+        sizes = [len(v) if isinstance(v, str) else v for v in (left, right)]
+        is_small = all(isinstance(s, int | float) and abs(s) <= MAX_FACTOR for s in sizes)
+        if not is_small or (str in (type(left), type(right)) and sizes[0] * sizes[1] > MAX_FACTOR):
+            raise SecurityError("A template may multiply small numbers only.")
+        return super().call_binop(context, operator, left, right)
+
+
+class ChatTemplate:
+    """One model's template."""
+
+    def __init__(
+        self,
+        source: str,
+        special_strings: Mapping[str, str],
+        now: Callable[[], datetime],
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        """`special_strings` are names such as `bos_token` with their text.
+
+        Raises: `UnsupportedFeature` when the template cannot be compiled.
+        """
+        self.source = source
+        self._special_strings = dict(special_strings)
+        self._monotonic_s = monotonic_s
+        environment = _Sandbox(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception  # type: ignore[assignment]
+        environment.globals["strftime_now"] = lambda form: now().strftime(form)  # type: ignore
+        environment.globals["namespace"] = _Namespace
+        environment.globals["dict"] = _create_dict  # type: ignore[assignment]
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise UnsupportedFeature(f"The chat template cannot be compiled: {error}") from error
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The conversation as text that ends where the assistant's answer begins.
+
+        Raises: `InvalidRequest` when the template refuses the messages or exceeds a limit.
+        """
+        num_chars = sum(len(text) for message in messages for text in message.values())
+        variables = {"messages": messages, "tools": None, "documents": None}
+        variables |= self._special_strings | {"add_generation_prompt": True}  # type: ignore
+        try:
+            return self._render_within(variables, SIZE_ALLOWANCE_CHARS + SIZE_FACTOR * num_chars)
+        except TemplateRefusal as error:
+            raise InvalidRequest(f"The model's chat template refuses this: {error}") from error
+        except InvalidRequest:
+            raise
+        except Exception as error:  # a template is a program of others: anything may come out
+            raise InvalidRequest(
+                "The model's chat template cannot render these messages.", param="messages"
+            ) from error
+
+    def _render_within(self, variables: dict[str, Any], max_chars: int) -> str:
+        """The text, piece by piece, so that a runaway template is stopped."""
+        pieces: list[str] = []
+        num_chars = 0
+        end_s = self._monotonic_s() + MAX_RENDER_S
+        for piece in self._template.generate(variables):
+            pieces.append(piece)
+            num_chars += len(piece)
+            if num_chars > max_chars:
+                raise InvalidRequest("The rendered conversation is too large.", param="messages")
+            if self._monotonic_s() > end_s:
+                raise InvalidRequest("Rendering the conversation takes too long.", param="messages")
+        return "".join(pieces)
+
+
+def _refuse_underscores(names: Iterable[str]) -> None:
+    """Raises when a name is a private one."""
+    if any(name.startswith("_") for name in names):
+        raise SecurityError("A template may not store private attributes.")
+
+
+def _create_dict(**items: Any) -> dict[str, Any]:
+    """What `dict(...)` gives in a template: no attributes of the class can be reached."""
+    return dict(**items)
+
+
+def _raise_exception(message: object) -> None:
+    """What templates call to refuse a conversation."""
+    raise TemplateRefusal(str(message)[:500])
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as `transformers` writes it: no HTML escapes."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )

@@ -1,0 +1,205 @@
+"""One gateway's connection: takes frames apart and hands each message to its stream.
+
+Owns the streams and their number, size and pairing with grants; must not know text or engines.
+A malformed message ends its stream, a malformed frame ends the connection, and the end of the
+connection ends all of its streams. Read next: `stream`, `grant_gate`, `frame_writer`.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from aiohttp import WSMsgType, web
+
+from contracts.codec import decode_generate_request
+from contracts.errors import (
+    Forbidden,
+    InvalidRequest,
+    PayloadTooLarge,
+    PoolSaturated,
+    ServiceError,
+    UnknownModel,
+    to_error_report,
+)
+from contracts.fleet import NodeReport
+from contracts.inference import Failed, Finished, GenerationEvent
+from contracts.wire import (
+    CONNECTION_STREAM,
+    FRAGMENT_BYTES,
+    Abort,
+    Body,
+    Credit,
+    Entry,
+    Open,
+    Report,
+    ToNode,
+    decode_frame,
+    decode_to_node,
+)
+from gpu_pool.server.node_status import NodeStatus
+from gpu_pool.server.wire.frame_writer import FrameWriter
+from gpu_pool.server.wire.grant_gate import GrantGate
+from gpu_pool.server.wire.handshake import MALFORMED
+from gpu_pool.server.wire.stream import WireStream
+
+MAX_BODY_BYTES: Final = 12 * 1024 * 1024
+MAX_STREAMS: Final = 2048
+MAX_UNFINISHED_BYTES: Final = 256 * 1024 * 1024
+"""Announced bytes of bodies that have not arrived in full, on one connection."""
+MAX_CREDIT: Final = 2**31
+
+
+class ProtocolError(Exception):
+    """The peer does not speak this protocol; the connection cannot go on."""
+
+
+class Connection:
+    """An authenticated connection."""
+
+    def __init__(
+        self, writer: FrameWriter, gate: GrantGate, status: NodeStatus, unix_ms: Callable[[], int]
+    ) -> None:
+        """Nothing is sent or served before `run`."""
+        self._writer = writer
+        self._gate = gate
+        self._status = status
+        self._unix_ms = unix_ms
+        self._streams: dict[int, tuple[int, WireStream]] = {}
+        """By stream id: the attempt, which fences earlier ones, and the stream."""
+
+    @property
+    def num_streams(self) -> int:
+        """Streams that are not over."""
+        return len(self._streams)
+
+    async def run(self, socket: web.WebSocketResponse, first_entries: Iterable[Entry]) -> None:
+        """Serves until the socket is closed.
+
+        Raises: `ProtocolError` when it should be.
+        """
+        self._status.subscribe(self._send_report)
+        try:
+            self._take(first_entries)
+            async for message in socket:
+                if message.type is not WSMsgType.BINARY:
+                    raise ProtocolError("Frames are binary messages.")
+                self._take(_decode_entries(message.data))
+        finally:
+            self._status.unsubscribe(self._send_report)
+            for _, stream in self._streams.values():
+                stream.cancel()
+            self._streams.clear()
+
+    def _send_report(self, report: NodeReport) -> None:
+        """Tells the gateway how the node is."""
+        self._writer.put(CONNECTION_STREAM, 0, Report(report))
+
+    def _take(self, entries: Iterable[Entry]) -> None:
+        """Hands every entry to its stream, whatever becomes of the others."""
+        for entry in entries:
+            if entry.stream_id == CONNECTION_STREAM:
+                raise ProtocolError("Nothing may follow on stream 0.")
+            try:
+                message = decode_to_node(entry.message)
+            except MALFORMED:
+                self._refuse(entry, InvalidRequest("A message of this stream is malformed."))
+                continue
+            try:
+                self._handle(entry, message)
+            except ServiceError as error:
+                self._refuse(entry, error)
+
+    def _handle(self, entry: Entry, message: ToNode) -> None:
+        """Acts on one message. Raises: `ServiceError`, which ends the stream."""
+        if isinstance(message, Open):
+            self._open(entry, message)
+            return
+        attempt, stream = self._streams.get(entry.stream_id, (None, None))
+        if stream is None or attempt != entry.attempt:
+            return  # the stream is over, or this is a late word of an earlier attempt
+        match message:
+            case Abort():
+                stream.abort()
+            case Credit(num_deltas=num_deltas):
+                stream.add_credit(_check_credit(num_deltas))
+            case Body(body=body):
+                self._add_body(stream, body)
+            case _:
+                raise InvalidRequest("This message does not belong on a stream.")
+
+    def _open(self, entry: Entry, message: Open) -> None:
+        """Starts a stream. Raises: `ServiceError`."""
+        attempt, earlier = self._streams.get(entry.stream_id, (None, None))
+        if earlier is not None and attempt is not None:
+            if entry.attempt <= attempt:
+                raise InvalidRequest("The stream's id is in use.")
+            del self._streams[entry.stream_id]
+            earlier.cancel()
+        grant = self._gate.admit(message.sealed_grant, entry.attempt)
+        self._check_room(message)
+        credit = _check_credit(message.credit)
+
+        def put(event: GenerationEvent) -> None:
+            self._writer.put(entry.stream_id, entry.attempt, event)
+            if isinstance(event, Finished | Failed):
+                self._streams.pop(entry.stream_id, None)
+
+        stream = WireStream(grant, message.num_body_bytes, credit, put)
+        self._streams[entry.stream_id] = (entry.attempt, stream)
+        stream.set_deadline((grant.deadline_unix_ms - self._unix_ms()) / 1000)
+        self._add_body(stream, message.body)
+
+    def _check_room(self, message: Open) -> None:
+        """Refuses streams beyond the limits of a connection. Raises: `ServiceError`."""
+        num_body_bytes = message.num_body_bytes
+        if self._status.is_draining:
+            raise PoolSaturated("This node is about to stop and takes no new requests.")
+        if num_body_bytes > MAX_BODY_BYTES:
+            raise PayloadTooLarge(f"The request is larger than {MAX_BODY_BYTES} bytes.")
+        if num_body_bytes < 1:
+            raise InvalidRequest("The request is empty.")
+        if len(self._streams) >= MAX_STREAMS:
+            raise PoolSaturated(f"This node serves {MAX_STREAMS} streams of this gateway already.")
+        if len(message.body) >= num_body_bytes:
+            return
+        num_unfinished = sum(stream.unfinished_bytes for _, stream in self._streams.values())
+        if num_unfinished + num_body_bytes > MAX_UNFINISHED_BYTES:
+            raise PoolSaturated("This node is receiving too many large requests.")
+
+    def _add_body(self, stream: WireStream, fragment: bytes) -> None:
+        """Takes in a fragment and starts the stream with the last. Raises: `ServiceError`."""
+        if len(fragment) > FRAGMENT_BYTES:
+            raise InvalidRequest(f"A fragment is larger than {FRAGMENT_BYTES} bytes.")
+        body = stream.add_body(fragment)
+        if body is None:
+            return
+        request = decode_generate_request(body)
+        if request.model != stream.grant.model:
+            raise Forbidden("The grant is for another model than the request names.")
+        model = self._status.find_model(request.model)
+        if model is None:
+            raise UnknownModel(f"This node does not serve {request.model}.")
+        stream.start(model, request)
+
+    def _refuse(self, entry: Entry, error: ServiceError) -> None:
+        """Ends the stream of `entry` with `error`, and no other."""
+        attempt, stream = self._streams.get(entry.stream_id, (None, None))
+        if stream is not None and attempt == entry.attempt:
+            stream.fail(error)
+        else:
+            failure = Failed(to_error_report(error))
+            self._writer.put(entry.stream_id, entry.attempt, failure)
+
+
+def _decode_entries(frame: bytes) -> list[Entry]:
+    """The entries of a frame. Raises: `ProtocolError`."""
+    try:
+        return decode_frame(frame)
+    except MALFORMED as error:
+        raise ProtocolError("A frame is malformed.") from error
+
+
+def _check_credit(num_deltas: int) -> int:
+    """`num_deltas` if it is a sensible amount. Raises: `InvalidRequest`."""
+    if not 0 <= num_deltas <= MAX_CREDIT:
+        raise InvalidRequest("The credit is out of range.")
+    return num_deltas

@@ -1,0 +1,112 @@
+"""Proves both ends of a connection to each other before anything is served.
+
+Owns `Challenge` and `Hello`; must not know streams. Read next: `contracts.grant`, `connection`.
+"""
+
+import hmac
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from aiohttp import WSMsgType, web
+
+from contracts.errors import Unauthenticated
+from contracts.grant import NONCE_BYTES, Role, derive_connection_key, prove_identity
+from contracts.ids import GatewayId
+from contracts.wire import (
+    CONNECTION_STREAM,
+    GATEWAY_HEADER,
+    GATEWAY_NONCE_HEADER,
+    Challenge,
+    Entry,
+    Hello,
+    decode_frame,
+    decode_to_node,
+    encode_frame,
+)
+
+MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding hostile bytes may raise; the last for nesting without end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """Who an upgrade request says it is: nothing is proven yet."""
+
+    gateway_id: GatewayId
+    pair_key: bytes
+    gateway_nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A gateway that has proven itself."""
+
+    gateway_id: GatewayId
+    connection_key: bytes
+    first_entries: tuple[Entry, ...]
+    """What came in the same frame, behind `Hello`."""
+
+
+def read_introduction(headers: Mapping[str, str], keys: Mapping[GatewayId, bytes]) -> Introduction:
+    """What the upgrade request says. Raises: `Unauthenticated`."""
+    gateway_id = GatewayId(headers.get(GATEWAY_HEADER, ""))
+    pair_key = keys.get(gateway_id)
+    if pair_key is None:
+        raise Unauthenticated("This gateway is not enrolled at this node.")
+    try:
+        nonce = bytes.fromhex(headers.get(GATEWAY_NONCE_HEADER, ""))
+    except ValueError:
+        nonce = b""
+    if len(nonce) != NONCE_BYTES:
+        raise Unauthenticated(f"`{GATEWAY_NONCE_HEADER}` must be {NONCE_BYTES} bytes as hex.")
+    return Introduction(gateway_id, pair_key, nonce)
+
+
+async def authenticate(
+    socket: web.WebSocketResponse,
+    introduction: Introduction,
+    draw_bytes: Callable[[int], bytes],
+    timeout_s: float,
+) -> Session:
+    """The session, once the gateway has answered the challenge.
+
+    Raises: `Unauthenticated` when the answer is wrong, not an answer, or late.
+    """
+    node_nonce = draw_bytes(NONCE_BYTES)
+    nonces = introduction.gateway_nonce + node_nonce
+    proof = prove_identity(introduction.pair_key, Role.NODE, nonces)
+    challenge = Challenge(node_nonce, proof)
+    await socket.send_bytes(encode_frame([(CONNECTION_STREAM, 0, challenge)]))
+    entries = await _receive_entries(socket, timeout_s)
+    expected = prove_identity(introduction.pair_key, Role.GATEWAY, nonces)
+    if not entries or not hmac.compare_digest(_read_proof(entries[0]), expected.encode()):
+        raise Unauthenticated("The gateway did not prove that it holds the key.")
+    connection_key = derive_connection_key(introduction.pair_key, nonces)
+    return Session(introduction.gateway_id, connection_key, tuple(entries[1:]))
+
+
+async def _receive_entries(socket: web.WebSocketResponse, timeout_s: float) -> list[Entry]:
+    """The first frame; empty when there is none or it is malformed."""
+    try:
+        message = await socket.receive(timeout=timeout_s)
+    except TimeoutError:
+        return []
+    if message.type is not WSMsgType.BINARY:
+        return []
+    try:
+        return decode_frame(message.data)
+    except MALFORMED:
+        return []
+
+
+def _read_proof(entry: Entry) -> bytes:
+    """The proof in `entry`; empty when it is something else."""
+    try:
+        message = decode_to_node(entry.message)
+    except MALFORMED:
+        return b""
+    if entry.stream_id == CONNECTION_STREAM and isinstance(message, Hello):
+        return message.proof.encode()
+    return b""

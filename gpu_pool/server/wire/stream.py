@@ -1,0 +1,166 @@
+"""One stream of a connection: a body coming in, events going out.
+
+Owns assembly, credit, merging and the deadline; must not know grants or text.
+Read next: `gpu_pool.server.generation` (what makes the events), `connection` (what owns this).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from contracts.errors import DeadlineExceeded, InvalidRequest, ServiceError, to_error_report
+from contracts.grant import Grant
+from contracts.inference import (
+    Delta,
+    Failed,
+    Finished,
+    FinishReason,
+    GenerateRequest,
+    GenerationEvent,
+    Usage,
+)
+from gpu_pool.server.generation import Generation
+from gpu_pool.server.served_model import ServedModel
+
+MAX_DELTA_TOKENS = 64 * 1024
+MAX_DELTA_CHARS = 512 * 1024
+"""A merged delta beyond these is sent in parts, so that it fits in a frame."""
+
+
+class WireStream:
+    """The state of one stream. `put` sends an event; the stream is over after the last one."""
+
+    __slots__ = (
+        "_body",
+        "_credit",
+        "_generation",
+        "_held_ids",
+        "_held_texts",
+        "_is_streaming",
+        "_missing_bytes",
+        "_put",
+        "_timer",
+        "_total_bytes",
+        "grant",
+    )
+
+    def __init__(
+        self,
+        grant: Grant,
+        num_body_bytes: int,
+        credit: int,
+        put: Callable[[GenerationEvent], None],
+    ) -> None:
+        """`num_body_bytes` is what the gateway announced."""
+        self.grant = grant
+        self._total_bytes = self._missing_bytes = num_body_bytes
+        self._credit = credit
+        self._put = put
+        self._body: list[bytes] = []
+        self._generation: Generation | None = None
+        self._is_streaming = True
+        self._held_texts: list[str] = []
+        self._held_ids: list[int] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """The size of the body while it has not arrived in full."""
+        return self._total_bytes if self._missing_bytes else 0
+
+    def set_deadline(self, seconds: float) -> None:
+        """Ends the stream with `DeadlineExceeded` when it is not over after `seconds`."""
+        self._timer = asyncio.get_running_loop().call_later(max(seconds, 0), self._expire)
+
+    def add_body(self, fragment: bytes) -> bytes | None:
+        """The whole body with its last fragment, None before.
+
+        Raises: `InvalidRequest` when there is more than was announced.
+        """
+        if self._generation is not None or len(fragment) > self._missing_bytes:
+            raise InvalidRequest("The body is longer than was announced.")
+        self._missing_bytes -= len(fragment)
+        self._body.append(fragment)
+        if self._missing_bytes:
+            return None
+        body, self._body = b"".join(self._body), []
+        return body
+
+    def start(self, model: ServedModel, request: GenerateRequest) -> None:
+        """Begins to generate; events follow."""
+        self._is_streaming = request.stream
+        self._generation = Generation(self._on_event)
+        self._generation.start(model, request, self.grant)
+
+    def add_credit(self, num_deltas: int) -> None:
+        """Lets more deltas out, first of all what was merged meanwhile."""
+        self._credit += num_deltas
+        if self._held_ids or self._held_texts:
+            self._send_held(is_last=False)
+
+    def abort(self) -> None:
+        """Ends with `Finished(aborted)` and what was consumed."""
+        self._held_texts, self._held_ids = [], []
+        if self._generation is not None:
+            self._generation.abort()
+        else:
+            self._on_event(Finished(FinishReason.ABORTED, Usage(0, 0, 0)))
+
+    def fail(self, error: ServiceError) -> None:
+        """Ends with `error`."""
+        if self._generation is not None:
+            self._generation.fail(error)
+        else:
+            self._on_event(Failed(to_error_report(error)))
+
+    def cancel(self) -> None:
+        """Ends without any event: nobody is there to read it."""
+        self._stop_timer()
+        if self._generation is not None:
+            self._generation.cancel()
+
+    def _on_event(self, event: GenerationEvent) -> None:
+        """Sends `event`, or merges it into those that wait for credit."""
+        if isinstance(event, Delta):
+            if self._is_streaming and self._credit > 0 and not self._held_ids:
+                self._credit -= 1
+                self._put(event)
+            else:
+                self._held_texts.append(event.text)
+                self._held_ids += event.token_ids
+            return
+        if isinstance(event, Finished | Failed):
+            self._stop_timer()
+            if self._is_streaming or isinstance(event, Finished):
+                self._send_held(is_last=True)
+        self._put(event)
+
+    def _send_held(self, *, is_last: bool) -> None:
+        """Sends what was merged: as far as credit goes, or all of it at the end."""
+        if not (self._held_texts or self._held_ids):
+            return
+        if not is_last and (self._credit < 1 or not self._is_streaming):
+            return
+        text, ids = "".join(self._held_texts), tuple(self._held_ids)
+        self._held_texts, self._held_ids = [], []
+        for part in split_delta(text, ids):
+            self._credit -= 1
+            self._put(part)
+
+    def _expire(self) -> None:
+        """The deadline has passed."""
+        self.fail(DeadlineExceeded("The request's deadline has passed."))
+
+    def _stop_timer(self) -> None:
+        """The stream is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def split_delta(text: str, token_ids: tuple[int, ...]) -> Iterator[Delta]:
+    """`text` and `token_ids` as one delta, or as several that each fit in a frame."""
+    num_parts = max(-(-len(text) // MAX_DELTA_CHARS), -(-len(token_ids) // MAX_DELTA_TOKENS), 1)
+    for part in range(num_parts):
+        text_part = slice(part * MAX_DELTA_CHARS, (part + 1) * MAX_DELTA_CHARS)
+        ids_part = slice(part * MAX_DELTA_TOKENS, (part + 1) * MAX_DELTA_TOKENS)
+        yield Delta(text[text_part], token_ids[ids_part])

@@ -1,0 +1,185 @@
+"""The settings of a node, and the part of them that each engine-core process is handed.
+
+Owns names, defaults and ranges; must not know files or the environment, which `node` reads.
+Overrides start with `HEARTH_POOL__`. Read next: `node`.
+"""
+
+import ipaddress
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from contracts.ids import GatewayId, ModelName, NodeId, RegionId, is_model_name, is_node_id
+from gpu_pool.engine.settings import SchedulerSettings
+
+PREFIX: Final = "HEARTH_POOL"
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+
+
+class LogFormat(StrEnum):
+    """How log lines look: for machines or for people."""
+
+    JSON = "json"
+    CONSOLE = "console"
+
+
+class LogLevel(StrEnum):
+    """The least important lines that are still written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the node shows to gateways that connect with `wss://`. PEM files."""
+
+    certificate_file: Path
+    private_key_file: Path
+
+
+class ListenSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where gateways connect. Port 0 lets the system choose."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8790
+    tls: TlsSettings | None = None
+    """Needed wherever others can listen in; without it, only loopback is safe."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """True when nothing outside this machine can connect."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A gateway that may connect."""
+
+    gateway_id: GatewayId
+    key_file: Path
+    """The key of this gateway and this node: 32 bytes in hexadecimal, mode 0600."""
+
+    def __post_init__(self) -> None:
+        """Checks the id's shape."""
+        if not is_node_id(self.gateway_id):
+            raise ValueError("gateway_id has letters, digits, `-`, `_`, `.`; at most 63")
+
+
+class ServedModelSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that this node serves."""
+
+    name: ModelName
+    path: Path
+    """A directory with `config.json`, `tokenizer.json` and safetensors files."""
+    dtype: str = "auto"
+    """The checkpoint's own type, or a name such as `bfloat16`."""
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        """Checks the name's shape."""
+        if not is_model_name(self.name):
+            raise ValueError("a model's name looks like `@scope/author/name`")
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How much each engine core takes on."""
+
+    block_size: Positive = 16
+    """Tokens of KV memory handed out together."""
+    kv_bytes: Positive = 512 * 1024 * 1024
+    """KV memory of each model."""
+    max_batch_tokens: Positive = 2048
+    max_chunk_tokens: Positive = 1024
+    max_running: Positive = 64
+    max_waiting: Annotated[int, msgspec.Meta(ge=0)] = 512
+    prefix_caching: bool = True
+    num_threads: Positive | None = None
+    """Threads a core computes with; None takes one per CPU."""
+
+    def __post_init__(self) -> None:
+        """Checks that the scheduler takes these."""
+        self.create_scheduler_settings()
+
+    def create_scheduler_settings(self) -> SchedulerSettings:
+        """The scheduler's section."""
+        return SchedulerSettings(
+            max_batch_tokens=self.max_batch_tokens,
+            max_chunk_tokens=self.max_chunk_tokens,
+            max_running=self.max_running,
+            max_waiting=self.max_waiting,
+            prefix_caching=self.prefix_caching,
+        )
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is logged, on standard error."""
+
+    level: LogLevel = LogLevel.INFO
+    format: LogFormat = LogFormat.JSON
+
+
+class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One node."""
+
+    node_id: NodeId = NodeId("node-1")
+    region: RegionId = RegionId("local")
+    jurisdiction: str = ""
+    listen: ListenSettings = ListenSettings()
+    gateways: tuple[GatewaySettings, ...] = ()
+    models: tuple[ServedModelSettings, ...] = ()
+    engine: EngineSettings = EngineSettings()
+    hello_timeout_s: float = 5.0
+    """How long a connection may take to prove itself."""
+    max_cold_wait_s: float = 30.0
+    """How long a request may wait for a model that is being loaded or restarted."""
+    drain_s: float = 30.0
+    """How long streams may go on after the node was told to stop."""
+    log: LogSettings = LogSettings()
+
+    def __post_init__(self) -> None:
+        """Checks the id's shape and that nothing is named twice."""
+        if not is_node_id(self.node_id):
+            raise ValueError("node_id has letters, digits, `-`, `_`, `.`; at most 63")
+        for what, names in (
+            ("model", [model.name for model in self.models]),
+            ("gateway", [gateway.gateway_id for gateway in self.gateways]),
+        ):
+            if len(set(names)) < len(names):
+                raise ValueError(f"a {what} is listed twice")
+
+
+class CoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What one engine-core process is told, through a file in the node's private directory."""
+
+    node_id: NodeId
+    model: ServedModelSettings
+    engine: EngineSettings
+    log: LogSettings
+    to_core_endpoint: str
+    from_core_endpoint: str
+    parent_pid: int
+    """The server process; the core ends with it."""
+
+
+def encode_core_settings(settings: CoreSettings) -> bytes:
+    """The settings as JSON."""
+    return msgspec.json.encode(settings, enc_hook=str)
+
+
+def decode_core_settings(document: bytes) -> CoreSettings:
+    """The settings in `document`. Raises: `msgspec.MsgspecError`."""
+    return msgspec.json.decode(document, type=CoreSettings, dec_hook=_decode_path)
+
+
+def _decode_path(kind: type, value: object) -> Path:
+    """Paths are text in JSON."""
+    assert kind is Path
+    return Path(str(value))

@@ -1,0 +1,111 @@
+"""Supervision of real processes: back-off, nonsense, and the core that outlives nobody."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from contracts.errors import ModelCold
+from contracts.ids import NodeId
+from gpu_pool.server.core_process import CoreLauncher
+from gpu_pool.server.core_supervisor import CoreSupervisor, RestartPolicy
+from gpu_pool.settings import CoreSettings, EngineSettings, LogSettings, ServedModelSettings
+from tests.fixtures.double_node import create_core_command
+from tests.fixtures.node_process import MODEL, ROOT, is_alive, wait_until
+
+POLICY = RestartPolicy(first_s=0.05, max_s=0.2, stable_after_s=60)
+
+
+@asynccontextmanager
+async def supervise(
+    directory: Path, command: tuple[str, ...], on_change: Callable[[], None] = lambda: None
+) -> AsyncIterator[CoreSupervisor]:
+    """A supervisor at work."""
+    settings = CoreSettings(
+        node_id=NodeId("n"),
+        model=ServedModelSettings(name=MODEL, path=directory),
+        engine=EngineSettings(),
+        log=LogSettings(),
+        to_core_endpoint="",
+        from_core_endpoint="",
+        parent_pid=0,
+    )
+    launcher = CoreLauncher(command, directory)
+    supervisor = CoreSupervisor(settings, launcher, POLICY, time.monotonic, on_change)
+    running = asyncio.create_task(supervisor.run())
+    try:
+        yield supervisor
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_core_is_started_again_and_again(tmp_path: Path) -> None:
+    changes: list[None] = []
+    async with supervise(
+        tmp_path, create_core_command(), lambda: changes.append(None)
+    ) as supervisor:
+        seen: set[int] = set()
+        for _ in range(3):
+            await supervisor.wait_ready(20)
+            assert supervisor.process_id is not None
+            seen.add(supervisor.process_id)
+            os.kill(supervisor.process_id, signal.SIGKILL)
+            await wait_until(lambda: supervisor.client is None)
+        await supervisor.wait_ready(20)
+    assert len(seen) == 3
+    assert len(changes) == 8  # ready and gone, four times
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_core_that_speaks_nonsense_is_replaced(tmp_path: Path) -> None:
+    nonsense = (
+        "import json, sys, time, zmq\n"
+        "settings = json.load(open(sys.argv[1]))\n"
+        "socket = zmq.Context().socket(zmq.PUSH)\n"
+        "socket.connect(settings['from_core_endpoint'])\n"
+        "socket.send(b'nonsense')\n"
+        "time.sleep(60)\n"
+    )
+    async with supervise(tmp_path, (sys.executable, "-c", nonsense)) as supervisor:
+        await wait_until(lambda: supervisor.process_id is not None)
+        first = supervisor.process_id
+        assert first is not None
+        await wait_until(lambda: supervisor.process_id not in (None, first))
+        assert not is_alive(first)
+
+
+async def test_waiting_for_a_core_is_bounded(tmp_path: Path) -> None:
+    async with supervise(tmp_path, create_core_command("--load-s", "30")) as supervisor:
+        started_s = time.monotonic()
+        with pytest.raises(ModelCold, match="still being loaded"):
+            await supervisor.wait_ready(0.1)
+        assert time.monotonic() - started_s < 5
+
+
+async def test_a_core_that_ends_at_once_is_not_started_in_a_hurry(tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    command = (sys.executable, "-c", f"open({str(marks)!r}, 'a').write('x')")
+    async with supervise(tmp_path, command):
+        await wait_until(lambda: marks.exists() and len(marks.read_text()) >= 3, 20)
+        before = len(marks.read_text())
+        await asyncio.sleep(0.5)
+        assert len(marks.read_text()) - before <= 3  # 0.2 s apart by now
+
+
+def test_a_core_whose_parent_is_gone_already_does_not_stay(tmp_path: Path) -> None:
+    code = (
+        "from gpu_pool.core_runner import end_with_parent\n"
+        "import time\n"
+        "end_with_parent(1 << 22)\n"
+        "time.sleep(60)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=20, check=False)
+    assert result.returncode == 1

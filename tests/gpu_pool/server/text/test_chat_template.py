@@ -1,0 +1,101 @@
+"""Chat templates: rendered as models were trained, unable to get out of hand or out of the box."""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+from transformers.utils.chat_template_utils import _compile_jinja_template
+
+from contracts.errors import InvalidRequest, UnsupportedFeature
+from gpu_pool.server.text.chat_template import ChatTemplate
+from tests.fixtures.random_checkpoint import TEMPLATE
+from tests.gpu_pool.server.conftest import CLOCKS
+
+MESSAGES = [
+    {"role": "system", "content": "Be <b>brief</b> & kind."},
+    {"role": "user", "content": "Grüß dich 'world'"},
+]
+
+
+def create(source: str, monotonic_s: Callable[[], float] = CLOCKS.monotonic_s) -> ChatTemplate:
+    return ChatTemplate(source, {"bos_token": "<s>"}, CLOCKS.now, monotonic_s)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        TEMPLATE,
+        "{% for m in messages %}\n  {{ m | tojson }}\n{% endfor %}",
+        "{% for m in messages %}{{ m | tojson(indent=2) }}{% break %}{% endfor %}",
+        "{% set a = namespace(n=0) %}{% if true %}{% set a.n = 2 * 3 %}{% endif %}{{ a.n }}",
+        "{{ dict(a=1) }}{{ tools is none }}{{ '-' * 3 }}",
+        "{{ bos_token }}{% generation %}{{ messages[0].content }}{% endgeneration %}!",
+        "    {% if add_generation_prompt %}\n yes\n    {% endif %}\n",
+    ],
+)
+def test_templates_render_as_in_transformers(source: str) -> None:
+    theirs = _compile_jinja_template(source).render(
+        messages=MESSAGES,
+        tools=None,
+        documents=None,
+        add_generation_prompt=True,
+        bos_token="<s>",
+    )
+    assert create(source).render(MESSAGES) == theirs
+
+
+def test_a_template_may_ask_for_the_date() -> None:
+    assert create("{{ strftime_now('%d %b %Y') }}").render(MESSAGES) == "03 Feb 2024"
+
+
+def test_a_template_refuses_in_its_own_words() -> None:
+    with pytest.raises(InvalidRequest, match="roles must alternate"):
+        create("{{ raise_exception('roles must alternate') }}").render(MESSAGES)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages.__class__.__mro__ }}",
+        "{{ ''.__class__.__base__.__subclasses__() }}",
+        "{{ messages.append('x') }}",
+        "{% set ns = namespace(__init__=1) %}{{ ns }}",
+        "{% set ns = namespace() %}{% set ns._x = 1 %}{{ ns }}",
+        "{{ dict.__init__ }}{{ dict.fromkeys('a').__class__ }}",
+        "{{ raise_exception.__globals__.os }}",
+        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{{ 1 / 0 }}",
+        "{{ 'a' * 10**10 }}",
+        "{{ 'a' * 100000 }}",
+        "{{ 100000 * 'a' }}",
+        "{{ ('a' * 4000) * 4000 }}",
+        "{{ 4000 * ('a' * 4000) }}",
+        "{{ messages * 1000 }}",
+        "{{ 10 ** 10000 ** 10 }}",
+        "{{ messages + 1 }}",
+        "{% include 'x' %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    ],
+)
+def test_a_template_cannot_get_out_of_its_box(source: str) -> None:
+    with pytest.raises(InvalidRequest):
+        create(source).render(MESSAGES)
+
+
+def test_a_rendering_may_not_grow_without_end() -> None:
+    source = "{% for i in range(90000) %}{{ 'xxxxxxxxxxxxxxxxxxxxxxxxxxx' }}{% endfor %}"
+    with pytest.raises(InvalidRequest, match="too large"):
+        create(source).render(MESSAGES)
+
+
+def test_a_rendering_may_not_go_on_for_ever() -> None:
+    seconds: Iterator[float] = itertools.count(0.0, 1.0)
+    with pytest.raises(InvalidRequest, match="too long"):
+        create("{% for i in range(9) %}x{{ i }}{% endfor %}", lambda: next(seconds)).render(
+            MESSAGES
+        )
+
+
+def test_a_template_that_is_none_is_found_when_the_model_is_loaded() -> None:
+    with pytest.raises(UnsupportedFeature, match="compiled"):
+        create("{% for %}")

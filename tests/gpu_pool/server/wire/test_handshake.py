@@ -1,0 +1,83 @@
+"""Connections that do not prove themselves in time, and connections over TLS."""
+
+import asyncio
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from contracts.inference import Finished
+from gpu_pool.server import http_app
+from gpu_pool.settings import ListenSettings, TlsSettings
+from tests.fixtures.double_node import run_double_node
+from tests.fixtures.gateway_client import GatewayClient, ask
+from tests.fixtures.node_process import MODEL
+
+
+def write_certificate(directory: Path) -> TlsSettings:
+    """A certificate for 127.0.0.1 that vouches for itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    files = TlsSettings(
+        certificate_file=directory / "node.pem", private_key_file=directory / "node.key"
+    )
+    files.certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    files.private_key_file.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return files
+
+
+async def test_a_gateway_that_says_nothing_is_let_go(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_app, "MAX_UNAUTHENTICATED", 1)
+    async with run_double_node(tmp_path, checkpoint, hello_timeout_s=0.5) as node:
+        silent, second = GatewayClient(node.address), GatewayClient(node.address)
+        await silent.connect()
+        silent.start_reading()
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refusal:
+            await second.connect()
+        assert refusal.value.status == 503
+        assert await silent.wait_closed() == aiohttp.WSCloseCode.POLICY_VIOLATION
+        await silent.close()
+        await second.close()
+        async with GatewayClient(node.address) as client:
+            assert isinstance((await client.generate(ask(MODEL)))[-1], Finished)
+            await asyncio.sleep(0.6)  # who has proven itself may be silent
+            assert isinstance((await client.generate(ask(MODEL)))[-1], Finished)
+
+
+async def test_a_node_may_speak_tls(tmp_path: Path, checkpoint: Path) -> None:
+    tls = write_certificate(tmp_path)
+    listen = ListenSettings(port=0, tls=tls)
+    trust = ssl.create_default_context(cafile=str(tls.certificate_file))
+    trust.check_hostname = False
+    async with run_double_node(tmp_path, checkpoint, listen=listen) as node:
+        async with GatewayClient(node.address, trust) as client:
+            assert isinstance((await client.generate(ask(MODEL)))[-1], Finished)
+        async with aiohttp.ClientSession() as session:
+            plain = node.address.url.replace("https", "http") + "/health/live"
+            with pytest.raises(aiohttp.ClientError):
+                await session.get(plain)

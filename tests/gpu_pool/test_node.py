@@ -1,0 +1,197 @@
+"""A node as a process: signals, sudden deaths, settings, and what it leaves behind."""
+
+import asyncio
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from contracts.inference import Accepted, Finished
+from contracts.settings import SettingsError
+from gpu_pool.node import load_settings
+from tests.fixtures.gateway_client import GatewayClient, NodeAddress, ask, failure_code
+from tests.fixtures.node_process import (
+    MODEL,
+    ROOT,
+    fetch_status,
+    find_port,
+    is_alive,
+    kill_hard,
+    list_children,
+    run_node_process,
+    wait_until,
+    write_key,
+    write_settings,
+)
+from tests.fixtures.random_checkpoint import write_random_checkpoint
+
+LONG = ask(MODEL, max_tokens=3500, ignore_eos=True)
+DOUBLE = ("-m", "tests.fixtures.double_node", "--step-s", "0.01")
+REAL = ("-m", "gpu_pool.node")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_random_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+Running = tuple["subprocess.Popen[bytes]", NodeAddress]
+
+
+@pytest.fixture
+def node(tmp_path: Path, checkpoint: Path) -> Iterator[Running]:
+    with run_node_process(tmp_path, checkpoint, DOUBLE) as running:
+        yield running
+
+
+async def wait_exit(process: "subprocess.Popen[bytes]", timeout_s: float = 10) -> int:
+    """The exit code."""
+    return await asyncio.to_thread(process.wait, timeout_s)
+
+
+def find_private_directory(core_pid: int) -> Path:
+    """Where the core was told to find its pipes."""
+    arguments = Path(f"/proc/{core_pid}/cmdline").read_bytes().split(b"\0")
+    return Path(os.fsdecode(arguments[-2])).parent
+
+
+@pytest.mark.parametrize("command", [DOUBLE, REAL], ids=["double", "real"])
+async def test_a_killed_core_breaks_its_streams_and_the_node_starts_another(
+    tmp_path: Path, checkpoint: Path, command: tuple[str, ...]
+) -> None:
+    with run_node_process(tmp_path, checkpoint, command) as (process, address):
+        (core_pid,) = list_children(process.pid)
+        async with GatewayClient(address) as client:
+            streams = [await client.open(LONG) for _ in range(4)]
+            for stream in streams:
+                assert isinstance(await stream.next(), Accepted)
+            kill_hard(core_pid)
+            killed_s = time.monotonic()
+            for stream in streams:
+                assert failure_code(await stream.read_all()) == "stream_broken"
+            assert time.monotonic() - killed_s < 2
+            assert fetch_status(address.url + "/health/ready") == 503
+            events = await client.generate(ask(MODEL))  # it waits for the new core
+            assert isinstance(events[-1], Finished)
+        assert fetch_status(address.url + "/health/ready") == 200
+        assert list_children(process.pid) != [core_pid]
+
+
+async def test_cores_die_with_their_node(node: Running) -> None:
+    process, address = node
+    children = list_children(process.pid)
+    assert len(children) == 1
+    async with GatewayClient(address) as client:
+        stream = await client.open(LONG)
+        assert isinstance(await stream.next(), Accepted)
+        kill_hard(process.pid)
+        await wait_until(lambda: not any(map(is_alive, children)))
+
+
+async def test_sigterm_lets_streams_finish_then_leaves_nothing_behind(node: Running) -> None:
+    process, address = node
+    (core_pid,) = list_children(process.pid)
+    directory = find_private_directory(core_pid)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    async with GatewayClient(address) as client:
+        stream = await client.open(ask(MODEL, max_tokens=60, ignore_eos=True))
+        assert isinstance(await stream.next(), Accepted)
+        process.send_signal(signal.SIGTERM)
+        while not (await asyncio.wait_for(client.reports.get(), 5)).is_draining:
+            pass
+        assert failure_code(await client.generate(ask(MODEL))) == "pool_saturated"
+        assert isinstance((await stream.read_all())[-1], Finished)
+        assert await client.wait_closed() == aiohttp.WSCloseCode.GOING_AWAY
+    assert await wait_exit(process) == 0
+    assert not is_alive(core_pid)
+    assert not directory.exists()
+
+
+async def test_draining_ends_with_the_grace_period(tmp_path: Path, checkpoint: Path) -> None:
+    with run_node_process(tmp_path, checkpoint, DOUBLE, drain_s=0.5) as (process, address):
+        async with GatewayClient(address) as client:
+            stream = await client.open(LONG)
+            assert isinstance(await stream.next(), Accepted)
+            process.send_signal(signal.SIGINT)
+            assert await wait_exit(process) == 0
+            await client.wait_closed()
+
+
+async def test_a_second_signal_ends_the_node_at_once(node: Running) -> None:
+    process, address = node
+    children = list_children(process.pid)
+    async with GatewayClient(address) as client:
+        stream = await client.open(LONG)
+        assert isinstance(await stream.next(), Accepted)
+        process.send_signal(signal.SIGTERM)
+        while not (await asyncio.wait_for(client.reports.get(), 5)).is_draining:
+            pass
+        started_s = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert await wait_exit(process) == 1
+        assert time.monotonic() - started_s < 2
+    await wait_until(lambda: not any(map(is_alive, children)))
+
+
+async def test_logs_tell_what_happens_and_never_what_was_said(
+    tmp_path: Path, checkpoint: Path
+) -> None:
+    secret = "xylophone-marmalade"
+    with run_node_process(tmp_path, checkpoint, DOUBLE) as (process, address):
+        async with GatewayClient(address) as client:
+            await client.generate(ask(MODEL, secret))
+            await client.generate(ask(MODEL, secret, max_tokens=100_000))
+            await client.generate(ask(MODEL, secret, temperature=-1.0))
+            await client.send_frame(b"\xc1" + secret.encode())
+            await client.wait_closed()
+        process.terminate()
+        await wait_exit(process)
+        log = (tmp_path / "node.log").read_text(encoding="utf-8")
+        assert '"event": "a gateway has connected"' in log
+        assert '"event": "the model is ready"' in log
+        assert secret not in log
+        assert address.pair_key.hex() not in log
+
+
+def run_to_failure(settings: Path) -> str:
+    """What a node that cannot start says."""
+    result = subprocess.run(
+        [sys.executable, "-m", "gpu_pool.node", "--config", str(settings)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+def test_a_node_that_cannot_start_says_why(tmp_path: Path, checkpoint: Path) -> None:
+    key_file = tmp_path / "gateway.key"
+    write_key(key_file)
+    settings = write_settings(tmp_path, checkpoint, find_port())
+    key_file.chmod(0o644)
+    assert "0600" in run_to_failure(settings)
+    key_file.chmod(0o600)
+    assert "no `config.json`" in run_to_failure(write_settings(tmp_path, tmp_path, find_port()))
+    settings.write_text("nonsense = 1", encoding="utf-8")
+    assert "nonsense" in run_to_failure(settings)
+    assert "cannot be read" in run_to_failure(tmp_path / "missing.toml")
+
+
+def test_variables_override_the_file(tmp_path: Path) -> None:
+    path = write_settings(tmp_path, tmp_path, 1)
+    settings = load_settings(path, {"HEARTH_POOL__LISTEN__PORT": "7", "HEARTH_OTHER__X": "1"})
+    assert settings.listen.port == 7
+    assert settings.node_id == "test-node"
+    with pytest.raises(SettingsError, match="speed"):
+        load_settings(path, {"HEARTH_POOL__SPEED": "7"})

@@ -1,0 +1,93 @@
+"""The node's settings: every option name is frozen, and odd values are refused by name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.ids import ModelName, NodeId
+from contracts.settings import SettingsError, decode_settings, list_option_names
+from gpu_pool.settings import (
+    PREFIX,
+    CoreSettings,
+    EngineSettings,
+    ListenSettings,
+    LogSettings,
+    PoolSettings,
+    ServedModelSettings,
+    decode_core_settings,
+    encode_core_settings,
+)
+
+OPTIONS = """
+drain_s engine.block_size engine.kv_bytes engine.max_batch_tokens engine.max_chunk_tokens
+engine.max_running engine.max_waiting engine.num_threads engine.prefix_caching gateways
+hello_timeout_s jurisdiction listen.host listen.port listen.tls.certificate_file
+listen.tls.private_key_file log.format log.level max_cold_wait_s models node_id region
+"""
+
+
+def decode(table: dict[str, Any], environ: dict[str, str] | None = None) -> PoolSettings:
+    return decode_settings(PoolSettings, table, environ or {}, PREFIX)
+
+
+def test_the_options_are_these() -> None:
+    assert list_option_names(PoolSettings) == tuple(sorted(OPTIONS.split()))
+
+
+def test_defaults_work_without_a_file() -> None:
+    assert decode({}) == PoolSettings()
+
+
+def test_a_file_is_decoded() -> None:
+    settings = decode(
+        {
+            "gateways": [{"gateway_id": "gateway-1", "key_file": "/run/key"}],
+            "models": [{"name": "@cf/meta/llama", "path": "/models/llama", "dtype": "bfloat16"}],
+            "engine": {"max_running": 8},
+        },
+        {"HEARTH_POOL__ENGINE__KV_BYTES": "1000000"},
+    )
+    assert settings.gateways[0].key_file == Path("/run/key")
+    assert settings.models[0].path == Path("/models/llama")
+    assert settings.engine.max_running == 8
+    assert settings.engine.kv_bytes == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"node_id": "a b"}, "node_id"),
+        ({"listen": {"port": 70_000}}, "port"),
+        ({"gateways": [{"gateway_id": "", "key_file": "k"}]}, "gateway_id"),
+        ({"models": [{"name": "llama", "path": "p"}]}, "@scope"),
+        ({"models": [{"name": "@a/b", "path": "p"}] * 2}, "listed twice"),
+        ({"engine": {"max_batch_tokens": 8, "max_running": 64}}, "max_batch_tokens"),
+        ({"engine": {"block_size": 0}}, "block_size"),
+        ({"log": {"level": "loud"}}, "level"),
+    ],
+)
+def test_odd_values_are_refused(table: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        decode(table)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_loopback"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("node", False)],
+)
+def test_loopback_is_recognised(host: str, is_loopback: bool) -> None:
+    assert ListenSettings(host=host).is_loopback is is_loopback
+
+
+def test_a_core_reads_what_the_server_writes() -> None:
+    settings = CoreSettings(
+        node_id=NodeId("n"),
+        model=ServedModelSettings(name=ModelName("@a/b"), path=Path("/models/b")),
+        engine=EngineSettings(num_threads=2),
+        log=LogSettings(),
+        to_core_endpoint="ipc:///a",
+        from_core_endpoint="ipc:///b",
+        parent_pid=1,
+    )
+    assert decode_core_settings(encode_core_settings(settings)) == settings
