@@ -1,0 +1,182 @@
+"""`hearth models`: the models on this machine.
+
+Owns the commands' words and progress bars; what may be added is the model store's decision.
+Read next: `gpu_pool.model_store`, `cli.hub_download`.
+"""
+
+import shutil
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import typer
+
+from cli.terminal import CommandFailed, print_json
+from contracts.ids import ModelName
+
+if TYPE_CHECKING:
+    from gpu_pool.model_store import ModelStore, StoredModel
+
+HUB_PREFIX: Final = "hub:"
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="As clients name it, such as @hub/qwen3-0.6b.")
+]
+StoreOption = Annotated[
+    Path, typer.Option("--store", help="Folder of the models; `hearth dev` looks in this one.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+DEFAULT_STORE: Final = Path(".hearth/models")
+
+app = typer.Typer(
+    help="Add, list and remove the models on this machine.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+
+class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A model as `--json` prints it."""
+
+    name: str
+    path: str
+    source: str
+    description: str
+    is_bundled: bool
+    num_bytes: int
+
+
+@app.command("add")
+def add(
+    name: NameArgument,
+    source: Annotated[
+        str, typer.Option("--from", help="A folder, or hub:OWNER/REPO.", metavar="SOURCE")
+    ],
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="Branch, tag or commit on the hub.")
+    ] = None,
+    description: Annotated[
+        str, typer.Option("--description", help="For people who look at the model list.")
+    ] = "",
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,
+) -> None:
+    """Add a model: configuration, tokenizer and safetensors weights.
+
+    A download that was interrupted goes on where it stopped when the same command runs again.
+
+    Examples: `hearth models add @hub/qwen3-0.6b --from hub:Qwen/Qwen3-0.6B`,
+    `hearth models add @me/tuned --from ./checkpoints/final`
+    """
+    from gpu_pool.model_store import ModelStore
+
+    models = ModelStore(store)
+    if source.startswith(HUB_PREFIX):
+        repository = source.removeprefix(HUB_PREFIX)
+        model = _add_from_hub(models, store, ModelName(name), repository, revision, description)
+    elif revision is not None:
+        raise CommandFailed("--revision goes with --from hub:OWNER/REPO only.")
+    else:
+        with show_progress("Copying") as progress:
+            model = models.add_model(
+                ModelName(name), Path(source), description=description, progress=progress
+            )
+    row = describe(model)
+    if as_json:
+        print_json(row)
+        return
+    print(f"Added {row.name} ({format_bytes(row.num_bytes)}) in {row.path}.")
+    print("A running `hearth dev` serves it after its next start.")
+
+
+@app.command("list")
+def list_all(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = False) -> None:
+    """List the models that a node on this machine can serve."""
+    from cli.tenancy_access import print_table
+    from gpu_pool.model_store import ModelStore
+
+    rows = [describe(model) for model in ModelStore(store).list_models()]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        ("NAME", "SIZE", "PATH", "DESCRIPTION"),
+        [(row.name, format_bytes(row.num_bytes), row.path, row.description) for row in rows],
+    )
+
+
+@app.command("remove")
+def remove(name: NameArgument, store: StoreOption = DEFAULT_STORE) -> None:
+    """Remove a model that was added, with its files."""
+    from gpu_pool.model_store import ModelStore
+
+    ModelStore(store).remove_model(ModelName(name))
+    print(f"Removed {name}.")
+
+
+@contextmanager
+def show_progress(what: str) -> Generator[Callable[[int, int], None]]:
+    """A bar on a terminal; elsewhere a line at the end. Takes bytes done and bytes in all."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        last = 0
+
+        def update(done: int, total: int) -> None:
+            nonlocal last
+            last = done
+            bar.update(task, completed=done, total=total)
+
+        yield update
+    if not console.is_terminal:
+        print(f"{what}: {format_bytes(last)}", file=sys.stderr)
+
+
+def format_bytes(num_bytes: int) -> str:
+    """The size as people read it, in powers of ten: `1.2 GB`."""
+    size, unit = float(num_bytes), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def describe(model: "StoredModel") -> ModelRow:
+    """What is printed of `model`."""
+    return ModelRow(
+        name=model.name,
+        path=str(model.path),
+        source=model.manifest.source,
+        description=model.manifest.description,
+        is_bundled=model.is_bundled,
+        num_bytes=sum(file.stat().st_size for file in model.path.iterdir() if file.is_file()),
+    )
+
+
+def _add_from_hub(
+    models: "ModelStore",
+    store: Path,
+    name: ModelName,
+    repository: str,
+    revision: str | None,
+    description: str,
+) -> "StoredModel":
+    """The model, fetched into a folder beside the store's models and moved in from there."""
+    from cli.hub_download import download_snapshot, find_snapshot
+
+    snapshot = find_snapshot(repository, revision)
+    folder = store / ".downloads" / repository.replace("/", "--") / snapshot.commit
+    with show_progress(f"Fetching {repository}") as progress:
+        download_snapshot(snapshot, folder, progress)
+    origin = f"{HUB_PREFIX}{repository} at {snapshot.commit[:12]}"
+    model = models.add_model(name, folder, description=description or origin, hard_links=True)
+    shutil.rmtree(folder)
+    return model

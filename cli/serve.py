@@ -1,0 +1,103 @@
+"""`hearth gateway` and `hearth node`: settings from a file and the environment, then the process.
+
+Owns the two commands; must not know what the settings mean. Read next: `cli.process_settings`,
+`gateway.app`, `gpu_pool.node`.
+"""
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from cli.process_settings import GATEWAY_PREFIX, POOL_PREFIX, read_settings
+from cli.terminal import CommandFailed
+
+STDIN_FILENO: Final = 0
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="TOML file; without it, defaults apply.")
+]
+StopWithParentOption = Annotated[
+    bool, typer.Option("--stop-with-parent", hidden=True, help="Stop when standard input closes.")
+]
+
+
+def gateway(config: ConfigOption = None, stop_with_parent: StopWithParentOption = False) -> None:
+    """Run a gateway in the foreground.
+
+    Settings come from the file, then from `HEARTH_GATEWAY__SECTION__FIELD` variables.
+
+    Example: `HEARTH_GATEWAY__LISTEN__PORT=8787 hearth gateway --config gateway.toml`
+    """
+    from gateway.app import run_gateway
+    from gateway.settings import GatewaySettings
+
+    settings = read_settings(GatewaySettings, config, GATEWAY_PREFIX, os.environ)
+    if stop_with_parent:
+        stop_when_input_closes()
+    with _ports_explained():
+        run_gateway(settings)
+
+
+def node(
+    config: ConfigOption = None,
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", help="Serve all models of this folder and the bundled one too."),
+    ] = None,
+    stop_with_parent: StopWithParentOption = False,
+) -> None:
+    """Run a node of the pool in the foreground.
+
+    Settings come from the file, then from `HEARTH_POOL__SECTION__FIELD` variables.
+
+    Examples: `HEARTH_POOL__NODE_ID=gpu-7 hearth node --config node.toml`,
+    `hearth node --config node.toml --store /var/lib/hearth/models`
+    """
+    from cli.served_models import list_served_models
+    from gpu_pool.node import run_node
+    from gpu_pool.settings import PoolSettings
+
+    settings = read_settings(PoolSettings, config, POOL_PREFIX, os.environ)
+    if store is not None:
+        named = {model.name for model in settings.models}
+        stored = (model for model in list_served_models(store) if model.name not in named)
+        settings = msgspec.structs.replace(settings, models=(*settings.models, *stored))
+    if stop_with_parent:
+        stop_when_input_closes()
+    with _ports_explained():
+        run_node(settings)
+
+
+def stop_when_input_closes() -> None:
+    """Sends this process SIGTERM once standard input ends.
+
+    The parent holds the other end of that pipe, so that even its sudden death (SIGKILL) leaves no
+    orphan, on every POSIX system.
+    """
+
+    def watch() -> None:
+        # os.read, for a daemon thread inside a buffered read would break the interpreter's exit.
+        while os.read(STDIN_FILENO, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="stop-with-parent", daemon=True).start()
+
+
+@contextmanager
+def _ports_explained() -> Generator[None]:
+    """Turns a port that cannot be had into a sentence. Raises: `CommandFailed`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+            raise
+        raise CommandFailed(f"A port cannot be used: {error}.") from error

@@ -1,0 +1,45 @@
+"""The printed lines are complete shell and Python, whatever stands in them."""
+
+import ast
+import json
+import shlex
+
+from cli.dev.greeting import QUESTION, format_curl, format_greeting, format_openai_snippet
+from cli.dev.home import DevAccess
+
+ACCESS = DevAccess(
+    base_url="http://127.0.0.1:8787",
+    admin_url="http://127.0.0.1:8788",
+    account_id="0" * 32,
+    api_token="hearth_pat_x",
+    admin_token="hearth_op_y",
+    models=("@hearth/tiny-chat", "@hub/second"),
+)
+
+
+def test_a_curl_line_survives_quotes_in_its_body() -> None:
+    body = {"prompt": 'It\'s "quoted" $HOME `x`'}
+    words = shlex.split(format_curl(ACCESS, "run/@hearth/tiny-chat", body))
+    assert words[0] == "curl"
+    assert json.loads(words[words.index("-d") + 1]) == body
+    assert f"Authorization: Bearer {ACCESS.api_token}" in words
+
+
+def test_every_curl_line_is_one_line_and_only_the_streamed_one_is_unbuffered() -> None:
+    greeting = format_greeting(ACCESS, ".hearth")
+    lines = [line for line in greeting.splitlines() if line.startswith("curl ")]
+    assert ["-N" in shlex.split(line) for line in lines] == [False, True, False]
+    assert greeting.count(QUESTION) == 4
+
+
+def test_the_python_lines_parse() -> None:
+    ast.parse(format_openai_snippet(ACCESS))
+
+
+def test_the_chat_line_names_the_folder_unless_it_is_the_usual_one() -> None:
+    assert "\nhearth chat\n" in format_greeting(ACCESS, ".hearth")
+    assert "\nhearth chat --dir 'a b'\n" in format_greeting(ACCESS, "a b")
+
+
+def test_the_operators_credential_is_not_printed() -> None:
+    assert ACCESS.admin_token not in format_greeting(ACCESS, ".hearth")

@@ -1,0 +1,75 @@
+"""Key files: made once, for their owner alone, never replaced."""
+
+import re
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.keys import app, ensure_pair_key
+from cli.terminal import CommandFailed
+from contracts.settings import SettingsError
+from tenancy.encryption.key_ring_file import load_key_ring
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+def test_a_pair_key_has_64_hex_digits_and_is_never_printed(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "pair.key"
+    output = run("create-pair", file)
+    key = file.read_text().strip()
+    assert re.fullmatch("[0-9a-f]{64}", key)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert key not in output
+
+
+def test_a_key_that_exists_is_not_replaced(tmp_path: Path) -> None:
+    pair, ring = tmp_path / "pair.key", tmp_path / "ring.json"
+    run("create-pair", pair)
+    run("create-ring", ring)
+    before = pair.read_bytes(), ring.read_bytes()
+    with pytest.raises(CommandFailed, match="exists already"):
+        run("create-pair", pair)
+    with pytest.raises(SettingsError, match="exists already"):
+        run("create-ring", ring)
+    assert (pair.read_bytes(), ring.read_bytes()) == before
+
+
+def test_ensure_makes_what_is_missing_and_keeps_the_rest(tmp_path: Path) -> None:
+    ring, first, second = tmp_path / "ring.json", tmp_path / "a.key", tmp_path / "b.key"
+    run("ensure", "--ring", ring, "--pair", first)
+    before = ring.read_bytes(), first.read_bytes()
+    run("ensure", "--ring", ring, "--pair", first, "--pair", second)
+    assert (ring.read_bytes(), first.read_bytes()) == before
+    assert second.read_bytes() != first.read_bytes()
+    load_key_ring(ring)
+
+
+def test_processes_that_race_for_a_key_end_with_the_same_one(tmp_path: Path) -> None:
+    file = tmp_path / "pair.key"
+    seen: list[bytes] = []
+
+    def race() -> None:
+        ensure_pair_key(file)
+        seen.append(file.read_bytes())
+
+    threads = [threading.Thread(target=race) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(seen)) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["pair.key"]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CommandFailed, match="Cannot write"):
+        ensure_pair_key(tmp_path / "file" / "pair.key")
