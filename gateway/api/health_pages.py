@@ -1,0 +1,29 @@
+"""Whether this process lives, and whether it can serve.
+
+Must not know why: operators read `/operator/v1/nodes` and `/metrics` for that.
+"""
+
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from tenancy.interfaces import Principal
+
+
+class HealthPages:
+    """Two questions without credentials, for supervisors and load balancers."""
+
+    def __init__(self, is_ready: Callable[[], bool]) -> None:
+        """`is_ready` tells whether requests can be served now."""
+        self._is_ready = is_ready
+
+    async def live(self, request: Request, principal: Principal | None) -> Response:
+        """200 while the event loop turns."""
+        return JSONResponse({"status": "live"})
+
+    async def ready(self, request: Request, principal: Principal | None) -> Response:
+        """200 while some node can serve some model and no stop is under way, else 503."""
+        if self._is_ready():
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "not ready"}, 503)

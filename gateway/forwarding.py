@@ -1,0 +1,175 @@
+"""Route and forward: finds a node, sends the request there, and tries once more if that fails.
+
+Owns the attempts of one request: nothing has been sent to the client while it works, so that a
+retry shows nowhere. Must not know dialects. Read next: `gateway.routing.choose_node`,
+`gateway.upstream.links`, then `gateway.answering`.
+"""
+
+from typing import Final, NamedTuple
+
+import structlog
+
+from contracts.codec import encode_generate_request
+from contracts.errors import (
+    DeadlineExceeded,
+    Forbidden,
+    InvariantBroken,
+    Retry,
+    ServiceError,
+    StreamBroken,
+    Unauthenticated,
+    from_error_report,
+)
+from contracts.grant import Grant
+from contracts.ids import NodeId
+from contracts.inference import Failed, Finished, FinishReason, GenerateRequest, GenerationEvent
+from gateway.middleware.exchange import HttpExchange
+from gateway.request_context import RequestContext
+from gateway.routing.choose_node import RouteNeed, RoutePlan
+from gateway.routing.fleet import Fleet
+from gateway.telemetry import Telemetry
+from gateway.upstream.links import NodeLinks
+from gateway.upstream.node_stream import NodeStream
+
+log = structlog.get_logger(__name__)
+MAX_ATTEMPTS: Final = 2
+
+
+class Forwarded(NamedTuple):
+    """A node's answer: its beginning for a stream, else all of it."""
+
+    stream: NodeStream
+    events: list[GenerationEvent]
+    plan: RoutePlan
+
+
+class Forwarder:
+    """Brings requests to nodes."""
+
+    def __init__(self, fleet: Fleet, links: NodeLinks, telemetry: Telemetry) -> None:
+        """`fleet` chooses, `links` carry."""
+        self._fleet = fleet
+        self._links = links
+        self._telemetry = telemetry
+
+    async def forward(
+        self,
+        context: RequestContext,
+        request: GenerateRequest,
+        exchange: HttpExchange,
+    ) -> Forwarded:
+        """The answer of the first node that gives one; it ends when the client leaves.
+
+        `release` must follow. `context` must have its principal and is told its node.
+
+        Raises: what routing raises, and the node's own error when no attempt is left.
+        """
+        assert context.principal is not None
+        allowed_regions = context.principal.allowed_regions
+        body = encode_generate_request(request)
+        tried: frozenset[NodeId] = frozenset()
+        failure: ServiceError | None = None
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            need = RouteNeed(request.model, allowed_regions, tried)
+            plan = self._plan(need, failure)
+            if failure is not None:
+                self._telemetry.count_retry()
+            context.model = request.model
+            context.node_id, context.region = plan.node_id, plan.region
+            context.num_attempts = attempt
+            try:
+                return await self._try(context, plan, body, request.stream, exchange)
+            except ServiceError as error:
+                if not _may_retry(error) or exchange.is_lost:
+                    raise
+                failure = error
+                tried |= {plan.node_id}
+        assert failure is not None
+        raise failure
+
+    def release(self, forwarded: Forwarded) -> None:
+        """The request is over: its place is free, and a stream that was cut short is aborted."""
+        forwarded.stream.abort()
+        self._fleet.release(forwarded.plan)
+
+    async def _try(
+        self,
+        context: RequestContext,
+        plan: RoutePlan,
+        body: bytes,
+        is_streaming: bool,
+        exchange: HttpExchange,
+    ) -> Forwarded:
+        """One attempt. Raises: `NodeUnreachable`, or the error that the answer begins with."""
+        try:
+            stream = self._links.open(plan.node_id, _create_grant(context, plan), body)
+            return Forwarded(stream, await _await_answer(stream, is_streaming, exchange), plan)
+        except BaseException:
+            self._fleet.release(plan)
+            raise
+
+    def _plan(self, need: RouteNeed, failure: ServiceError | None) -> RoutePlan:
+        """The next node: one that has not failed, else the same if it may do better now.
+
+        Raises: `failure`, if there is one, when none is left.
+        """
+        try:
+            return self._fleet.plan(need)
+        except ServiceError as error:
+            if failure is None:
+                raise
+            if failure.retry is not Retry.SAME:
+                raise failure from error
+        try:
+            return self._fleet.plan(need._replace(tried=frozenset()))
+        except ServiceError as error:
+            raise failure from error
+
+
+async def _await_answer(
+    stream: NodeStream, is_streaming: bool, exchange: HttpExchange
+) -> list[GenerationEvent]:
+    """The answer's first events, or all; raises the error it begins with instead."""
+    exchange.watch(stream.abort)
+    try:
+        events = await (stream.take() if is_streaming else stream.take_all())
+    except BaseException:
+        stream.abort()  # this task is being cancelled: nobody will take the events
+        raise
+    last = events[-1]
+    if type(last) is Failed:
+        raise _to_client_error(from_error_report(last.error), stream.node_id)
+    if type(last) is Finished and last.reason is FinishReason.ABORTED and not stream.is_aborted:
+        raise StreamBroken("The node gave the request up.")
+    return events
+
+
+def _to_client_error(error: ServiceError, node_id: NodeId) -> ServiceError:
+    """`error`, unless it is about the gateway's own standing there: no affair of the client."""
+    if isinstance(error, Forbidden | Unauthenticated):
+        log.error("grant_refused", node_id=node_id, reason=error.message)
+        return InvariantBroken("The request could not be handed to a node.")
+    return error
+
+
+def _may_retry(error: ServiceError) -> bool:
+    """True when another attempt could end better, within the same deadline."""
+    return error.retry in (Retry.SAME, Retry.ELSEWHERE) and not isinstance(error, DeadlineExceeded)
+
+
+def _create_grant(context: RequestContext, plan: RoutePlan) -> Grant:
+    """What the node may do for this attempt, and no more."""
+    principal = context.principal
+    assert principal is not None
+    return Grant(
+        context.request_id,
+        context.num_attempts,
+        principal.account_id,
+        principal.cache_salt,
+        plan.card.name,
+        principal.allowed_regions,
+        principal.priority,
+        principal.retention,
+        context.deadline_unix_ms,
+        plan.card.context_window,
+    )

@@ -1,0 +1,40 @@
+"""The gateway's side of the pool: what it knows of nodes, how it reaches them, how it uses them.
+
+Owns only the putting together; `gateway.app` holds the result. Read next:
+`gateway.routing.fleet`, `gateway.upstream.links`, `gateway.forwarding`.
+"""
+
+from dataclasses import dataclass
+
+from gateway.forwarding import Forwarder
+from gateway.routing.choose_node import RouteBounds
+from gateway.routing.fleet import Fleet
+from gateway.settings import GatewaySettings
+from gateway.sources import Sources
+from gateway.telemetry import Telemetry
+from gateway.upstream.links import NodeLinks, create_node_links
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The parts that deal with nodes."""
+
+    fleet: Fleet
+    links: NodeLinks
+    forwarder: Forwarder
+
+
+def create_pool(settings: GatewaySettings, telemetry: Telemetry, sources: Sources) -> Pool:
+    """The configured nodes, not connected yet. Raises: `SettingsError` for a bad key file."""
+    routing = settings.routing
+    fleet = Fleet(
+        [node.node_id for node in settings.nodes],
+        RouteBounds(routing.report_ttl_s, routing.max_waiting_per_model),
+        sources,
+    )
+    links = create_node_links(settings.nodes, settings.gateway_id, settings.limits, fleet, sources)
+    telemetry.watch_links(lambda: links.up)
+    telemetry.watch_gauge(
+        "hearth_gateway_streams_open", "Streams open at nodes.", lambda: links.num_streams
+    )
+    return Pool(fleet, links, Forwarder(fleet, links, telemetry))

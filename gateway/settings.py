@@ -1,0 +1,195 @@
+"""The gateway's settings: every option, its default and its bounds.
+
+Owns reading them from a TOML file and the environment (`HEARTH_GATEWAY__SECTION__FIELD`). Each
+component gets its own section only. Read next: `gateway.app`, `contracts.settings`.
+"""
+
+import ipaddress
+import tomllib
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from contracts.ids import GatewayId, NodeId, RegionId, is_node_id
+from contracts.settings import SettingsError, decode_settings
+
+PREFIX: Final = "HEARTH_GATEWAY"
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A server certificate (PEM, with its chain) and its private key."""
+
+    certificate_file: Path
+    key_file: Path
+
+
+class ListenSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The tenants' port. Loopback unless configured; port 0 takes a free one."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8787
+    tls: TlsSettings | None = None
+
+
+class AdminSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The operators' port; never open to tenants."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8788
+    tls: TlsSettings | None = None
+
+
+class DatabaseSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where tenancy lives: a SQLAlchemy URL of SQLite (aiosqlite) or PostgreSQL (asyncpg)."""
+
+    url: str = "sqlite+aiosqlite:///.hearth/hearth.db"
+
+
+class KeyRingSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The file with peppers and master keys."""
+
+    file: Path = Path(".hearth/keys/key_ring.json")
+
+
+class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One node of the pool.
+
+    `url` is `ws://host:port` or `wss://…`; the key file holds the pair's key, 64 hex digits.
+    """
+
+    node_id: NodeId
+    url: str
+    key_file: Path
+    ca_file: Path | None = None
+    """Trusted issuers of the node's certificate; None means the system's."""
+    allow_plaintext: bool = False
+    """True admits `ws://` to another machine, on a network that is itself trusted."""
+
+    def __post_init__(self) -> None:
+        """Raises: `ValueError` for a malformed id or URL, or plain text over a network."""
+        if not is_node_id(self.node_id):
+            raise ValueError(f"`{self.node_id}` is not a node id.")
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("ws", "wss") or not parts.hostname:
+            raise ValueError(f"The URL of node {self.node_id} must be ws://host:port or wss://…")
+        if parts.scheme == "ws" and not self.allow_plaintext and not _is_loopback(parts.hostname):
+            raise ValueError(
+                f"Node {self.node_id} is on another machine: use wss://, or set `allow_plaintext`."
+            )
+
+
+class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds on what clients may hold. Units: bytes, seconds, counts."""
+
+    max_connections: Count = 4096
+    max_concurrent_requests: Count = 1024
+    max_header_bytes: Count = 64 * 1024
+    max_body_bytes: Count = 10_000_000
+    header_timeout_s: Seconds = 10.0
+    """From the first byte of a request to the end of its headers."""
+    body_timeout_s: Seconds = 30.0
+    """From the end of the headers to the end of the body."""
+    keep_alive_s: Count = 75
+    slow_reader_timeout_s: Seconds = 30.0
+    """A client that takes nothing for so long while data waits for it is cut off."""
+    queue_deadline_s: Seconds = 60.0
+    """How long a request may wait for a place at a node."""
+    request_deadline_s: Seconds = 600.0
+    """How long a request may take in all."""
+    shutdown_grace_s: Count = 30
+    """How long running requests may go on after a stop signal."""
+
+
+class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The cache of principals. A revocation holds everywhere after one poll."""
+
+    max_cached_principals: Count = 10_000
+    max_cached_rejections: Count = 10_000
+    rejection_ttl_s: Seconds = 1.0
+    epoch_poll_s: Seconds = 1.0
+    max_staleness_s: Seconds = 10.0
+    """With the store out of reach, cached principals are trusted for so long and no longer."""
+
+
+class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """When a node counts as full."""
+
+    report_ttl_s: Seconds = 5.0
+    """A node that has said nothing for so long counts as saturated."""
+    max_waiting_per_model: Count = 512
+
+
+class LogLevel(StrEnum):
+    """How much is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """How a line of the log looks."""
+
+    CONSOLE = "console"
+    JSON = "json"
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The process's log, on standard error."""
+
+    level: LogLevel = LogLevel.INFO
+    format: LogFormat = LogFormat.CONSOLE
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a gateway can be told."""
+
+    gateway_id: GatewayId = GatewayId("gateway-1")
+    region: RegionId = RegionId("local")
+    listen: ListenSettings = ListenSettings()
+    admin: AdminSettings = AdminSettings()
+    database: DatabaseSettings = DatabaseSettings()
+    key_ring: KeyRingSettings = KeyRingSettings()
+    nodes: tuple[NodeSettings, ...] = ()
+    limits: LimitSettings = LimitSettings()
+    auth: AuthSettings = AuthSettings()
+    routing: RoutingSettings = RoutingSettings()
+    log: LogSettings = LogSettings()
+
+    def __post_init__(self) -> None:
+        """Raises: `ValueError` for a malformed gateway id or a node that is named twice."""
+        if not is_node_id(self.gateway_id):
+            raise ValueError(f"`{self.gateway_id}` is not a gateway id.")
+        names = [node.node_id for node in self.nodes]
+        if len(names) != len(set(names)):
+            raise ValueError("Two nodes have the same `node_id`.")
+
+
+def read_settings(file: Path | None, environ: Mapping[str, str]) -> GatewaySettings:
+    """Settings from `file` (defaults without one), overridden by `environ`.
+
+    Raises: `SettingsError`.
+    """
+    try:
+        table = {} if file is None else tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"The settings file {file} cannot be read: {error}") from error
+    return decode_settings(GatewaySettings, table, environ, PREFIX)
+
+
+def _is_loopback(host: str) -> bool:
+    """True when `host` can only be this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,180 @@
+"""Counts and times for `/metrics`, and the set-up of the log.
+
+Plain dictionaries on the hot path, turned into Prometheus families only when somebody asks; no
+label names a tenant. Owns metric names and buckets; must not know prompts or credentials, so that
+neither can reach a metric or a line of the log. Read next: `gateway.api.operator_pages`.
+"""
+
+import logging
+import sys
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+import structlog
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from contracts.ids import ModelName
+from contracts.inference import Usage
+from gateway.settings import LogFormat, LogSettings
+
+_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+_TOKEN_KINDS: Final = ("prompt", "cached", "completion")
+
+
+class _Times:
+    """One histogram: counts per bucket and a sum. Units: seconds."""
+
+    __slots__ = ("counts", "total_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_BUCKETS_S) + 1)
+        self.total_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(_BUCKETS_S, seconds)] += 1
+        self.total_s += seconds
+
+    def to_buckets(self) -> list[tuple[str, float]]:
+        """Cumulative counts by upper bound, as Prometheus wants them."""
+        total, buckets = 0, list[tuple[str, float]]()
+        for bound, count in zip((*map(str, _BUCKETS_S), "+Inf"), self.counts, strict=True):
+            total += count
+            buckets.append((bound, total))
+        return buckets
+
+
+class Telemetry(Collector):
+    """What this process has done so far; belongs to one event loop."""
+
+    def __init__(self) -> None:
+        """All zero."""
+        self._requests: dict[tuple[str, int, str], int] = {}
+        self._tokens: dict[str, list[int]] = {}
+        self._first_text: dict[str, _Times] = {}
+        self._durations: dict[str, _Times] = {}
+        self._num_retries = 0
+        self._num_disconnects = 0
+        self._gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+        self._links: Callable[[], Mapping[str, bool]] = dict
+
+    def count_request(self, route: str, status: int, model: ModelName, duration_s: float) -> None:
+        """A request is over; an unknown model is the empty name."""
+        key = (route, status, model)
+        self._requests[key] = self._requests.get(key, 0) + 1
+        times = self._durations.get(route)
+        if times is None:
+            times = self._durations[route] = _Times()
+        times.observe(duration_s)
+
+    def count_first_text(self, model: ModelName, waited_s: float) -> None:
+        """A stream's first text has been sent."""
+        times = self._first_text.get(model)
+        if times is None:
+            times = self._first_text[model] = _Times()
+        times.observe(waited_s)
+
+    def count_usage(self, model: ModelName, usage: Usage) -> None:
+        """A node has told what a request consumed."""
+        counts = self._tokens.get(model)
+        if counts is None:
+            counts = self._tokens[model] = [0, 0, 0]
+        counts[0] += usage.num_prompt_tokens
+        counts[1] += usage.num_cached_tokens
+        counts[2] += usage.num_completion_tokens
+
+    def count_retry(self) -> None:
+        """A request goes to a node a second time."""
+        self._num_retries += 1
+
+    def count_disconnect(self) -> None:
+        """A client left before its answer was complete."""
+        self._num_disconnects += 1
+
+    def watch_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """Adds a gauge that is read when somebody asks."""
+        self._gauges[name] = (text, read)
+
+    def watch_links(self, read: Callable[[], Mapping[str, bool]]) -> None:
+        """Adds the state of the links to the nodes."""
+        self._links = read
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric family with its current values."""
+        requests = CounterMetricFamily(
+            "hearth_gateway_requests",
+            "Requests answered.",
+            labels=("route", "status", "model"),
+        )
+        for (route, status, model), count in self._requests.items():
+            requests.add_metric((route, str(status), model), count)
+        tokens = CounterMetricFamily(
+            "hearth_gateway_tokens", "Tokens, cached ones within prompt.", labels=("model", "kind")
+        )
+        for model, counts in self._tokens.items():
+            for kind, count in zip(_TOKEN_KINDS, counts, strict=True):
+                tokens.add_metric((model, kind), count)
+        yield from (requests, tokens)
+        yield _to_histogram(
+            "hearth_gateway_request_seconds", "Whole requests.", "route", self._durations
+        )
+        yield _to_histogram(
+            "hearth_gateway_first_text_seconds",
+            "From a request to the first text of its stream.",
+            "model",
+            self._first_text,
+        )
+        yield from self._collect_scalars()
+
+    def _collect_scalars(self) -> Iterator[Metric]:
+        """Metrics of one value, and the links."""
+        yield CounterMetricFamily(
+            "hearth_gateway_retries", "Requests sent to a node again.", value=self._num_retries
+        )
+        yield CounterMetricFamily(
+            "hearth_gateway_disconnects", "Clients that left early.", value=self._num_disconnects
+        )
+        for name, (text, read) in self._gauges.items():
+            yield GaugeMetricFamily(name, text, value=read())
+        links = GaugeMetricFamily("hearth_gateway_link_up", "1 while connected.", labels=("node",))
+        for node_id, is_up in self._links().items():
+            links.add_metric((node_id,), float(is_up))
+        yield links
+
+
+def configure_log(settings: LogSettings) -> None:
+    """Sends structlog and the libraries' logging to standard error at the level asked for."""
+    level = logging.getLevelNamesMapping()[settings.level.upper()]
+    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
+    if settings.format is LogFormat.JSON:
+        renderer = structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    # uvicorn's lines carry nothing of a request; its tracebacks never occur, for we catch first.
+    logging.basicConfig(level=max(level, logging.WARNING), stream=sys.stderr)
+
+
+def _to_histogram(
+    name: str, text: str, label: str, times: Mapping[str, _Times]
+) -> HistogramMetricFamily:
+    """A family with one histogram per value of `label`."""
+    family = HistogramMetricFamily(name, text, labels=(label,))
+    for value, histogram in times.items():
+        family.add_metric((value,), buckets=histogram.to_buckets(), sum_value=histogram.total_s)
+    return family

@@ -1,0 +1,220 @@
+"""One life of the wire to a node: frames out in batches, events in to their streams.
+
+Owns the streams that are open on it. The reader never waits for a client and the writer puts all
+that is pending into one frame. An answer to an earlier attempt is dropped; a malformed entry ends
+its own stream only. When the socket ends, every stream fails.
+Read next: `gateway.upstream.node_stream`, `gateway.upstream.outbox`.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import aiohttp
+import msgspec
+import structlog
+
+from contracts.errors import DeadlineExceeded, PoolSaturated, ServiceError, StreamBroken
+from contracts.fleet import NodeReport
+from contracts.grant import Grant, seal_grant
+from contracts.ids import NodeId
+from contracts.wire import (
+    CONNECTION_STREAM,
+    Credit,
+    Entry,
+    Hello,
+    Report,
+    decode_event,
+    decode_frame,
+    decode_from_connection,
+    encode_frame,
+)
+from gateway.sources import Sources
+from gateway.upstream.node_stream import CREDIT_WINDOW, NodeStream
+from gateway.upstream.outbox import Outbox
+
+log = structlog.get_logger(__name__)
+ABORT_ANSWER_S: Final = 5.0
+"""How long a node may take to say what an aborted request has consumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBounds:
+    """How long streams may wait. Units: seconds."""
+
+    queue_deadline_s: float
+    request_deadline_s: float
+
+
+class ConnectionListener(Protocol):
+    """Who looks after a connection from outside."""
+
+    def on_report(self, report: NodeReport) -> None:
+        """The node has said how it is."""
+        ...
+
+    def on_lost(self) -> None:
+        """The connection is over; its streams fail next, and must find no way back to it."""
+        ...
+
+
+class NodeConnection:
+    """A proven connection; made by `gateway.upstream.link` after the handshake."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        socket: aiohttp.ClientWebSocketResponse,
+        connection_key: bytes,
+        bounds: StreamBounds,
+        listener: ConnectionListener,
+        sources: Sources,
+    ) -> None:
+        """`listener` hears the reports as they come, and of the end before any stream does."""
+        self._node_id = node_id
+        self._socket = socket
+        self._connection_key = connection_key
+        self._bounds = bounds
+        self._listener = listener
+        self._sources = sources
+        self._outbox = Outbox()
+        self._streams: dict[int, NodeStream] = {}
+        self._num_opened = 0
+        self._writer_waiter: asyncio.Future[None] | None = None
+        self._is_closed = False
+
+    @property
+    def num_streams(self) -> int:
+        """Streams that are open now."""
+        return len(self._streams)
+
+    def open(self, grant: Grant, body: bytes) -> NodeStream:
+        """Starts a stream under `grant` with the encoded request `body`."""
+        self._num_opened += 1
+        stream = NodeStream(
+            self, self._node_id, self._num_opened, grant.attempt, self._sources.monotonic_s()
+        )
+        if self._is_closed:
+            stream.fail(StreamBroken("The connection to the node was lost."))
+            return stream
+        self._streams[stream.stream_id] = stream
+        sealed = seal_grant(grant, self._connection_key)
+        self._outbox.open(stream.stream_id, stream.attempt, sealed, CREDIT_WINDOW, body)
+        self._wake_writer()
+        return stream
+
+    def send_abort(self, stream: NodeStream) -> None:
+        """Tells the node to end `stream`, whose last event is then awaited for a short while."""
+        stream.since_s = self._sources.monotonic_s()
+        self._outbox.abort(stream.stream_id, stream.attempt)
+        self._wake_writer()
+
+    def send_credit(self, stream: NodeStream, num_deltas: int) -> None:
+        """Lets the node send `num_deltas` more."""
+        self._outbox.add(stream.stream_id, stream.attempt, Credit(num_deltas))
+        self._wake_writer()
+
+    async def run(self, hello: Hello) -> None:
+        """Sends our proof, then carries frames until the socket ends; then fails every stream."""
+        self._outbox.add(CONNECTION_STREAM, 0, hello)
+        writer = asyncio.create_task(self._write())
+        try:
+            await self._read()
+        finally:
+            self._is_closed = True
+            self._listener.on_lost()
+            writer.cancel()
+            streams, self._streams = self._streams, {}
+            for stream in streams.values():
+                stream.fail(StreamBroken("The connection to the node was lost."))
+            await asyncio.gather(writer, return_exceptions=True)
+            await self._socket.close()
+
+    def sweep(self) -> None:
+        """Fails streams that have waited too long; called a few times a second."""
+        now_s = self._sources.monotonic_s()
+        for stream in list(self._streams.values()):
+            error = self._find_overdue(stream, now_s - stream.since_s)
+            if error is not None:
+                self._drop(stream, error)
+
+    async def _read(self) -> None:
+        """Handles frames until the socket ends or the node breaks the protocol."""
+        receive = self._socket.receive
+        while True:
+            message = await receive()
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                return
+            try:
+                entries = decode_frame(message.data)
+            except msgspec.MsgspecError:
+                log.error("frame_malformed", node_id=self._node_id)
+                return
+            for entry in entries:
+                self._receive(entry)
+
+    def _receive(self, entry: Entry) -> None:
+        """Gives one entry to its stream."""
+        stream = self._streams.get(entry.stream_id)
+        if stream is None or stream.attempt != entry.attempt:
+            if entry.stream_id == CONNECTION_STREAM:
+                self._receive_own(entry)
+            return
+        try:
+            is_within_credit = stream.push(decode_event(entry.message))
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            self._drop(stream, StreamBroken("The node sent an event that cannot be read."))
+            return
+        if stream.is_over:
+            del self._streams[stream.stream_id]
+        elif not is_within_credit:
+            self._drop(stream, StreamBroken("The node sent more than it was asked for."))
+
+    def _receive_own(self, entry: Entry) -> None:
+        """Handles a message of the connection itself."""
+        try:
+            message = decode_from_connection(entry.message)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            log.error("connection_message_malformed", node_id=self._node_id)
+            return
+        if isinstance(message, Report):
+            if message.report.node_id == self._node_id:
+                self._listener.on_report(message.report)
+            else:
+                log.error("report_of_another_node", node_id=self._node_id)
+
+    def _find_overdue(self, stream: NodeStream, waited_s: float) -> ServiceError | None:
+        """The error of a stream whose wait is over, None while it may go on."""
+        if stream.is_aborted:
+            if waited_s > ABORT_ANSWER_S:
+                return StreamBroken("The node did not confirm the end of the request.")
+        elif not stream.is_accepted:
+            if waited_s > self._bounds.queue_deadline_s:
+                return PoolSaturated("No place became free in time, please try again.")
+        elif waited_s > self._bounds.request_deadline_s + ABORT_ANSWER_S:
+            # The node keeps the deadline in the grant itself; this is for one that does not.
+            return DeadlineExceeded("The request took longer than it may.")
+        return None
+
+    def _drop(self, stream: NodeStream, error: ServiceError) -> None:
+        """Ends a stream on our side at once and tells the node, whose answer is not awaited."""
+        self._streams.pop(stream.stream_id, None)
+        stream.fail(error)
+        self._outbox.abort(stream.stream_id, stream.attempt)
+        self._wake_writer()
+
+    async def _write(self) -> None:
+        """Sends what is pending, all of it in one frame if it fits, whenever there is some."""
+        try:
+            while True:
+                while entries := self._outbox.take_frame():
+                    await self._socket.send_bytes(encode_frame(entries))
+                self._writer_waiter = asyncio.get_running_loop().create_future()
+                await self._writer_waiter
+        except (aiohttp.ClientError, ConnectionError):
+            await self._socket.close()
+
+    def _wake_writer(self) -> None:
+        waiter = self._writer_waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)

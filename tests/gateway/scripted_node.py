@@ -1,0 +1,266 @@
+"""A node that does what a test tells it to, on the real wire: it proves itself and reports, and
+each stream is played by the test's own coroutine.
+
+Must not know models. Read next: `contracts.wire`; `running_gateway` connects a gateway to it.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import WSMsgType, web
+
+from contracts.codec import decode_generate_request
+from contracts.errors import ServiceError, to_error_report
+from contracts.fleet import ModelCard, ModelLoad, NodeReport
+from contracts.grant import NONCE_BYTES, Grant, Role, derive_connection_key, prove_identity
+from contracts.grant import unseal_grant as unseal
+from contracts.ids import BootId, ModelName, NodeId, RegionId
+from contracts.inference import (
+    Accepted,
+    Delta,
+    Failed,
+    Finished,
+    FinishReason,
+    GenerateRequest,
+    Usage,
+)
+from contracts.wire import (
+    CONNECTION_STREAM,
+    GATEWAY_NONCE_HEADER,
+    WIRE_PATH,
+    Abort,
+    Body,
+    Challenge,
+    Credit,
+    FromNode,
+    Hello,
+    Open,
+    Report,
+    decode_frame,
+    decode_to_node,
+    encode_frame,
+)
+
+MODEL = ModelName("@hearth/tests/small")
+CONTEXT_WINDOW = 4096
+
+
+@dataclass
+class ScriptedStream:
+    """One stream as a script sees it."""
+
+    grant: Grant
+    attempt: int
+    num_body_bytes: int
+    credit: int
+    put: Callable[[FromNode], Awaitable[None]]
+    body: bytearray = field(default_factory=bytearray)
+    aborted: asyncio.Event = field(default_factory=asyncio.Event)
+    credited: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def request(self) -> GenerateRequest:
+        """What the client asks, once the whole body is here."""
+        return decode_generate_request(bytes(self.body))
+
+    async def fail(self, error: ServiceError) -> None:
+        """Ends with `error`."""
+        await self.put(Failed(to_error_report(error)))
+
+    async def answer(self, *texts: str, num_cached: int = 0) -> None:
+        """A whole answer with one delta per text."""
+        await self.put(Accepted(7, num_cached))
+        for index, text in enumerate(texts):
+            await self.put(Delta(text, (index,)))
+        await self.put(Finished(FinishReason.STOP, Usage(7, num_cached, len(texts))))
+
+    async def confirm_abort(self, num_completion: int = 0) -> None:
+        """Waits for an abort and answers it."""
+        await self.aborted.wait()
+        await self.put(Finished(FinishReason.ABORTED, Usage(7, 0, num_completion)))
+
+
+Script = Callable[[ScriptedStream], Awaitable[None]]
+
+
+async def answer_hello(stream: ScriptedStream) -> None:
+    """The script of a healthy node."""
+    await stream.answer("Hel", "lo")
+
+
+class ScriptedNode:
+    """A node whose behaviour is a script that tests may replace at any time."""
+
+    def __init__(self, node_id: str = "node-1", region: str = "weur") -> None:
+        self.node_id = NodeId(node_id)
+        self.region = RegionId(region)
+        self.pair_key = secrets.token_bytes(32)
+        self.proof_key = self.pair_key
+        """Another key here makes the node an impostor."""
+        self.models: tuple[ModelName, ...] = (MODEL,)
+        self.is_ready = True
+        self.is_draining = False
+        self.reports = True
+        self.script: Script = answer_hello
+        self.streams: list[ScriptedStream] = []
+        self.sockets: list[web.WebSocketResponse] = []
+        self.num_hellos = 0
+        self.port = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the gateway finds it."""
+        return f"ws://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Listens; on the same port as before when it is started again."""
+        application = web.Application()
+        application.router.add_get(WIRE_PATH, self._serve)
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
+        await site.start()
+        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+
+    async def stop(self) -> None:
+        """Closes every connection and the port."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.drop_connections()
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+    def drop_connections(self) -> None:
+        """Cuts every connection without a word, as a crash would."""
+        for socket in self.sockets:
+            transport = socket._req.transport if socket._req else None  # noqa: SLF001
+            if transport is not None:
+                transport.abort()
+
+    async def send_report(self) -> None:
+        """Tells every connected gateway how the node is, now."""
+        for socket in self.sockets:
+            with contextlib.suppress(ConnectionError, RuntimeError):
+                await socket.send_bytes(encode_frame([(CONNECTION_STREAM, 0, self._report())]))
+
+    def _report(self) -> Report:
+        return Report(
+            NodeReport(
+                node_id=self.node_id,
+                boot_id=BootId("boot"),
+                region=self.region,
+                jurisdiction="eu",
+                is_draining=self.is_draining,
+                models=tuple(
+                    ModelCard(
+                        name=name,
+                        revision="r1",
+                        task="Text Generation",
+                        description=f"The model {name}.",
+                        context_window=CONTEXT_WINDOW,
+                        created_unix_s=1_700_000_000,
+                    )
+                    for name in self.models
+                ),
+                loads=tuple(
+                    ModelLoad(
+                        name=name,
+                        is_ready=self.is_ready,
+                        num_running=0,
+                        num_waiting=0,
+                        num_blocks=100,
+                        num_free_blocks=100,
+                    )
+                    for name in self.models
+                ),
+            )
+        )
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse(compress=False, max_msg_size=0)
+        await socket.prepare(request)
+        nonces = bytes.fromhex(request.headers[GATEWAY_NONCE_HEADER])
+        nonces += secrets.token_bytes(NONCE_BYTES)
+        proof = prove_identity(self.proof_key, Role.NODE, nonces)
+        challenge = Challenge(nonces[NONCE_BYTES:], proof)
+        await socket.send_bytes(encode_frame([(CONNECTION_STREAM, 0, challenge)]))
+        self.sockets.append(socket)
+        reporter = asyncio.create_task(self._report_for_ever())
+        try:
+            await self._read(socket, nonces)
+        finally:
+            reporter.cancel()
+            self.sockets.remove(socket)
+        return socket
+
+    async def _report_for_ever(self) -> None:
+        while True:
+            if self.reports and self.num_hellos:
+                await self.send_report()
+            await asyncio.sleep(0.2 if self.num_hellos else 0.005)
+
+    async def _read(self, socket: web.WebSocketResponse, nonces: bytes) -> None:
+        streams: dict[tuple[int, int], ScriptedStream] = {}
+        async for message in socket:
+            if message.type is not WSMsgType.BINARY:
+                return
+            for entry in decode_frame(message.data):
+                key = (entry.stream_id, entry.attempt)
+                match decode_to_node(entry.message):
+                    case Hello(proof):
+                        assert proof == prove_identity(self.pair_key, Role.GATEWAY, nonces)
+                        self.num_hellos += 1
+                    case Open(sealed, num_body_bytes, credit, body):
+                        grant = unseal(sealed, derive_connection_key(self.pair_key, nonces))
+                        stream = ScriptedStream(
+                            grant, entry.attempt, num_body_bytes, credit, _putter(socket, key)
+                        )
+                        streams[key] = stream
+                        self.streams.append(stream)
+                        self._add(stream, body)
+                    case Body(body):
+                        self._add(streams[key], body)
+                    case Abort():
+                        streams[key].aborted.set()
+                    case Credit(num_deltas):
+                        streams[key].credit += num_deltas
+                        streams[key].credited.set()
+
+    def _add(self, stream: ScriptedStream, body: bytes) -> None:
+        stream.body += body
+        if len(stream.body) == stream.num_body_bytes:
+            task = asyncio.create_task(_play(self.script, stream))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+
+async def _play(script: Script, stream: ScriptedStream) -> None:
+    with contextlib.suppress(ConnectionError, RuntimeError):
+        await script(stream)
+
+
+def _putter(
+    socket: web.WebSocketResponse, key: tuple[int, int]
+) -> Callable[[FromNode], Awaitable[None]]:
+    async def put(message: FromNode) -> None:
+        await socket.send_bytes(encode_frame([(*key, message)]))
+
+    return put
+
+
+@asynccontextmanager
+async def run_node(node_id: str = "node-1", region: str = "weur") -> AsyncGenerator[ScriptedNode]:
+    """A node that listens until the end of the block."""
+    node = ScriptedNode(node_id, region)
+    await node.start()
+    try:
+        yield node
+    finally:
+        await node.stop()

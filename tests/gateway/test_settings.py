@@ -1,0 +1,105 @@
+"""The gateway's options: their names are a promise, their mistakes are named."""
+
+from pathlib import Path
+
+import pytest
+
+from contracts.settings import SettingsError, list_option_names
+from gateway.settings import GatewaySettings, read_settings
+
+KEY = "0" * 64
+
+
+def test_the_names_of_all_options_are_frozen() -> None:
+    assert list_option_names(GatewaySettings) == (
+        "admin.host",
+        "admin.port",
+        "admin.tls.certificate_file",
+        "admin.tls.key_file",
+        "auth.epoch_poll_s",
+        "auth.max_cached_principals",
+        "auth.max_cached_rejections",
+        "auth.max_staleness_s",
+        "auth.rejection_ttl_s",
+        "database.url",
+        "gateway_id",
+        "key_ring.file",
+        "limits.body_timeout_s",
+        "limits.header_timeout_s",
+        "limits.keep_alive_s",
+        "limits.max_body_bytes",
+        "limits.max_concurrent_requests",
+        "limits.max_connections",
+        "limits.max_header_bytes",
+        "limits.queue_deadline_s",
+        "limits.request_deadline_s",
+        "limits.shutdown_grace_s",
+        "limits.slow_reader_timeout_s",
+        "listen.host",
+        "listen.port",
+        "listen.tls.certificate_file",
+        "listen.tls.key_file",
+        "log.format",
+        "log.level",
+        "nodes",
+        "region",
+        "routing.max_waiting_per_model",
+        "routing.report_ttl_s",
+    )
+
+
+def test_everything_works_without_a_file() -> None:
+    settings = read_settings(None, {})
+    assert (settings.listen.host, settings.listen.port) == ("127.0.0.1", 8787)
+    assert (settings.admin.host, settings.admin.port) == ("127.0.0.1", 8788)
+
+
+def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text('gateway_id = "a"\n[listen]\nport = 1000\n[limits]\nmax_body_bytes = 5\n')
+    settings = read_settings(
+        file,
+        {
+            "HEARTH_GATEWAY__LISTEN__PORT": "2000",
+            "HEARTH_GATEWAY__NODES": '[{"node_id":"n","url":"ws://[::1]:1","key_file":"k"}]',
+            "GATEWAY_PORT": "tcp://10.0.0.1:80",
+        },
+    )
+    assert settings.gateway_id == "a"
+    assert settings.listen.port == 2000
+    assert settings.limits.max_body_bytes == 5
+    assert settings.nodes[0].key_file == Path("k")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("limts = 1", "limts"),
+        ("[limits]\nmax_body_bytes = 0", "max_body_bytes"),
+        ("[listen]\nport = 70000", "port"),
+        ('gateway_id = "a b"', "a b"),
+        ('[[nodes]]\nnode_id="n"\nurl="ws://h:1"\nkey_file="k"\nkeyfile="x"', "keyfile"),
+        ('[[nodes]]\nnode_id="n"\nurl="http://h:1"\nkey_file="k"', "n"),
+        ("[[nodes]", "gateway.toml"),
+        (
+            '[[nodes]]\nnode_id="n"\nurl="wss://h:1"\nkey_file="k"\n' * 2,
+            "node_id",
+        ),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, text: str, named: str) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match=named):
+        read_settings(file, {})
+
+
+@pytest.mark.parametrize("host", ["node.example", "10.0.0.7", "0.0.0.0"])
+def test_plain_text_to_another_machine_must_be_allowed(tmp_path: Path, host: str) -> None:
+    node = f'[[nodes]]\nnode_id="n"\nurl="ws://{host}:1"\nkey_file="k"\n'
+    file = tmp_path / "gateway.toml"
+    file.write_text(node)
+    with pytest.raises(SettingsError, match="wss"):
+        read_settings(file, {})
+    file.write_text(node + "allow_plaintext = true\n")
+    assert read_settings(file, {}).nodes[0].allow_plaintext
