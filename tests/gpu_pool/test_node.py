@@ -1,7 +1,9 @@
 """A node as a process: signals, sudden deaths, settings, and what it leaves behind."""
 
 import asyncio
+import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -11,11 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
+import httpx
 import pytest
 
 from contracts.inference import Accepted, Finished
-from contracts.settings import SettingsError
-from gpu_pool.node import load_settings
 from tests.fixtures.gateway_client import GatewayClient, NodeAddress, ask, failure_code
 from tests.fixtures.node_process import (
     MODEL,
@@ -34,7 +35,7 @@ from tests.fixtures.random_checkpoint import write_random_checkpoint
 
 LONG = ask(MODEL, max_tokens=3500, ignore_eos=True)
 DOUBLE = ("-m", "tests.fixtures.double_node", "--step-s", "0.01")
-REAL = ("-m", "gpu_pool.node")
+REAL = ("-m", "cli", "node")
 
 
 @pytest.fixture(scope="module")
@@ -163,14 +164,14 @@ async def test_logs_tell_what_happens_and_never_what_was_said(
 def run_to_failure(settings: Path) -> str:
     """What a node that cannot start says."""
     result = subprocess.run(
-        [sys.executable, "-m", "gpu_pool.node", "--config", str(settings)],
+        [sys.executable, *REAL, "--config", str(settings)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=30,
         check=False,
     )
-    assert result.returncode == 2
+    assert result.returncode == 1
     assert "Traceback" not in result.stderr
     return result.stderr
 
@@ -182,16 +183,38 @@ def test_a_node_that_cannot_start_says_why(tmp_path: Path, checkpoint: Path) -> 
     key_file.chmod(0o644)
     assert "0600" in run_to_failure(settings)
     key_file.chmod(0o600)
-    assert "no `config.json`" in run_to_failure(write_settings(tmp_path, tmp_path, find_port()))
     settings.write_text("nonsense = 1", encoding="utf-8")
     assert "nonsense" in run_to_failure(settings)
-    assert "cannot be read" in run_to_failure(tmp_path / "missing.toml")
+    assert "Cannot read" in run_to_failure(tmp_path / "missing.toml")
 
 
-def test_variables_override_the_file(tmp_path: Path) -> None:
-    path = write_settings(tmp_path, tmp_path, 1)
-    settings = load_settings(path, {"HEARTH_POOL__LISTEN__PORT": "7", "HEARTH_OTHER__X": "1"})
-    assert settings.listen.port == 7
-    assert settings.node_id == "test-node"
-    with pytest.raises(SettingsError, match="speed"):
-        load_settings(path, {"HEARTH_POOL__SPEED": "7"})
+async def test_broken_models_do_not_stop_a_good_one(tmp_path: Path, checkpoint: Path) -> None:
+    corrupt = shutil.copytree(checkpoint, tmp_path / "corrupt")
+    (corrupt / "model.safetensors").write_bytes(b"\xff" * 1000)
+    (tmp_path / "empty").mkdir()
+    more = f"""
+[[models]]
+name = "@test/corrupt"
+path = {json.dumps(str(corrupt))}
+[[models]]
+name = "@test/empty"
+path = {json.dumps(str(tmp_path / "empty"))}
+"""
+    with run_node_process(tmp_path, checkpoint, REAL, more_settings=more) as (process, address):
+        answer = await asyncio.to_thread(httpx.get, address.url + "/health/ready")
+        states = {model["name"]: model for model in answer.json()["models"]}
+        assert (answer.status_code, answer.json()["status"]) == (200, "ready")
+        assert {name: model["state"] for name, model in states.items()} == {
+            MODEL: "ready",
+            "@test/corrupt": "failed",
+            "@test/empty": "failed",
+        }
+        assert "model.safetensors" in states["@test/corrupt"]["reason"]
+        assert "config.json" in states["@test/empty"]["reason"]
+        async with GatewayClient(address) as client:
+            report = await asyncio.wait_for(client.reports.get(), 5)
+            assert [card.name for card in report.models] == [MODEL]
+            assert isinstance((await client.generate(ask(MODEL)))[-1], Finished)
+        await wait_until(lambda: len(list_children(process.pid)) == 1)
+        log = (tmp_path / "node.log").read_text(encoding="utf-8")
+        assert "the model has failed for good" in log

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from contracts.ids import ModelName, NodeId
+from contracts.sections import LogSettings
 from contracts.settings import SettingsError, decode_settings, list_option_names
 from gpu_pool.settings import (
     PREFIX,
     CoreSettings,
     EngineSettings,
     ListenSettings,
-    LogSettings,
     PoolSettings,
     ServedModelSettings,
     decode_core_settings,
@@ -20,10 +20,11 @@ from gpu_pool.settings import (
 )
 
 OPTIONS = """
-drain_s engine.block_size engine.kv_bytes engine.max_batch_tokens engine.max_chunk_tokens
-engine.max_running engine.max_waiting engine.num_threads engine.prefix_caching gateways
-hello_timeout_s jurisdiction listen.host listen.port listen.tls.certificate_file
-listen.tls.private_key_file log.format log.level max_cold_wait_s models node_id region
+drain_s engine.block_size engine.device engine.kv_bytes engine.max_batch_tokens
+engine.max_chunk_tokens engine.max_running engine.max_waiting engine.num_threads
+engine.prefix_caching gateways[].gateway_id gateways[].key_file hello_timeout_s jurisdiction
+listen.host listen.port listen.tls.certificate_file listen.tls.key_file log.format log.level
+max_cold_wait_s models[].description models[].dtype models[].name models[].path node_id region
 """
 
 
@@ -65,6 +66,10 @@ def test_a_file_is_decoded() -> None:
         ({"engine": {"max_batch_tokens": 8, "max_running": 64}}, "max_batch_tokens"),
         ({"engine": {"block_size": 0}}, "block_size"),
         ({"log": {"level": "loud"}}, "level"),
+        ({"engine": {"device": "tpu"}}, "device"),
+        ({"models": [{"name": "@a/b", "path": "p", "dtype": "bf16"}]}, "dtype"),
+        ({"models": [{"name": "@a/b", "paht": "p"}]}, r"models\[0\]\.paht"),
+        ({"gateways": [{"gateway_id": "g", "kee_file": "k"}]}, r"gateways\[0\]\.kee_file"),
     ],
 )
 def test_odd_values_are_refused(table: dict[str, Any], words: str) -> None:
@@ -85,6 +90,7 @@ def test_a_core_reads_what_the_server_writes() -> None:
         node_id=NodeId("n"),
         model=ServedModelSettings(name=ModelName("@a/b"), path=Path("/models/b")),
         engine=EngineSettings(num_threads=2),
+        num_default_threads=3,
         log=LogSettings(),
         to_core_endpoint="ipc:///a",
         from_core_endpoint="ipc:///b",

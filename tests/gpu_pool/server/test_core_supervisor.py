@@ -14,9 +14,10 @@ import pytest
 
 from contracts.errors import ModelCold
 from contracts.ids import NodeId
+from contracts.sections import LogSettings
 from gpu_pool.server.core_process import CoreLauncher
 from gpu_pool.server.core_supervisor import CoreSupervisor, RestartPolicy
-from gpu_pool.settings import CoreSettings, EngineSettings, LogSettings, ServedModelSettings
+from gpu_pool.settings import CoreSettings, EngineSettings, ServedModelSettings
 from tests.fixtures.double_node import create_core_command
 from tests.fixtures.node_process import MODEL, ROOT, is_alive, wait_until
 
@@ -32,6 +33,7 @@ async def supervise(
         node_id=NodeId("n"),
         model=ServedModelSettings(name=MODEL, path=directory),
         engine=EngineSettings(),
+        num_default_threads=1,
         log=LogSettings(),
         to_core_endpoint="",
         from_core_endpoint="",
@@ -98,6 +100,24 @@ async def test_a_core_that_ends_at_once_is_not_started_in_a_hurry(tmp_path: Path
         before = len(marks.read_text())
         await asyncio.sleep(0.5)
         assert len(marks.read_text()) - before <= 3  # 0.2 s apart by now
+
+
+async def test_a_core_that_never_comes_up_is_given_up_in_the_end(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", "raise SystemExit(7)")
+    async with supervise(tmp_path, command) as supervisor:
+        await wait_until(lambda: supervisor.failure is not None, 20)
+        assert "exit code 7" in str(supervisor.failure)
+        with pytest.raises(ModelCold):
+            await supervisor.wait_ready(10)
+
+
+async def test_a_fault_in_the_files_is_not_tried_again(tmp_path: Path) -> None:
+    async with supervise(tmp_path, create_core_command("--fails")) as supervisor:
+        await wait_until(lambda: supervisor.failure is not None, 20)
+        assert supervisor.failure == "the checkpoint is broken"
+        await wait_until(lambda: supervisor.process_id is None)
+        await asyncio.sleep(0.3)  # longer than the pause before a next start
+        assert supervisor.process_id is None
 
 
 def test_a_core_whose_parent_is_gone_already_does_not_stay(tmp_path: Path) -> None:

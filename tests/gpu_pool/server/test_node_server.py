@@ -180,6 +180,11 @@ async def test_a_deadline_ends_a_running_stream(slow_node: DoubleNode) -> None:
         events = await client.generate(LONG, deadline_unix_ms=deadline)
     assert isinstance(events[0], Accepted)
     assert failure_code(events) == "deadline_exceeded"
+    last = events[-1]
+    assert isinstance(last, Failed)
+    num_completion_tokens = len(join_ids(events))
+    assert num_completion_tokens > 0
+    assert last.usage == Usage(events[0].num_prompt_tokens, 0, num_completion_tokens)
 
 
 async def test_a_deadline_ends_a_stream_whose_core_hangs(slow_node: DoubleNode) -> None:
@@ -207,13 +212,20 @@ async def test_a_killed_core_breaks_its_streams_at_once_and_comes_back(
 ) -> None:
     async with GatewayClient(slow_node.address) as client:
         streams = [await client.open(LONG) for _ in range(12)]  # some run, some wait
-        assert isinstance(await streams[0].next(), Accepted)
+        accepted = await streams[0].next()
+        assert isinstance(accepted, Accepted)
         killed_pid = slow_node.core_pid
         killed_s = time.monotonic()
         os.kill(killed_pid, signal.SIGKILL)
-        for stream in streams:
-            assert failure_code(await stream.read_all()) == "stream_broken"
+        answers = [await stream.read_all() for stream in streams]
         assert time.monotonic() - killed_s < 1
+        assert {failure_code(events) for events in answers} == {"stream_broken"}
+        first, last = answers[0][-1], answers[-1][-1]
+        assert isinstance(first, Failed)
+        assert isinstance(last, Failed)
+        num_received = len(join_ids(answers[0]))
+        assert first.usage == Usage(accepted.num_prompt_tokens, 0, num_received)
+        assert last.usage is None  # it waited; nothing of it was computed
         assert isinstance((await client.generate(ask(MODEL)))[-1], Finished)  # it waits
         assert slow_node.core_pid != killed_pid
         report = client.reports.get_nowait()
@@ -269,7 +281,9 @@ async def test_a_model_that_cannot_be_loaded_is_refused_at_once(
         assert time.monotonic() - started_s < 1
         async with aiohttp.ClientSession() as session:
             async with session.get(node.address.url + "/health/ready") as answer:
-                assert (answer.status, await answer.json()) == (503, {"status": "starting"})
+                states = [{"name": MODEL, "state": "failed", "reason": "the checkpoint is broken"}]
+                expected = {"status": "failed", "models": states}
+                assert (answer.status, await answer.json()) == (503, expected)
             async with session.get(node.address.url + "/health/live") as answer:
                 assert answer.status == 200
 

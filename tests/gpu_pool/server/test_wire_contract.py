@@ -20,4 +20,4 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeAddress]:
 
 
 class TestRealNode(WireContract):
-    """`python -m gpu_pool.node`."""
+    """`hearth node`."""

@@ -1,8 +1,16 @@
 """The memory of used grants ends with their deadlines, and no sooner."""
 
+from typing import Any
+
+import msgspec
 import pytest
 
-from contracts.errors import DeadlineExceeded, Forbidden
+from contracts.errors import (
+    DeadlineExceeded,
+    Forbidden,
+    ResidencyViolation,
+    UnsupportedFeature,
+)
 from contracts.grant import Grant, RetentionClass, seal_grant
 from contracts.ids import AccountId, ModelName, RegionId, RequestId
 from gpu_pool.server.wire.grant_gate import GrantGate
@@ -20,22 +28,21 @@ class ManualClock:
         return self.now_ms
 
 
-def seal(number: int, deadline_unix_ms: int) -> bytes:
-    return seal_grant(
-        Grant(
-            request_id=RequestId(f"request-{number}"),
-            attempt=0,
-            account_id=AccountId("a" * 32),
-            cache_salt=b"s" * 32,
-            model=ModelName("@a/b"),
-            regions=(),
-            priority=0,
-            retention=RetentionClass.STANDARD,
-            deadline_unix_ms=deadline_unix_ms,
-            max_total_tokens=10,
-        ),
-        KEY,
+def seal(number: int, deadline_unix_ms: int, **changes: Any) -> bytes:
+    """A grant of its own for each `number`."""
+    grant = Grant(
+        request_id=RequestId(f"request-{number}"),
+        attempt=0,
+        account_id=AccountId("a" * 32),
+        cache_salt=b"s" * 32,
+        model=ModelName("@a/b"),
+        regions=None,
+        priority=0,
+        retention=RetentionClass.STANDARD,
+        deadline_unix_ms=deadline_unix_ms,
+        max_total_tokens=10,
     )
+    return seal_grant(msgspec.structs.replace(grant, **changes), KEY)
 
 
 def test_a_grant_cannot_be_used_again_before_or_after_its_deadline() -> None:
@@ -57,3 +64,19 @@ def test_the_memory_of_grants_does_not_grow_for_ever() -> None:
         clock.now_ms = number
         gate.admit(seal(number, number + 10), 0)
         assert gate.num_remembered <= 11
+
+
+@pytest.mark.parametrize("regions", [(), (RegionId("enam"),)])
+def test_a_grant_for_other_regions_or_for_none_is_refused(regions: tuple[RegionId, ...]) -> None:
+    gate = GrantGate(KEY, RegionId("weur"), ManualClock())
+    with pytest.raises(ResidencyViolation):
+        gate.admit(seal(1, 100, regions=regions), 0)
+    gate.admit(seal(2, 100, regions=(*regions, RegionId("weur"))), 0)
+    gate.admit(seal(3, 100, regions=None), 0)
+
+
+def test_a_retention_class_that_cannot_be_honoured_is_refused() -> None:
+    gate = GrantGate(KEY, RegionId("local"), ManualClock())
+    with pytest.raises(UnsupportedFeature, match="none"):
+        gate.admit(seal(1, 100, retention=RetentionClass.NONE), 0)
+    gate.admit(seal(1, 100), 0)

@@ -13,8 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from contracts.inference import Finished
+from contracts.sections import TlsSettings
 from gpu_pool.server import http_app
-from gpu_pool.settings import ListenSettings, TlsSettings
+from gpu_pool.settings import ListenSettings
 from tests.fixtures.double_node import run_double_node
 from tests.fixtures.gateway_client import GatewayClient, ask
 from tests.fixtures.node_process import MODEL
@@ -35,11 +36,9 @@ def write_certificate(directory: Path) -> TlsSettings:
         .not_valid_after(now + timedelta(days=1))
         .sign(key, hashes.SHA256())
     )
-    files = TlsSettings(
-        certificate_file=directory / "node.pem", private_key_file=directory / "node.key"
-    )
+    files = TlsSettings(certificate_file=directory / "node.pem", key_file=directory / "node.key")
     files.certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    files.private_key_file.write_bytes(
+    files.key_file.write_bytes(
         key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,

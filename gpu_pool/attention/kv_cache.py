@@ -1,0 +1,77 @@
+"""The KV memory of one group of layers.
+
+Block-major: `[P, layers, S, 2, K, H]`, so that a block with all its layers is one contiguous piece
+and hence one transfer. Inside a layer's part a token's keys and values lie side by side: a step
+writes one row per token and layer, and one gather per layer brings both.
+Shapes: P blocks, S block size, K KV heads, H head dim. Must not know who owns a block.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class KvShape:
+    """Sizes of a group's KV memory, all but the number of blocks. `block_size` in tokens."""
+
+    num_layers: int
+    block_size: int
+    num_kv_heads: int
+    head_dim: int
+
+    @property
+    def slot_elements(self) -> int:
+        """Elements that one token takes in one layer."""
+        return 2 * self.num_kv_heads * self.head_dim
+
+    def block_bytes(self, dtype: torch.dtype) -> int:
+        """Bytes of one block, all layers."""
+        return self.num_layers * self.block_size * self.slot_elements * dtype.itemsize
+
+
+class KvCache:
+    """The tensor itself and the two views that kernels index.
+
+    Invariant: never holds garbage. A masked product with NaN is NaN, so memory starts as zeros and
+    a block is zeroed when it changes hands (`clear`) unless it is overwritten whole.
+    """
+
+    def __init__(
+        self, shape: KvShape, num_blocks: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """Zeros; on CPU the pages are taken from the system at the first write."""
+        self.shape = shape
+        self.blocks = torch.zeros(
+            (num_blocks, shape.num_layers, shape.block_size, 2, shape.num_kv_heads, shape.head_dim),
+            dtype=dtype,
+            device=device,
+        )
+        self.slots_XE = self.blocks.view(-1, shape.slot_elements)
+        """A row per token and layer."""
+        self.rows_XE = self.blocks.view(-1, shape.block_size * shape.slot_elements)
+        """A row per block and layer."""
+        self._layers = np.arange(shape.num_layers)
+
+    def clear(self, block_ids: Tensor) -> None:
+        """Zeroes whole blocks."""
+        self.blocks.index_fill_(0, block_ids, 0)
+
+    def to_row_ids(self, block_ids: Int64Array) -> Tensor:
+        """Ids into `rows_XE` on the device, a leading dimension of layers added."""
+        return self._add_layers(block_ids * self.shape.num_layers, 1)
+
+    def to_slot_ids(self, block_ids: Int64Array, offsets: Int64Array) -> Tensor:
+        """Ids into `slots_XE` of tokens at `offsets` in their blocks, layers leading."""
+        size = self.shape.block_size
+        return self._add_layers(block_ids * (self.shape.num_layers * size) + offsets, size)
+
+    def _add_layers(self, ids: Int64Array, stride: int) -> Tensor:
+        """`ids` for each layer, `stride` apart."""
+        steps = (self._layers * stride).reshape(-1, *[1] * ids.ndim)
+        return torch.from_numpy(steps + ids).to(self.blocks.device)

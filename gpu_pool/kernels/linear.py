@@ -1,0 +1,69 @@
+"""Product with a weight matrix: y = x · Wᵀ + b.
+
+On a CPU with oneDNN the weight is packed once into the layout its kernels read: 1.3 to 2.2 times
+faster on few rows, and each row's result is independent of how many rows there are, except that
+one row alone takes a matrix-vector path which adds in another order. In fp32 that shows, so one
+row is computed as two; in bf16 the paths agree after rounding.
+Shapes: T tokens, K inputs, M outputs. Takes bf16 or fp32, fp32 accumulation.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+_PACKING_HINT_ROWS = 64
+"""Row count oneDNN is told when it picks a layout; every count then works with that layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeight:
+    """A weight in oneDNN's own layout; the plain one is gone. Shape before packing: `[M, K]`."""
+
+    packed: Tensor
+    num_outputs: int
+    num_inputs: int
+    doubles_single_row: bool
+
+
+Weight = Tensor | PackedWeight
+
+
+def pack_weight(weight_MK: Tensor) -> Weight:
+    """The weight in the fastest form its device has: packed on CPUs with oneDNN, else as it is."""
+    if not _can_pack(weight_MK):
+        return weight_MK
+    num_outputs, num_inputs = weight_MK.shape
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight_MK, _PACKING_HINT_ROWS)
+    return PackedWeight(packed, num_outputs, num_inputs, weight_MK.dtype == torch.float32)
+
+
+def linear_reference(x_TK: Tensor, weight_MK: Tensor, bias_M: Tensor | None) -> Tensor:
+    """The product `[T, M]`, in plain torch."""
+    return functional.linear(x_TK, weight_MK, bias_M)
+
+
+def linear(x_TK: Tensor, weight: Weight, bias_M: Tensor | None = None) -> Tensor:
+    """The product `[T, M]`, by the form of `weight`."""
+    if isinstance(weight, PackedWeight):
+        assert x_TK.shape[1] == weight.num_inputs, "x_TK and the packed weight disagree on K"
+        return _linear_packed(x_TK, weight, bias_M)
+    assert x_TK.shape[1] == weight.shape[1], "x_TK and weight_MK disagree on K"
+    return linear_reference(x_TK, weight, bias_M)
+
+
+def _linear_packed(x_TK: Tensor, weight: PackedWeight, bias_M: Tensor | None) -> Tensor:
+    """The product through oneDNN, by the operator that inductor's freezing uses."""
+    if x_TK.shape[0] == 1 and weight.doubles_single_row:
+        return _linear_packed(torch.cat((x_TK, x_TK)), weight, bias_M)[:1]
+    return torch.ops.mkldnn._linear_pointwise(x_TK, weight.packed, bias_M, "none", [], "")
+
+
+def _can_pack(weight_MK: Tensor) -> bool:
+    """True when oneDNN has kernels for this device and dtype."""
+    if weight_MK.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    if weight_MK.dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return weight_MK.dtype == torch.float32

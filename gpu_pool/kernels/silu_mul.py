@@ -1,0 +1,20 @@
+"""The gate of a feed-forward network: y = silu(g) · u, with g and u side by side in one tensor.
+
+Shapes: T tokens, F intermediate size. Takes bf16 or fp32; silu is rounded to the dtype before the
+product, as an unfused pair does it.
+"""
+
+from torch import Tensor
+from torch.nn import functional
+
+
+def silu_mul_reference(gate_up_T2F: Tensor) -> Tensor:
+    """The gated values `[T, F]`, in plain torch."""
+    gate_TF, up_TF = gate_up_T2F.chunk(2, dim=-1)
+    return functional.silu(gate_TF).mul_(up_TF)
+
+
+def silu_mul(gate_up_T2F: Tensor) -> Tensor:
+    """The gated values `[T, F]` of a fused gate-and-up projection."""
+    assert gate_up_T2F.shape[-1] % 2 == 0, "gate_up_T2F does not split into halves"
+    return silu_mul_reference(gate_up_T2F)

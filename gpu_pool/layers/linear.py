@@ -1,0 +1,20 @@
+"""A weight matrix with its bias, in the form that the device multiplies fastest."""
+
+from torch import Tensor
+
+from gpu_pool.kernels.linear import Weight, linear, pack_weight
+
+
+class Linear:
+    """y = x · Wᵀ + b. The weight is packed at construction; the tensor handed in may be dropped."""
+
+    __slots__ = ("_bias", "_weight")
+
+    def __init__(self, weight_MK: Tensor, bias_M: Tensor | None = None) -> None:
+        """Takes weight and bias as checkpoints hold them."""
+        self._weight: Weight = pack_weight(weight_MK)
+        self._bias = bias_M
+
+    def __call__(self, x_TK: Tensor) -> Tensor:
+        """The product `[T, M]`."""
+        return linear(x_TK, self._weight, self._bias)

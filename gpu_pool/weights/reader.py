@@ -1,0 +1,94 @@
+"""Hands a model its parameters: checks names and shapes first, then reads, fuses and converts.
+
+Must not know a family: it follows the list of sources the family gives.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from gpu_pool.models.parameters import ParameterSource, Split
+from gpu_pool.weights.checkpoint import Checkpoint
+from gpu_pool.weights.errors import CheckpointError
+
+_FLOATING = frozenset({"BF16", "F16", "F32"})
+_SPLIT_DIMENSIONS = {Split.ROWS: 0, Split.COLUMNS: 1}
+
+
+class ParameterReader:
+    """Reads parameters of one rank by the family's names."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        sources: Mapping[str, ParameterSource],
+        ignored: frozenset[str],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """Compares the list with the checkpoint's headers; no data is read yet.
+
+        Raises: `CheckpointError` naming a tensor that is missing, unexpected, of another shape or
+        not floating.
+        """
+        self._checkpoint = checkpoint
+        self._sources = sources
+        self._dtype = dtype
+        self._device = device
+        _check_names(checkpoint, sources, ignored)
+        _check_parts(checkpoint, sources)
+
+    def read(self, name: str, *, rank: int = 0, world_size: int = 1) -> Tensor:
+        """The parameter `name`, or what `rank` of `world_size` holds of it."""
+        source = self._sources[name]
+        parts = [
+            _take_shard(self._checkpoint.read(part.name), source.split, rank, world_size)
+            for part in source.parts
+        ]
+        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return whole.to(device=self._device, dtype=self._dtype, copy=True)
+
+
+def _take_shard(tensor: Tensor, split: Split, rank: int, world_size: int) -> Tensor:
+    """A rank's even share of a checkpoint tensor."""
+    if split is Split.WHOLE or world_size == 1:
+        return tensor
+    dimension = _SPLIT_DIMENSIONS[split]
+    assert tensor.shape[dimension] % world_size == 0, "the tensor does not divide among ranks"
+    return tensor.chunk(world_size, dim=dimension)[rank]
+
+
+def _check_names(
+    checkpoint: Checkpoint, sources: Mapping[str, ParameterSource], ignored: frozenset[str]
+) -> None:
+    """Raises for tensors that are missing or unexpected."""
+    needed = {part.name for source in sources.values() for part in source.parts}
+    present = checkpoint.shapes.keys()
+    if missing := sorted(needed - present):
+        raise CheckpointError(f"The checkpoint lacks {_join(missing)}.")
+    if unexpected := sorted(present - needed - ignored):
+        raise CheckpointError(f"The checkpoint holds unexpected {_join(unexpected)}.")
+
+
+def _check_parts(checkpoint: Checkpoint, sources: Mapping[str, ParameterSource]) -> None:
+    """Raises for tensors of another shape or of a dtype that cannot be computed with."""
+    shapes, dtypes = checkpoint.shapes, checkpoint.dtypes
+    for source in sources.values():
+        for part in source.parts:
+            if shapes[part.name] != part.shape:
+                raise CheckpointError(
+                    f"Tensor `{part.name}` has shape {list(shapes[part.name])}; "
+                    f"config.json asks for {list(part.shape)}."
+                )
+            if dtypes[part.name] not in _FLOATING:
+                raise CheckpointError(
+                    f"Tensor `{part.name}` is {dtypes[part.name]}; only bf16, fp16 and fp32."
+                )
+
+
+def _join(names: list[str]) -> str:
+    """The first few names as text."""
+    shown = ", ".join(f"`{name}`" for name in names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

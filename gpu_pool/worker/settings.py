@@ -1,0 +1,28 @@
+"""What an operator chooses about a worker."""
+
+from pathlib import Path
+
+import msgspec
+
+from gpu_pool.compute_choice import DtypeChoice
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One model on one device."""
+
+    model_dir: Path
+    """A folder in Hugging Face layout: `config.json` and safetensors."""
+    dtype: DtypeChoice = DtypeChoice.AUTO
+    block_size: int = 16
+    """Tokens per KV block: 16, 32 or 64."""
+    kv_bytes: int | None = None
+    """KV memory; None takes a share of what is free. `num_blocks`, where set, decides instead."""
+    num_blocks: int | None = None
+    context_window: int | None = None
+    """Tokens of prompt and output; None takes the model's own. Never more than it or the KV memory
+    allow."""
+    num_threads: int | None = None
+    """CPU threads; None takes the default, or one alone for a model of a few megabytes."""
+    num_default_threads: int | None = None
+    """None is one per CPU of the machine."""
+    device: str = "cpu"

@@ -1,0 +1,122 @@
+"""Loads a model and carries out plans on it: the `Executor` of this process.
+
+`create_executor` is the composition of the tensor column: reading it is reading how a checkpoint
+becomes something that runs. Read next: `gpu_pool.runner.model_runner`.
+"""
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from gpu_pool.attention.kv_cache import KvCache
+from gpu_pool.compute_choice import DtypeChoice
+from gpu_pool.plan import (
+    Executor,
+    ExecutorInfo,
+    ForwardPlan,
+    ForwardResult,
+    KvGroup,
+    KvGroupKind,
+)
+from gpu_pool.runner.model_runner import ModelRunner
+from gpu_pool.weights.checkpoint import list_tensor_files
+from gpu_pool.weights.config import read_config
+from gpu_pool.weights.revision import compute_revision
+from gpu_pool.worker.kv_memory import count_blocks, shape_kv
+from gpu_pool.worker.model_loading import load_model
+from gpu_pool.worker.settings import WorkerSettings
+
+_SMALL_MODEL_BYTES: Final = 64 << 20
+_COMPUTE_DTYPES: Final = {
+    DtypeChoice.BFLOAT16: torch.bfloat16,
+    DtypeChoice.FLOAT32: torch.float32,
+}
+
+
+class Worker:
+    """An `Executor` that runs each plan when it is submitted, one in flight."""
+
+    def __init__(self, runner: ModelRunner, info: ExecutorInfo) -> None:
+        """Takes what `create_executor` built."""
+        self._runner: ModelRunner | None = runner
+        self._info = info
+        self._results: deque[ForwardResult] = deque()
+
+    @property
+    def info(self) -> ExecutorInfo:
+        """What was loaded."""
+        return self._info
+
+    def submit(self, plan: ForwardPlan) -> None:
+        """Carries out a step at once."""
+        assert self._runner is not None, "the worker is closed"
+        assert len(self._results) < self._info.max_in_flight, "too many plans in flight"
+        self._results.append(self._runner.execute(plan))
+
+    def collect(self) -> ForwardResult:
+        """The oldest submitted step's result."""
+        return self._results.popleft()
+
+    def close(self) -> None:
+        """Frees model and KV memory; nothing may follow."""
+        self._runner = None
+        self._results.clear()
+
+
+def create_executor(settings: WorkerSettings) -> Executor:
+    """The loaded model, ready for plans. Sets the process's number of CPU threads.
+
+    Raises: `CheckpointError` for a checkpoint that cannot be served, `SettingsError` for settings
+    that no KV memory can be made from.
+    """
+    checked = read_config(settings.model_dir)
+    files = [settings.model_dir / "config.json", *list_tensor_files(settings.model_dir)]
+    num_default = settings.num_default_threads or os.cpu_count() or 1
+    torch.set_num_threads(settings.num_threads or _choose_num_threads(files, num_default))
+    device = torch.device(settings.device)
+    dtype = _choose_dtype(settings.dtype, checked.dtype)
+    shape = shape_kv(checked.llama, settings.block_size)
+    num_blocks = count_blocks(settings, shape.block_bytes(dtype), device)
+    context_window = min(
+        settings.context_window or checked.llama.context_window,
+        checked.llama.context_window,
+        num_blocks * shape.block_size,
+    )
+    model = load_model(settings.model_dir, checked.llama, dtype, device)
+    cache = KvCache(shape, num_blocks, dtype, device)
+    info = ExecutorInfo(
+        kv_groups=(KvGroup(KvGroupKind.FULL, shape.num_layers, shape.block_bytes(dtype)),),
+        block_size=shape.block_size,
+        num_blocks=num_blocks,
+        context_window=context_window,
+        vocab_size=checked.llama.vocab_size,
+        eos_token_ids=checked.eos_token_ids,
+        model_revision=compute_revision(files, os.cpu_count() or 1),
+        kv_dtype=str(dtype).removeprefix("torch."),
+        max_in_flight=1,
+    )
+    runner = ModelRunner(
+        model, cache, vocab_size=info.vocab_size, context_window=info.context_window
+    )
+    return Worker(runner, info)
+
+
+def _choose_num_threads(files: Sequence[Path], num_default: int) -> int:
+    """The default; one alone for a model whose products end before a second thread has begun.
+
+    Waiting for each other costs such a model more than sharing gains, above all where other
+    processes want the cores: measured 4.1 ms a step with one thread and 45 with two on a busy box.
+    """
+    is_small = sum(path.stat().st_size for path in files) < _SMALL_MODEL_BYTES
+    return 1 if is_small else num_default
+
+
+def _choose_dtype(choice: DtypeChoice, stored: torch.dtype) -> torch.dtype:
+    """What to compute in; fp16 checkpoints widen to fp32, which loses nothing."""
+    if choice is not DtypeChoice.AUTO:
+        return _COMPUTE_DTYPES[choice]
+    return torch.float32 if stored == torch.float16 else stored

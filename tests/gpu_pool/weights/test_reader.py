@@ -1,0 +1,92 @@
+"""Parameters: names, shapes, fusing and shards."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from gpu_pool.models.parameters import CheckpointTensor, ParameterSource, Split
+from gpu_pool.weights.checkpoint import Checkpoint
+from gpu_pool.weights.errors import CheckpointError
+from gpu_pool.weights.reader import ParameterReader
+
+SOURCES = {
+    "fused": ParameterSource(
+        (CheckpointTensor("up", (4, 6)), CheckpointTensor("gate", (2, 6))), Split.ROWS
+    ),
+    "down": ParameterSource((CheckpointTensor("down", (6, 4)),), Split.COLUMNS),
+    "norm": ParameterSource((CheckpointTensor("norm", (6,)),), Split.WHOLE),
+}
+SAVED = {
+    "up": torch.arange(24.0).view(4, 6),
+    "gate": -torch.arange(12.0).view(2, 6),
+    "down": torch.arange(24.0).view(6, 4),
+    "norm": torch.ones(6),
+}
+
+
+def open_reader(
+    folder: Path, tensors: dict[str, torch.Tensor], dtype: torch.dtype = torch.float32
+) -> ParameterReader:
+    """A reader over these tensors."""
+    save_file(tensors, folder / "model.safetensors")
+    return ParameterReader(
+        Checkpoint(folder),
+        SOURCES,
+        frozenset({"unused"}),
+        dtype=dtype,
+        device=torch.device("cpu"),
+    )
+
+
+def test_parts_are_stacked_in_order(tmp_path: Path) -> None:
+    fused = open_reader(tmp_path, SAVED).read("fused")
+    assert torch.equal(fused, torch.cat((SAVED["up"], SAVED["gate"])))
+
+
+def test_parameters_come_in_the_dtype_of_the_model(tmp_path: Path) -> None:
+    halves = {name: tensor.half() for name, tensor in SAVED.items()}
+    assert open_reader(tmp_path, halves, torch.bfloat16).read("down").dtype == torch.bfloat16
+
+
+def test_parameters_outlive_the_file(tmp_path: Path) -> None:
+    norm = open_reader(tmp_path, SAVED).read("norm")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert norm.sum() == 6
+
+
+def test_shards_divide_each_part_and_together_are_the_whole(tmp_path: Path) -> None:
+    reader = open_reader(tmp_path, SAVED)
+    rows = [reader.read("fused", rank=rank, world_size=2) for rank in (0, 1)]
+    assert torch.equal(rows[0], torch.cat((SAVED["up"][:2], SAVED["gate"][:1])))
+    assert torch.equal(rows[1], torch.cat((SAVED["up"][2:], SAVED["gate"][1:])))
+    columns = [reader.read("down", rank=rank, world_size=2) for rank in (0, 1)]
+    assert torch.equal(torch.cat(columns, 1), SAVED["down"])
+    assert reader.read("norm", rank=1, world_size=2).shape == (6,)
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="lacks `gate`"):
+        open_reader(tmp_path, {name: SAVED[name] for name in ("up", "down", "norm")})
+
+
+def test_an_unexpected_tensor_is_named_unless_it_is_known_to_be_useless(tmp_path: Path) -> None:
+    open_reader(tmp_path, SAVED | {"unused": torch.ones(1)})
+    with pytest.raises(CheckpointError, match="unexpected `stray`"):
+        open_reader(tmp_path, SAVED | {"stray": torch.ones(1)})
+
+
+def test_many_names_are_cut_short(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="and 1 more"):
+        open_reader(tmp_path, {"unused": torch.ones(1)})
+
+
+def test_a_tensor_of_another_shape_is_named_with_both_shapes(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"`norm` has shape \[7\].*\[6\]"):
+        open_reader(tmp_path, SAVED | {"norm": torch.ones(7)})
+
+
+def test_a_quantised_tensor_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="`norm` is I8"):
+        open_reader(tmp_path, SAVED | {"norm": torch.ones(6, dtype=torch.int8)})

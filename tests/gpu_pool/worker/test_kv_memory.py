@@ -1,0 +1,36 @@
+"""How many KV blocks a worker takes."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from contracts.settings import SettingsError
+from gpu_pool.worker.kv_memory import count_blocks
+from gpu_pool.worker.settings import WorkerSettings
+
+CPU = torch.device("cpu")
+
+
+def settings(*, kv_bytes: int | None = None, num_blocks: int | None = None) -> WorkerSettings:
+    """Settings with a KV size."""
+    return WorkerSettings(model_dir=Path(), kv_bytes=kv_bytes, num_blocks=num_blocks)
+
+
+def test_bytes_are_divided_into_whole_blocks() -> None:
+    assert count_blocks(settings(kv_bytes=1000), 300, CPU) == 3
+
+
+def test_a_number_of_blocks_decides_over_bytes() -> None:
+    assert count_blocks(settings(kv_bytes=1000, num_blocks=7), 300, CPU) == 7
+
+
+def test_without_either_a_share_of_the_free_memory_is_taken() -> None:
+    block_bytes = 1 << 20
+    assert 1 <= count_blocks(settings(), block_bytes, CPU) <= 4096
+
+
+@pytest.mark.parametrize("asked", [settings(kv_bytes=299), settings(num_blocks=0)])
+def test_room_for_no_block_is_refused(asked: WorkerSettings) -> None:
+    with pytest.raises(SettingsError, match="kv_bytes"):
+        count_blocks(asked, 300, CPU)
