@@ -55,7 +55,7 @@ def create(
     Examples: `hearth accounts create demo`, `hearth accounts create acme --region weur`
     """
     place = find_place(config, database_url, key_ring)
-    regions = tuple(RegionId(one) for one in region or ())
+    regions = tuple(RegionId(one) for one in region) if region else None
     account = run_with_tenancy(
         place,
         lambda tenancy: tenancy.create_account(name, allowed_regions=regions),
@@ -87,7 +87,7 @@ def list_all(
                 account.account_id,
                 account.name,
                 account.status,
-                ",".join(account.allowed_regions) or "any",
+                format_regions(account.allowed_regions),
                 format_unix_s(account.created_unix_s),
             )
             for account in accounts
@@ -138,6 +138,11 @@ def rotate_salt(
         print_json(account)
     else:
         print(f"Account {account_id} uses cache salt {account.cache_salt_generation} from now on.")
+
+
+def format_regions(regions: tuple[RegionId, ...] | None) -> str:
+    """The regions that may compute for an account, in a word."""
+    return "any" if regions is None else ",".join(regions) or "none"
 
 
 def _set_status(place: TenancyPlace, account_id: str, status: AccountStatus, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli.process_settings import GATEWAY_PREFIX, read_settings
+from cli.process_settings import read_settings
 
 app = typer.Typer(
     help="Create or update the database.", no_args_is_help=True, rich_markup_mode="markdown"
@@ -35,10 +35,10 @@ def upgrade(
     Examples: `hearth db upgrade --config gateway.toml`,
     `hearth db upgrade --url postgresql://hearth@db/hearth`
     """
-    from gateway.settings import GatewaySettings
+    from gateway.settings import PREFIX, GatewaySettings
     from migrations.upgrade import upgrade_database
 
     if url is None:
-        url = read_settings(GatewaySettings, config, GATEWAY_PREFIX, os.environ).database.url
+        url = read_settings(GatewaySettings, config, PREFIX, os.environ).database.url
     upgrade_database(url)
     print("The database has the newest schema.")

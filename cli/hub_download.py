@@ -9,8 +9,8 @@ import hashlib
 import importlib
 import re
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,6 +61,10 @@ class HubSnapshot:
     def num_bytes(self) -> int:
         """The size of all files."""
         return sum(file.num_bytes for file in self.files)
+
+    def narrow_to(self, names: Collection[str]) -> "HubSnapshot":
+        """The same commit with no other files than these."""
+        return replace(self, files=tuple(file for file in self.files if file.name in names))
 
 
 def is_wanted(name: str) -> bool:

@@ -7,13 +7,12 @@ Read next: `tenancy.encryption.key_ring_file`.
 import os
 import secrets
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from cli.terminal import CommandFailed
-
-PAIR_KEY_BYTES: Final = 32
+from contracts.pair_key import PAIR_KEY_BYTES
 
 app = typer.Typer(
     help="Make the files that hold keys.", no_args_is_help=True, rich_markup_mode="markdown"

@@ -24,7 +24,8 @@ EPILOG: Final = """
 
 `hearth chat` talks to it from a second terminal.
 
-`hearth models add @hub/qwen3-0.6b --from hub:Qwen/Qwen3-0.6B` adds a model.
+`hearth models add @cf/meta/llama-3.2-1b-instruct --from hub:meta-llama/Llama-3.2-1B-Instruct`
+adds a model.
 
 `hearth tokens create ACCOUNT_ID --name ci` issues a credential.
 

@@ -21,9 +21,13 @@ if TYPE_CHECKING:
     from gpu_pool.model_store import ModelStore, StoredModel
 
 HUB_PREFIX: Final = "hub:"
+CONFIGURATION_FILES: Final = frozenset({"config.json", "generation_config.json"})
 
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="As clients name it, such as @hub/qwen3-0.6b.")
+    str,
+    typer.Argument(
+        metavar="NAME", help="As clients name it, such as @cf/meta/llama-3.2-1b-instruct."
+    ),
 ]
 StoreOption = Annotated[
     Path, typer.Option("--store", help="Folder of the models; `hearth dev` looks in this one.")
@@ -68,7 +72,10 @@ def add(
 
     A download that was interrupted goes on where it stopped when the same command runs again.
 
-    Examples: `hearth models add @hub/qwen3-0.6b --from hub:Qwen/Qwen3-0.6B`,
+    A model of an architecture that Hearth cannot compute is refused.
+
+    Examples: `hearth models add @cf/meta/llama-3.2-1b-instruct
+    --from hub:meta-llama/Llama-3.2-1B-Instruct`,
     `hearth models add @me/tuned --from ./checkpoints/final`
     """
     from gpu_pool.model_store import ModelStore
@@ -80,6 +87,7 @@ def add(
     elif revision is not None:
         raise CommandFailed("--revision goes with --from hub:OWNER/REPO only.")
     else:
+        refuse_unsupported(Path(source))
         with show_progress("Copying") as progress:
             model = models.add_model(
                 ModelName(name), Path(source), description=description, progress=progress
@@ -115,6 +123,22 @@ def remove(name: NameArgument, store: StoreOption = DEFAULT_STORE) -> None:
 
     ModelStore(store).remove_model(ModelName(name))
     print(f"Removed {name}.")
+
+
+def refuse_unsupported(folder: Path) -> None:
+    """Raises: `CommandFailed` when the engine cannot compute the model in `folder`.
+
+    Without a configuration nothing is said here: the model store asks for it.
+    """
+    from gpu_pool.weights.config import read_config
+    from gpu_pool.weights.errors import CheckpointError
+
+    if not (folder / "config.json").is_file():
+        return
+    try:
+        read_config(folder)
+    except CheckpointError as error:
+        raise CommandFailed(f"Hearth cannot serve this model. {error}") from error
 
 
 @contextmanager
@@ -174,6 +198,8 @@ def _add_from_hub(
 
     snapshot = find_snapshot(repository, revision)
     folder = store / ".downloads" / repository.replace("/", "--") / snapshot.commit
+    download_snapshot(snapshot.narrow_to(CONFIGURATION_FILES), folder, lambda _done, _total: None)
+    refuse_unsupported(folder)  # before the weights, which may take an hour
     with show_progress(f"Fetching {repository}") as progress:
         download_snapshot(snapshot, folder, progress)
     origin = f"{HUB_PREFIX}{repository} at {snapshot.commit[:12]}"

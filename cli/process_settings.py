@@ -1,5 +1,6 @@
 """Settings as the commands find them: a TOML file, then the environment.
 
+The one reader of every process's settings, for processes are started by commands.
 Owns reading both, and the form `NAME_FILE`, which takes a value from a file (a mounted secret);
 must not know what the settings mean. Read next: `contracts.settings`.
 """
@@ -16,8 +17,6 @@ from contracts.settings import decode_settings, list_option_names
 
 SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
 
-GATEWAY_PREFIX: Final = "HEARTH_GATEWAY"
-POOL_PREFIX: Final = "HEARTH_POOL"
 _FILE_SUFFIX: Final = "_FILE"
 
 
@@ -40,9 +39,9 @@ def resolve_file_variables(
     A variable that is an option's own name, such as `…__KEY_RING__FILE`, stays what it is.
     Raises: `CommandFailed` when a named file cannot be read.
     """
-    options = {
-        f"{prefix}__{option.replace('.', '__')}".upper() for option in list_option_names(kind)
-    }
+    # A list of sections is one variable, as JSON: `nodes[].url` is set through `…__NODES`.
+    names = {option.partition("[]")[0] for option in list_option_names(kind)}
+    options = {f"{prefix}__{name.replace('.', '__')}".upper() for name in names}
     result: dict[str, str] = {}
     for name, value in environ.items():
         target = name.removesuffix(_FILE_SUFFIX)

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from cli.process_settings import GATEWAY_PREFIX, POOL_PREFIX, read_settings
+from cli.process_settings import read_settings
 from cli.terminal import CommandFailed
 
 STDIN_FILENO: Final = 0
@@ -37,9 +37,9 @@ def gateway(config: ConfigOption = None, stop_with_parent: StopWithParentOption 
     Example: `HEARTH_GATEWAY__LISTEN__PORT=8787 hearth gateway --config gateway.toml`
     """
     from gateway.app import run_gateway
-    from gateway.settings import GatewaySettings
+    from gateway.settings import PREFIX, GatewaySettings
 
-    settings = read_settings(GatewaySettings, config, GATEWAY_PREFIX, os.environ)
+    settings = read_settings(GatewaySettings, config, PREFIX, os.environ)
     if stop_with_parent:
         stop_when_input_closes()
     with _ports_explained():
@@ -63,9 +63,9 @@ def node(
     """
     from cli.served_models import list_served_models
     from gpu_pool.node import run_node
-    from gpu_pool.settings import PoolSettings
+    from gpu_pool.settings import PREFIX, PoolSettings
 
-    settings = read_settings(PoolSettings, config, POOL_PREFIX, os.environ)
+    settings = read_settings(PoolSettings, config, PREFIX, os.environ)
     if store is not None:
         named = {model.name for model in settings.models}
         stored = (model for model in list_served_models(store) if model.name not in named)

@@ -6,12 +6,13 @@ Owns that translation; must not know processes. Read next: `gpu_pool.model_store
 from pathlib import Path
 from typing import Final
 
+from gpu_pool.compute_choice import DtypeChoice
 from gpu_pool.model_store import ModelStore
 from gpu_pool.settings import ServedModelSettings
 
-BUNDLED_DTYPE: Final = "float32"
+BUNDLED_DTYPE: Final = DtypeChoice.FLOAT32
 """On CPU the small model is fastest in it, and its answers do not depend on rounding."""
-STORED_DTYPE: Final = "auto"
+STORED_DTYPE: Final = DtypeChoice.AUTO
 
 
 def list_served_models(store: Path) -> tuple[ServedModelSettings, ...]:

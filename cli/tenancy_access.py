@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from cli.process_settings import GATEWAY_PREFIX, read_settings
+from cli.process_settings import read_settings
 from cli.terminal import CommandFailed
 from contracts.errors import StoreUnavailable
 
@@ -73,9 +73,9 @@ def find_place(
 
     Raises: `CommandFailed` or `SettingsError` when the settings cannot be read.
     """
-    from gateway.settings import GatewaySettings
+    from gateway.settings import PREFIX, GatewaySettings
 
-    settings = read_settings(GatewaySettings, config, GATEWAY_PREFIX, os.environ)
+    settings = read_settings(GatewaySettings, config, PREFIX, os.environ)
     return TenancyPlace(
         database_url=database_url or settings.database.url,
         key_ring=key_ring or settings.key_ring.file,

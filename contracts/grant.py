@@ -15,11 +15,12 @@ import msgspec
 from contracts.errors import Forbidden
 from contracts.ids import AccountId, ModelName, RegionId, RequestId
 
+GRANT_VERSION: Final = 1
 MAC_BYTES: Final = 32
 NONCE_BYTES: Final = 32
 
 
-class Role(StrEnum):
+class WireEnd(StrEnum):
     """The two ends of a connection, as their proofs name them."""
 
     GATEWAY = "gateway"
@@ -36,6 +37,9 @@ class RetentionClass(StrEnum):
 class Grant(msgspec.Struct, frozen=True, array_like=True):
     """Who asks, for which model, within which limits.
 
+    Later versions add fields at the end and raise `version`: decoders ignore what they do not
+    know, and a node must not ignore a condition.
+
     Units: `deadline_unix_ms` in milliseconds since 1970, `max_total_tokens` prompt and output.
     """
 
@@ -45,12 +49,13 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
     cache_salt: bytes
     """Separates this account's prefix cache from all others; 32 bytes, never from a client."""
     model: ModelName
-    regions: tuple[RegionId, ...]
-    """Regions that may compute this; empty means any."""
+    regions: tuple[RegionId, ...] | None
+    """Regions that may compute this: None means any, an empty tuple none at all."""
     priority: int
     retention: RetentionClass
     deadline_unix_ms: int
     max_total_tokens: int
+    version: int = GRANT_VERSION
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -66,23 +71,29 @@ def seal_grant(grant: Grant, connection_key: bytes) -> bytes:
 def unseal_grant(sealed: bytes, connection_key: bytes) -> Grant:
     """The grant inside `sealed`.
 
-    Raises: `Forbidden` when the code does not fit or the content is malformed.
+    Raises: `Forbidden` when the code does not fit, or the content is malformed or of a version
+    that is newer than this one.
     """
     mac, payload = sealed[:MAC_BYTES], sealed[MAC_BYTES:]
     if not hmac.compare_digest(mac, hmac.digest(connection_key, payload, "sha256")):
         raise Forbidden("The grant's seal does not match this connection.")
     try:
-        return _decoder.decode(payload)
+        grant = _decoder.decode(payload)
     except msgspec.MsgspecError as error:
         raise Forbidden("The grant is malformed.") from error
+    if grant.version > GRANT_VERSION:
+        raise Forbidden(
+            f"The grant has version {grant.version}; this node reads up to {GRANT_VERSION}."
+        )
+    return grant
 
 
-def prove_identity(pair_key: bytes, role: str, nonces: bytes) -> str:
-    """Hexadecimal proof that `role` holds the pair's key, bound to this connection's nonces.
+def prove_identity(pair_key: bytes, end: WireEnd, nonces: bytes) -> str:
+    """Hexadecimal proof that `end` holds the pair's key, bound to this connection's nonces.
 
-    `role` is one of `Role`; `nonces` are the gateway's 32 bytes followed by the node's 32.
+    `nonces` are the gateway's 32 bytes followed by the node's 32.
     """
-    return hmac.new(pair_key, f"hearth {role}\0".encode() + nonces, hashlib.sha256).hexdigest()
+    return hmac.new(pair_key, f"hearth {end}\0".encode() + nonces, hashlib.sha256).hexdigest()
 
 
 def derive_connection_key(pair_key: bytes, nonces: bytes) -> bytes:

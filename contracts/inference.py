@@ -60,8 +60,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ignore_eos: bool = False
 
 
-class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request for generated text, as the gateway sends it to a node."""
+class GenerateRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="generate"
+):
+    """One request for generated text, as the gateway sends it to a node.
+
+    The tag leaves room for requests of other kinds in the same place of the wire.
+    """
 
     model: ModelName
     prompt: Prompt
@@ -115,6 +120,8 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """The last event of a stream that ended in an error, at whatever point."""
 
     error: ErrorReport
+    usage: Usage | None = None
+    """What was consumed until then; None when nothing was computed."""
 
 
 GenerationEvent = Accepted | Delta | Finished | Failed

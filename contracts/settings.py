@@ -69,14 +69,19 @@ def decode_settings(
 
 
 def list_option_names(kind: type[msgspec.Struct], prefix: str = "") -> tuple[str, ...]:
-    """Every option of `kind` as `section.field`, sorted; a test freezes this list."""
+    """Every option of `kind` as `section.field` or `sections[].field`, sorted.
+
+    A test freezes this list.
+    """
     names: list[str] = []
     for field in msgspec.structs.fields(kind):
-        section = _find_struct(field.type)
-        if section is None:
-            names.append(prefix + field.encode_name)
-        else:
+        section, items = _find_struct(field.type), _find_item_struct(field.type)
+        if section is not None:
             names.extend(list_option_names(section, f"{prefix}{field.encode_name}."))
+        elif items is not None:
+            names.extend(list_option_names(items, f"{prefix}{field.encode_name}[]."))
+        else:
+            names.append(prefix + field.encode_name)
     return tuple(sorted(names))
 
 
@@ -112,20 +117,37 @@ def _refuse_unknown(kind: type[msgspec.Struct], table: Mapping[str, Any], path: 
         if key not in fields:
             known = ", ".join(sorted(fields))
             raise SettingsError(f"Unknown setting `{path}{key}`; known here: {known}.")
-        section = _find_struct(fields[key].type)
+        section, items = _find_struct(fields[key].type), _find_item_struct(fields[key].type)
         if section is not None and isinstance(value, Mapping):
             inner = typing.cast("Mapping[str, Any]", value)
             _refuse_unknown(section, inner, f"{path}{key}.")
+        if items is not None and isinstance(value, list):
+            for index, item in enumerate(typing.cast("list[Any]", value)):
+                if isinstance(item, Mapping):
+                    inner = typing.cast("Mapping[str, Any]", item)
+                    _refuse_unknown(items, inner, f"{path}{key}[{index}].")
 
 
 def _find_struct(annotation: Any) -> type[msgspec.Struct] | None:
     """The struct that `annotation` or one of its union members is, if any."""
-    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    members: tuple[Any, ...] = typing.get_args(annotation) if is_union else (annotation,)
-    for member in members:
+    for member in _list_members(annotation):
         if isinstance(member, type) and issubclass(member, msgspec.Struct):
             return member
     return None
+
+
+def _find_item_struct(annotation: Any) -> type[msgspec.Struct] | None:
+    """The struct of which `annotation` or one of its union members is a tuple, if any."""
+    for member in _list_members(annotation):
+        if typing.get_origin(member) is tuple:
+            return _find_struct(typing.get_args(member)[0])
+    return None
+
+
+def _list_members(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union; `annotation` itself when it is none."""
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    return typing.get_args(annotation) if is_union else (annotation,)
 
 
 def _decode_hook(kind: type, value: Any) -> Any:

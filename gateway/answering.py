@@ -62,21 +62,23 @@ async def answer_events(
     waits_for_text = True
     opening = renderer.begin()
     while True:
+        # Not `stream.is_over`: that may turn true while we wait, with the last event still to take.
         last = events[-1]
+        is_last = isinstance(last, Finished | Failed)
         text = _join_text(events)
         data = opening + renderer.render_text(text) if text else opening
         opening = b""
-        if type(last) is Finished:
+        error = None
+        if is_last:
             context.usage = last.usage
-        error = _find_error(last, stream.is_aborted) if stream.is_over else None
-        if stream.is_over:
+            error = _find_error(last, stream.is_aborted)
             data += _render_end(renderer, last, error)
         if data and not exchange.is_lost:
-            await exchange.send_events(data, is_last=stream.is_over)
+            await exchange.send_events(data, is_last=is_last)
         if waits_for_text and text:
             waits_for_text = False
             on_first_text()
-        if stream.is_over:
+        if is_last:
             return 200 if error is None else find_row(error).status
         events = await stream.take()
 
@@ -100,19 +102,19 @@ def _join_text(events: list[GenerationEvent]) -> str:
     return "".join([event.text for event in events if type(event) is Delta])
 
 
-def _find_error(last: GenerationEvent, is_aborted: bool) -> ServiceError | None:
+def _find_error(last: Finished | Failed, is_aborted: bool) -> ServiceError | None:
     """The error that a stream's last event stands for."""
-    if type(last) is Failed:
+    if isinstance(last, Failed):
         return from_error_report(last.error)
-    if type(last) is Finished and last.reason is FinishReason.ABORTED and not is_aborted:
+    if last.reason is FinishReason.ABORTED and not is_aborted:
         return StreamBroken("The node gave the request up.")
     return None
 
 
 def _render_end(
-    renderer: EventRenderer, last: GenerationEvent, error: ServiceError | None
+    renderer: EventRenderer, last: Finished | Failed, error: ServiceError | None
 ) -> bytes:
     if error is not None:
         return renderer.fail(error)
-    assert type(last) is Finished
+    assert isinstance(last, Finished)
     return renderer.finish(last.reason, last.usage)

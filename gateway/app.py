@@ -4,12 +4,9 @@ Reading `create_gateway` is reading the architecture. Must not contain any behav
 Read next: `gateway.request_path`.
 """
 
-import argparse
 import asyncio
-import os
 import secrets
 import signal
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -22,7 +19,7 @@ from gateway.metering.meter import NullMeter
 from gateway.pool import Pool, create_pool
 from gateway.request_context import OpenRequests
 from gateway.request_path import RequestPath
-from gateway.settings import GatewaySettings, read_settings
+from gateway.settings import GatewaySettings
 from gateway.sources import Sources, create_sources, settle_memory
 from gateway.telemetry import Telemetry, configure_log
 from tenancy.directory import SqlTenancy, create_tenancy
@@ -122,14 +119,3 @@ async def _run(settings: GatewaySettings) -> None:
     await stop.wait()
     log.info("gateway_stopping")
     await gateway.stop()
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """`python -m gateway.app --config FILE`."""
-    parser = argparse.ArgumentParser(prog="gateway", description="Run a Hearth gateway.")
-    parser.add_argument("--config", type=Path, help="TOML file; without it, defaults apply.")
-    run_gateway(read_settings(parser.parse_args(arguments).config, os.environ))
-
-
-if __name__ == "__main__":
-    main()

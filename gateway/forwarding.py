@@ -5,8 +5,9 @@ retry shows nowhere. Must not know dialects. Read next: `gateway.routing.choose_
 `gateway.upstream.links`, then `gateway.answering`.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 import structlog
 
 from contracts.codec import encode_generate_request
@@ -35,7 +36,7 @@ log = structlog.get_logger(__name__)
 MAX_ATTEMPTS: Final = 2
 
 
-class Forwarded(NamedTuple):
+class Forwarded(msgspec.Struct, frozen=True):
     """A node's answer: its beginning for a stream, else all of it."""
 
     stream: NodeStream
@@ -103,7 +104,8 @@ class Forwarder:
         """One attempt. Raises: `NodeUnreachable`, or the error that the answer begins with."""
         try:
             stream = self._links.open(plan.node_id, _create_grant(context, plan), body)
-            return Forwarded(stream, await _await_answer(stream, is_streaming, exchange), plan)
+            events = await _await_answer(context, stream, is_streaming, exchange)
+            return Forwarded(stream, events, plan)
         except BaseException:
             self._fleet.release(plan)
             raise
@@ -121,15 +123,15 @@ class Forwarder:
             if failure.retry is not Retry.SAME:
                 raise failure from error
         try:
-            return self._fleet.plan(need._replace(tried=frozenset()))
+            return self._fleet.plan(msgspec.structs.replace(need, tried=frozenset()))
         except ServiceError as error:
             raise failure from error
 
 
 async def _await_answer(
-    stream: NodeStream, is_streaming: bool, exchange: HttpExchange
+    context: RequestContext, stream: NodeStream, is_streaming: bool, exchange: HttpExchange
 ) -> list[GenerationEvent]:
-    """The answer's first events, or all; raises the error it begins with instead."""
+    """The answer's first events, or all; raises the error it is instead, its usage noted."""
     exchange.watch(stream.abort)
     try:
         events = await (stream.take() if is_streaming else stream.take_all())
@@ -138,6 +140,7 @@ async def _await_answer(
         raise
     last = events[-1]
     if type(last) is Failed:
+        context.usage = last.usage
         raise _to_client_error(from_error_report(last.error), stream.node_id)
     if type(last) is Finished and last.reason is FinishReason.ABORTED and not stream.is_aborted:
         raise StreamBroken("The node gave the request up.")

@@ -6,8 +6,9 @@ which dialect it speaks. Read next: `gateway.forwarding`, `gateway.answering`.
 """
 
 import traceback
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 import structlog
 
 from contracts.errors import InvariantBroken, ServiceError
@@ -28,7 +29,7 @@ CLIENT_GONE: Final = 499
 """The status in metrics of a client that left; nobody receives it."""
 
 
-class InferenceRoute(NamedTuple):
+class InferenceRoute(msgspec.Struct, frozen=True):
     """What a route says of its requests."""
 
     name: str
@@ -36,7 +37,7 @@ class InferenceRoute(NamedTuple):
     dialect: Dialect
 
 
-class InferenceCall(NamedTuple):
+class InferenceCall(msgspec.Struct, frozen=True):
     """What is known of a request before anything of it is read."""
 
     route: InferenceRoute
@@ -65,18 +66,25 @@ class RequestPath:
         self._meter = meter
         self._telemetry = telemetry
 
-    async def serve(self, call: InferenceCall, exchange: HttpExchange) -> None:
-        """Answers one request; every way to fail ends in an answer, too."""
+    async def serve(
+        self, call: InferenceCall, exchange: HttpExchange, refusal: ServiceError | None = None
+    ) -> None:
+        """Answers one request; every way to fail ends in an answer, too.
+
+        `refusal` is set when the address or the method has ruled the request out already.
+        """
         context = self._requests.begin(call.route.name)
         status = CLIENT_GONE
         try:
+            if refusal is not None:
+                raise refusal
             status = await self._answer(call, context, exchange)
         except ServiceError as error:
             status = await self._refuse(call, context, exchange, error)
         except Exception as error:
             _log_defect(context, error)
-            refusal = InvariantBroken("Something went wrong on our side.")
-            status = await self._refuse(call, context, exchange, refusal)
+            defect = InvariantBroken("Something went wrong on our side.")
+            status = await self._refuse(call, context, exchange, defect)
         finally:
             if not exchange.finish():
                 status = CLIENT_GONE

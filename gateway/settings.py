@@ -1,13 +1,11 @@
 """The gateway's settings: every option, its default and its bounds.
 
-Owns reading them from a TOML file and the environment (`HEARTH_GATEWAY__SECTION__FIELD`). Each
-component gets its own section only. Read next: `gateway.app`, `contracts.settings`.
+Owns names, defaults and ranges; must not know files or the environment, which commands read
+(overrides: `HEARTH_GATEWAY__SECTION__FIELD`). Each component gets its own section only.
+Read next: `gateway.app`, `contracts.settings`.
 """
 
 import ipaddress
-import tomllib
-from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
@@ -15,19 +13,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from contracts.ids import GatewayId, NodeId, RegionId, is_node_id
-from contracts.settings import SettingsError, decode_settings
+from contracts.sections import LogSettings, Port, TlsSettings
 
 PREFIX: Final = "HEARTH_GATEWAY"
-Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
-
-
-class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A server certificate (PEM, with its chain) and its private key."""
-
-    certificate_file: Path
-    key_file: Path
 
 
 class ListenSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +48,7 @@ class KeyRingSettings(msgspec.Struct, frozen=True, kw_only=True):
     file: Path = Path(".hearth/keys/key_ring.json")
 
 
-class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One node of the pool.
 
     `url` is `ws://host:port` or `wss://…`; the key file holds the pair's key, 64 hex digits.
@@ -126,29 +116,6 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting_per_model: Count = 512
 
 
-class LogLevel(StrEnum):
-    """How much is logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class LogFormat(StrEnum):
-    """How a line of the log looks."""
-
-    CONSOLE = "console"
-    JSON = "json"
-
-
-class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The process's log, on standard error."""
-
-    level: LogLevel = LogLevel.INFO
-    format: LogFormat = LogFormat.CONSOLE
-
-
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a gateway can be told."""
 
@@ -171,18 +138,6 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         names = [node.node_id for node in self.nodes]
         if len(names) != len(set(names)):
             raise ValueError("Two nodes have the same `node_id`.")
-
-
-def read_settings(file: Path | None, environ: Mapping[str, str]) -> GatewaySettings:
-    """Settings from `file` (defaults without one), overridden by `environ`.
-
-    Raises: `SettingsError`.
-    """
-    try:
-        table = {} if file is None else tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"The settings file {file} cannot be read: {error}") from error
-    return decode_settings(GatewaySettings, table, environ, PREFIX)
 
 
 def _is_loopback(host: str) -> bool:

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from contracts.ids import ModelName
 from contracts.inference import Usage
-from gateway.settings import LogFormat, LogSettings
+from contracts.sections import LogFormat, LogSettings
 
 _BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 

@@ -63,9 +63,7 @@ def _serve(
         executor = create_executor(settings)
     except Exception as error:
         log.exception("the model cannot be loaded")
-        if not isinstance(error, ServiceError):
-            error = InvariantBroken("Loading the model failed; the node's log says why.")
-        transport.send(CoreFailed(to_error_report(error)))
+        transport.send(_describe_failure(error))
         return 1
     try:
         EngineCore(
@@ -77,6 +75,16 @@ def _serve(
     finally:
         executor.close()
     return 0
+
+
+def _describe_failure(error: Exception) -> CoreFailed:
+    """What is told of a model that was not loaded. No request has been seen yet."""
+    # Files and settings that are refused are refused the next time, too; memory may be freed.
+    is_final = isinstance(error, ServiceError | ValueError)
+    reason = str(error) if is_final else f"{type(error).__name__}: {error}"
+    if not isinstance(error, ServiceError):
+        error = InvariantBroken("Loading the model failed; the node's log says why.")
+    return CoreFailed(to_error_report(error), reason.partition("\n")[0], is_final)
 
 
 def _watch_parent(parent_pid: int) -> None:

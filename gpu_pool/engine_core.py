@@ -10,7 +10,7 @@ from pathlib import Path
 from gpu_pool.core_runner import run_core
 from gpu_pool.plan import Executor
 from gpu_pool.settings import CoreSettings
-from gpu_pool.worker.settings import DtypeChoice, WorkerSettings
+from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
 
 
@@ -22,10 +22,12 @@ def load_model(settings: CoreSettings) -> Executor:
     return create_executor(
         WorkerSettings(
             model_dir=settings.model.path,
-            dtype=DtypeChoice(settings.model.dtype),
+            dtype=settings.model.dtype,
+            device=settings.engine.device,
             block_size=settings.engine.block_size,
             kv_bytes=settings.engine.kv_bytes,
             num_threads=settings.engine.num_threads,
+            num_default_threads=settings.num_default_threads,
         )
     )
 

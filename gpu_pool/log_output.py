@@ -9,7 +9,7 @@ import sys
 
 import structlog
 
-from gpu_pool.settings import LogFormat, LogSettings
+from contracts.sections import LogFormat, LogSettings
 
 
 def configure_logging(settings: LogSettings, **context: str) -> None:

@@ -4,7 +4,6 @@ Builds everything from settings and runs it until a signal says stop. The engine
 processes of their own. Read next: `settings`, `server.node_server`, `engine_core`.
 """
 
-import argparse
 import asyncio
 import contextlib
 import functools
@@ -14,27 +13,26 @@ import signal
 import sys
 import tempfile
 import time
-import tomllib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
-from contracts.errors import UnsupportedFeature
-from contracts.settings import SettingsError, decode_settings
+from gpu_pool.cpu_share import count_usable_cpus, read_cpu_quota, share_threads
 from gpu_pool.log_output import configure_logging
 from gpu_pool.server.core_process import CoreLauncher
 from gpu_pool.server.core_supervisor import CoreSupervisor, RestartPolicy
 from gpu_pool.server.gateway_keys import read_gateway_keys
 from gpu_pool.server.http_app import NodeApp, WireSettings
+from gpu_pool.server.model_creation import create_models
 from gpu_pool.server.node_server import NodeParts, NodeServer
 from gpu_pool.server.node_status import NodeStatus, create_boot_id
 from gpu_pool.server.served_model import ModelFacts, ServedModel
 from gpu_pool.server.text.model_text import TextClocks, load_model_text
-from gpu_pool.settings import PREFIX, CoreSettings, PoolSettings, ServedModelSettings
+from gpu_pool.settings import CoreSettings, PoolSettings, ServedModelSettings
 
 CORE_COMMAND: Final = (sys.executable, "-m", "gpu_pool.engine_core")
 DEFAULT_POLICY: Final = RestartPolicy()
@@ -56,18 +54,21 @@ def create_node(
 ) -> NodeServer:
     """A node that is ready to be started; `directory` is private and holds its pipes.
 
-    Raises: `SettingsError` (key files), `UnsupportedFeature` (models that cannot be served).
+    A model that cannot be served is reported as failed and stops none of the others.
+    Raises: `SettingsError` (key files).
     """
     boot_id = create_boot_id(secrets.token_bytes(16))
     status = NodeStatus(settings.node_id, boot_id, settings.region, settings.jurisdiction)
-    launcher = CoreLauncher(core_command, directory)
+    launcher = CoreLauncher(core_command, directory, os.environ)
     clocks = TextClocks(now=datetime.now, monotonic_s=time.monotonic)
+    num_threads = share_threads(count_usable_cpus(), read_cpu_quota(), len(settings.models))
 
     def create_model(model: ServedModelSettings) -> ServedModel:
         core = CoreSettings(
             node_id=settings.node_id,
             model=model,
             engine=settings.engine,
+            num_default_threads=num_threads,
             log=settings.log,
             to_core_endpoint="",
             from_core_endpoint="",
@@ -79,8 +80,8 @@ def create_node(
         facts = ModelFacts(model.name, model.description, created_unix_s)
         return ServedModel(facts, text, supervisor, settings.max_cold_wait_s, unix_ms)
 
-    models = {model.name: create_model(model) for model in settings.models}
-    status.serve(models)
+    models, refused = create_models(settings.models, create_model)
+    status.serve(models, refused)
     keys = read_gateway_keys(settings.gateways)
     wire = WireSettings(keys, unix_ms, secrets.token_bytes, settings.hello_timeout_s)
     app = NodeApp(wire, status)
@@ -119,34 +120,6 @@ def run_node(settings: PoolSettings, core_command: tuple[str, ...] = CORE_COMMAN
         runner.run(serve_node(settings, core_command))
 
 
-def load_settings(path: Path | None, environ: Mapping[str, str]) -> PoolSettings:
-    """The settings in the TOML file at `path`, overridden by `HEARTH_POOL__…` variables.
-
-    Raises: `SettingsError`.
-    """
-    table: dict[str, Any] = {}
-    if path is not None:
-        try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise SettingsError(f"The settings file {path} cannot be read: {error}") from error
-    return decode_settings(PoolSettings, table, environ, PREFIX)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code of `python -m gpu_pool.node`."""
-    parser = argparse.ArgumentParser(prog="gpu_pool.node", description="Runs one node of the pool.")
-    parser.add_argument("--config", type=Path, help="a TOML file; without it, defaults")
-    options = parser.parse_args(arguments)
-    try:
-        run_node(load_settings(options.config, os.environ))
-    except (SettingsError, UnsupportedFeature) as error:
-        parser.exit(2, f"{error}\n")
-    except OSError as error:  # the port is taken, or the certificate cannot be read
-        parser.exit(1, f"The node cannot start: {error}\n")
-    return 0
-
-
 @contextlib.contextmanager
 def _signals_handled(handler: Callable[[], None]) -> Generator[None]:
     """Calls `handler` on SIGTERM and SIGINT."""
@@ -176,7 +149,3 @@ def _find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
-
-
-if __name__ == "__main__":
-    sys.exit(main())

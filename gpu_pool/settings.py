@@ -5,42 +5,19 @@ Overrides start with `HEARTH_POOL__`. Read next: `node`.
 """
 
 import ipaddress
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 
 from contracts.ids import GatewayId, ModelName, NodeId, RegionId, is_model_name, is_node_id
+from contracts.sections import LogSettings, Port, TlsSettings
+from gpu_pool.compute_choice import DeviceChoice, DtypeChoice
 from gpu_pool.engine.settings import SchedulerSettings
 
 PREFIX: Final = "HEARTH_POOL"
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
-
-
-class LogFormat(StrEnum):
-    """How log lines look: for machines or for people."""
-
-    JSON = "json"
-    CONSOLE = "console"
-
-
-class LogLevel(StrEnum):
-    """The least important lines that are still written."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node shows to gateways that connect with `wss://`. PEM files."""
-
-    certificate_file: Path
-    private_key_file: Path
 
 
 class ListenSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,8 +56,7 @@ class ServedModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: ModelName
     path: Path
     """A directory with `config.json`, `tokenizer.json` and safetensors files."""
-    dtype: str = "auto"
-    """The checkpoint's own type, or a name such as `bfloat16`."""
+    dtype: DtypeChoice = DtypeChoice.AUTO
     description: str = ""
 
     def __post_init__(self) -> None:
@@ -90,8 +66,9 @@ class ServedModelSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How much each engine core takes on."""
+    """Where each engine core computes and how much it takes on."""
 
+    device: DeviceChoice = DeviceChoice.CPU
     block_size: Positive = 16
     """Tokens of KV memory handed out together."""
     kv_bytes: Positive = 512 * 1024 * 1024
@@ -102,7 +79,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: Annotated[int, msgspec.Meta(ge=0)] = 512
     prefix_caching: bool = True
     num_threads: Positive | None = None
-    """Threads a core computes with; None takes one per CPU."""
+    """Threads a core computes with; None shares what the process may use among the models."""
 
     def __post_init__(self) -> None:
         """Checks that the scheduler takes these."""
@@ -117,13 +94,6 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             max_waiting=self.max_waiting,
             prefix_caching=self.prefix_caching,
         )
-
-
-class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is logged, on standard error."""
-
-    level: LogLevel = LogLevel.INFO
-    format: LogFormat = LogFormat.JSON
 
 
 class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +132,8 @@ class CoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     node_id: NodeId
     model: ServedModelSettings
     engine: EngineSettings
+    num_default_threads: int
+    """This model's share, for when `engine.num_threads` is not set."""
     log: LogSettings
     to_core_endpoint: str
     from_core_endpoint: str

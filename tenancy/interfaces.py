@@ -41,7 +41,7 @@ class AccountStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A tenant. Empty `allowed_regions` means any region."""
+    """A tenant."""
 
     account_id: AccountId
     name: str
@@ -49,7 +49,8 @@ class Account:
     created_unix_s: int
     cache_salt_generation: int
     retention: RetentionClass
-    allowed_regions: tuple[RegionId, ...]
+    allowed_regions: tuple[RegionId, ...] | None
+    """Regions that may compute for it: None means any, an empty tuple none at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,8 @@ class Principal:
     not_before_unix_s: int | None
     expires_unix_s: int | None
     retention: RetentionClass
-    allowed_regions: tuple[RegionId, ...]
+    allowed_regions: tuple[RegionId, ...] | None
+    """None means any, an empty tuple none at all."""
     priority: int
     cache_salt: bytes = field(repr=False)
     """HKDF(master key, account id, salt generation); 32 bytes."""
@@ -119,7 +121,7 @@ class AccountDirectory(Protocol):
     """Accounts."""
 
     async def create_account(
-        self, name: str, *, allowed_regions: tuple[RegionId, ...] = ()
+        self, name: str, *, allowed_regions: tuple[RegionId, ...] | None = None
     ) -> Account:
         """The new account. Raises: `InvalidRequest` for an empty or overlong name."""
         ...

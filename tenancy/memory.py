@@ -61,7 +61,7 @@ class MemoryTenancy:
         self._epoch = 0
 
     async def create_account(
-        self, name: str, *, allowed_regions: tuple[RegionId, ...] = ()
+        self, name: str, *, allowed_regions: tuple[RegionId, ...] | None = None
     ) -> Account:
         """The new account. Raises: `InvalidRequest`."""
         account = Account(

@@ -59,7 +59,7 @@ accounts: Final = Table(
     Column("master_key_version", Integer, nullable=False),  # the one the cache salt comes from
     Column("retention", String(16), nullable=False),
     Column("priority", Integer, nullable=False),
-    Column("allowed_regions", JSON, nullable=False),  # list of region ids; empty: any
+    Column("allowed_regions", JSON(none_as_null=True)),  # list of region ids; NULL: any region
     _one_of("status", *AccountStatus),
     _one_of("retention", *RetentionClass),
 )

@@ -35,8 +35,10 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_regions(regions: Iterable[RegionId]) -> tuple[RegionId, ...]:
-    """`regions` without repetitions, each of a region's shape; none at all means any region."""
+def check_regions(regions: Iterable[RegionId] | None) -> tuple[RegionId, ...] | None:
+    """`regions` without repetitions, each of a region's shape; None, which is any, stays None."""
+    if regions is None:
+        return None
     unique = tuple(dict.fromkeys(regions))
     if len(unique) > MAX_REGIONS:
         raise InvalidRequest(

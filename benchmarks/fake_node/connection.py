@@ -156,7 +156,7 @@ class FakeConnection:
         use = (grant.request_id, grant.attempt)
         if grant.attempt != attempt or use in self._used:
             raise Forbidden("The grant is for another attempt, or has been used.")
-        if grant.regions and self._settings.region not in grant.regions:
+        if grant.regions is not None and self._settings.region not in grant.regions:
             raise ResidencyViolation("This node's region may not compute the request.")
         if grant.deadline_unix_ms <= time.time() * 1000:
             raise DeadlineExceeded("The request's deadline has passed.")

@@ -13,7 +13,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from benchmarks.fake_node.connection import MALFORMED, FakeConnection
 from benchmarks.fake_node.settings import FakeNodeSettings
 from contracts.fleet import ModelCard, ModelLoad, NodeReport
-from contracts.grant import NONCE_BYTES, Role, derive_connection_key, prove_identity
+from contracts.grant import NONCE_BYTES, WireEnd, derive_connection_key, prove_identity
 from contracts.ids import BootId
 from contracts.wire import (
     CONNECTION_STREAM,
@@ -46,10 +46,10 @@ def create_application(
         socket = web.WebSocketResponse(max_msg_size=MAX_FRAME_BYTES, compress=False)
         await socket.prepare(request)
         nonces = gateway_nonce + secrets.token_bytes(NONCE_BYTES)
-        proof = prove_identity(settings.pair_key, Role.NODE, nonces)
+        proof = prove_identity(settings.pair_key, WireEnd.NODE, nonces)
         challenge = Challenge(nonces[NONCE_BYTES:], proof)
         await socket.send_bytes(encode_frame([(CONNECTION_STREAM, 0, challenge)]))
-        expected = prove_identity(settings.pair_key, Role.GATEWAY, nonces)
+        expected = prove_identity(settings.pair_key, WireEnd.GATEWAY, nonces)
         entries = await _receive_hello(socket, expected, hello_timeout_s)
         if entries is None:
             await socket.close(code=WSCloseCode.POLICY_VIOLATION)

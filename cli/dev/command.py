@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 import typer
 
 from cli.terminal import CommandFailed
@@ -94,9 +95,12 @@ def run_dev(home: "DevHome", ports: "DevPorts", stop: Event, is_urgent: Event) -
             ),
         )
         supervisor = Supervisor(children, stop, print)
-        probe = ReadinessProbe(access.base_url, access.admin_url, access.admin_token)
+        node_url = f"http://{LOOPBACK}:{ports.node}"
+        probe = ReadinessProbe(access.base_url, access.admin_url, node_url, access.admin_token)
         try:
             is_ready = start_and_wait(supervisor, probe, access, report, stop)
+            failed = probe.list_failed_models() if is_ready else {}
+            access = drop_failed_models(access, failed)
         except BaseException:
             supervisor.close(is_urgent.is_set)
             raise
@@ -104,6 +108,8 @@ def run_dev(home: "DevHome", ports: "DevPorts", stop: Event, is_urgent: Event) -
         if is_ready:
             home.write_access(access)
             print(format_greeting(access, str(home.root)), flush=True)
+            for name, reason in failed.items():
+                print(f"Not served: {name}. {reason}", flush=True)
             supervisor.run()
     finally:
         print("Stopping.", flush=True)
@@ -117,31 +123,41 @@ def start_and_wait(
     report: "StartReport",
     stop: Event,
 ) -> bool:
-    """Starts the children; True when all models answer, False when `stop` came first.
+    """Starts the children; True when every model answers or has failed, False after `stop`.
 
     Raises: `CommandFailed` when a part dies or takes too long.
     """
     from cli.dev.readiness import wait_for
 
+    def is_settled() -> bool:
+        ready = set(probe.list_ready_models())
+        return set(access.models) <= ready or set(access.models) <= ready | set(
+            probe.list_failed_models()
+        )
+
     models = f"Models ({len(access.models)})"
     steps = (
-        ("Gateway", probe.is_gateway_ready, START_TIMEOUT_S, access.base_url),
-        ("Node", probe.has_node, START_TIMEOUT_S, "connected"),
-        (
-            models,
-            lambda: set(access.models) <= set(probe.list_ready_models()),
-            LOAD_TIMEOUT_S,
-            ", ".join(access.models),
-        ),
+        ("Gateway", probe.is_gateway_ready, START_TIMEOUT_S, lambda: access.base_url),
+        ("Node", probe.has_node, START_TIMEOUT_S, lambda: "connected"),
+        (models, is_settled, LOAD_TIMEOUT_S, lambda: ", ".join(probe.list_ready_models())),
     )
     for part, _, _, _ in steps:
         report.begin(part)
     supervisor.start()
-    for part, condition, timeout_s, detail in steps:
+    for part, condition, timeout_s, describe in steps:
         if not wait_for(condition, part, timeout_s, stop, supervisor.refuse_deaths):
             return False
-        report.finish(part, detail)
+        report.finish(part, describe())
     return True
+
+
+def drop_failed_models(access: "DevAccess", failed: dict[str, str]) -> "DevAccess":
+    """`access` with the models that came up. Raises: `CommandFailed` when there is none."""
+    models = tuple(name for name in access.models if name not in failed)
+    if not models:
+        reasons = "".join(f"\n  {name}: {reason}" for name, reason in failed.items())
+        raise CommandFailed(f"No model came up.{reasons}")
+    return msgspec.structs.replace(access, models=models)
 
 
 def refuse_taken_ports(ports: dict[str, int]) -> None:

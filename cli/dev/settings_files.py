@@ -56,6 +56,9 @@ key_file = {quote(home.pair_key.resolve())}
 
 [limits]
 shutdown_grace_s = {STOP_GRACE_S}
+
+[log]
+format = "console"
 """
 
 

@@ -5,23 +5,15 @@ look the same here, and no spelling of a path reaches a route that it does not n
 """
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
+from contracts.ids import AccountId
 from gateway.api.route_table import Route
-from gateway.request_path import InferenceRoute
+from gateway.request_path import InferenceCall, InferenceRoute
 
 ACCOUNTS_PREFIX: Final = "/client/v4/accounts/"
 _ACCOUNT: Final = "{account_id}"
 _MODEL: Final = "{model:path}"
-
-
-class InferenceMatch(NamedTuple):
-    """A route and what the path says."""
-
-    route: InferenceRoute
-    account_id: str
-    """As it came; its shape is not checked yet."""
-    model: str | None
 
 
 class InferencePaths:
@@ -41,15 +33,18 @@ class InferencePaths:
             else:
                 self._exact[rest] = served
 
-    def find(self, path: str) -> InferenceMatch | None:
-        """The route that `path` names, whatever the method; None for every other path."""
+    def find(self, path: str) -> InferenceCall | None:
+        """The call that `path` makes, whatever the method; None for every other path.
+
+        The account id is as it came: its shape is not checked here.
+        """
         if not path.startswith(ACCOUNTS_PREFIX):
             return None
         account_id, _, rest = path[len(ACCOUNTS_PREFIX) :].partition("/")
         route = self._exact.get(rest)
         if route is not None:
-            return InferenceMatch(route, account_id, None)
+            return InferenceCall(route, AccountId(account_id), None)
         for prefix, route in self._by_prefix:
             if rest.startswith(prefix) and len(rest) > len(prefix):
-                return InferenceMatch(route, account_id, rest[len(prefix) :])
+                return InferenceCall(route, AccountId(account_id), rest[len(prefix) :])
         return None

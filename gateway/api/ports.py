@@ -10,14 +10,12 @@ from typing import Final
 from starlette.applications import Starlette
 
 from contracts.errors import MethodNotAllowed, ServiceError
-from contracts.ids import AccountId, is_account_id
+from contracts.ids import is_account_id
 from gateway.api.guard import Guard, create_unroutable
 from gateway.api.inference_paths import InferencePaths
 from gateway.api.route_table import Route
-from gateway.dialects.dialect import Dialect
-from gateway.errors import find_row, format_error_headers
 from gateway.middleware.exchange import HttpExchange, Receive, Scope, Send
-from gateway.request_path import InferenceCall, RequestPath
+from gateway.request_path import RequestPath
 from gateway.settings import LimitSettings
 
 _INFERENCE_METHOD: Final = "POST"
@@ -41,30 +39,28 @@ class TenantPort:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP request."""
-        match = self._paths.find(scope["path"])
-        if match is None:
+        call = self._paths.find(scope["path"])
+        if call is None:
             await self._pages(scope, receive, send)
             return
         exchange = HttpExchange(scope, receive, self._limits)
-        if scope["method"] == _INFERENCE_METHOD and is_account_id(match.account_id):
-            call = InferenceCall(match.route, AccountId(match.account_id), match.model)
-            await self._request_path.serve(call, exchange)
-        else:
-            await _refuse(match.route.dialect, scope, exchange)
+        await self._request_path.serve(call, exchange, _find_refusal(scope, call.account_id))
 
 
 def create_pages(routes: tuple[Route, ...], guard: Guard) -> Starlette:
     """The framework's application for every route with a page."""
-    return Starlette(
+    application = Starlette(
         routes=[guard.wrap(route) for route in routes if route.page is not None],
         exception_handlers=guard.exception_handlers,
     )
+    # A path with one slash too many is no route; the framework would send the client on to
+    # whatever host its Host header names.
+    application.router.redirect_slashes = False
+    return application
 
 
-async def _refuse(dialect: Dialect, scope: Scope, exchange: HttpExchange) -> None:
-    """Answers what is known to be wrong before any request begins."""
-    error: ServiceError = create_unroutable(scope["path"])
+def _find_refusal(scope: Scope, account_id: str) -> ServiceError | None:
+    """What is wrong with an inference request's method or address, None when nothing is."""
     if scope["method"] != _INFERENCE_METHOD:
-        error = MethodNotAllowed(f"{scope['method']} not supported for requested URI.")
-    headers = format_error_headers(error)
-    await exchange.reply(find_row(error).status, dialect.render_error(error), headers)
+        return MethodNotAllowed(f"{scope['method']} not supported for requested URI.")
+    return None if is_account_id(account_id) else create_unroutable(scope["path"])

@@ -6,14 +6,16 @@ Read next: `gateway.dialects.workers_ai`, `gateway.dialects.openai_chat`.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from contracts.errors import ServiceError
 from contracts.ids import ModelName, RequestId
 from contracts.inference import FinishReason, GenerateRequest, Usage
 
 
-class ParsedRequest(NamedTuple):
+class ParsedRequest(msgspec.Struct, frozen=True):
     """A client's body, understood."""
 
     generate: GenerateRequest
@@ -21,7 +23,7 @@ class ParsedRequest(NamedTuple):
     """False when the client asked for a stream without usage."""
 
 
-class ReplyHead(NamedTuple):
+class ReplyHead(msgspec.Struct, frozen=True):
     """What a reply says of itself before any text is known."""
 
     request_id: RequestId

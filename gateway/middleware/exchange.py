@@ -91,7 +91,9 @@ class HttpExchange:
             raise RequestTimeout("The request's body did not arrive in time.") from error
 
     async def reply(self, status: int, body: bytes, headers: bytes) -> None:
-        """Answers with JSON in one piece. `headers` are whole lines of checked content."""
+        """Answers with JSON in one piece; HEAD gets its headers only, as what follows them would
+        pass for the next answer. `headers` are whole lines of checked content.
+        """
         flow, cycle = self._connection.flow, self._cycle
         if flow.write_paused:
             await flow.drain()
@@ -106,7 +108,7 @@ class HttpExchange:
                 headers,
                 b"" if cycle.keep_alive else _CLOSE,
                 len(body),
-                body,
+                b"" if cycle.scope["method"] == "HEAD" else body,
             )
         )
         self._complete()

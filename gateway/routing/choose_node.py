@@ -7,7 +7,8 @@ Read next: `gateway.routing.fleet`, which keeps the snapshots.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+
+import msgspec
 
 from contracts.errors import (
     NoEndpoint,
@@ -55,12 +56,12 @@ class NodeSnapshot:
     loads: Mapping[ModelName, ModelLoad]
 
 
-class RouteNeed(NamedTuple):
+class RouteNeed(msgspec.Struct, frozen=True):
     """What a request asks of a node."""
 
     model: ModelName
-    allowed_regions: tuple[RegionId, ...]
-    """Empty means any."""
+    allowed_regions: tuple[RegionId, ...] | None
+    """None means any, an empty tuple none at all."""
     tried: frozenset[NodeId] = frozenset()
     """Nodes that refused this request already."""
 
@@ -73,7 +74,7 @@ class RouteBounds:
     max_waiting_per_model: int
 
 
-class RoutePlan(NamedTuple):
+class RoutePlan(msgspec.Struct, frozen=True):
     """The decision and how it came about."""
 
     node_id: NodeId
@@ -130,7 +131,7 @@ def _find_rejection(
     """The first filter that `node` fails, None when it passes all."""
     if node.region is None:
         return Rejection.UNKNOWN
-    if need.allowed_regions and node.region not in need.allowed_regions:
+    if not _is_lawful(node, need):
         return Rejection.RESIDENCY
     load = node.loads.get(need.model)
     if load is None or need.model not in node.cards:
@@ -157,7 +158,8 @@ def _explain(
     lawful = [node for node in nodes if _is_lawful(node, need)]
     if not holders and Rejection.UNKNOWN in reasons:
         return NoEndpoint("Not every node has been reached yet, please try again.")
-    if not lawful or (holders and not any(node in lawful for node in holders)):
+    is_bound = need.allowed_regions is not None
+    if is_bound and (not lawful or (holders and not any(node in lawful for node in holders))):
         return ResidencyViolation(
             "The account's data-residency rules allow no region that serves this model."
         )
@@ -171,5 +173,5 @@ def _explain(
 def _is_lawful(node: NodeSnapshot, need: RouteNeed) -> bool:
     """True when the account's data may go to `node`."""
     return node.region is not None and (
-        not need.allowed_regions or node.region in need.allowed_regions
+        need.allowed_regions is None or node.region in need.allowed_regions
     )

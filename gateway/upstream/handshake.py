@@ -6,12 +6,12 @@ Source: `contracts.wire`, `contracts.grant`. Read next: `gateway.upstream.link`.
 
 import hmac
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
-from contracts.grant import NONCE_BYTES, Role, derive_connection_key, prove_identity
+from contracts.grant import NONCE_BYTES, WireEnd, derive_connection_key, prove_identity
 from contracts.ids import GatewayId
+from contracts.pair_key import parse_pair_key
 from contracts.settings import Secret, SettingsError
 from contracts.wire import (
     CONNECTION_STREAM,
@@ -22,8 +22,6 @@ from contracts.wire import (
     decode_frame,
     decode_from_connection,
 )
-
-PAIR_KEY_BYTES: Final = 32
 
 
 class HandshakeFailed(Exception):
@@ -52,26 +50,26 @@ class Handshake:
         challenge = _read_challenge(frame)
         nonces = self._nonce + challenge.nonce
         key = bytes.fromhex(self._pair_key.reveal())
-        expected = prove_identity(key, Role.NODE, nonces)
+        expected = prove_identity(key, WireEnd.NODE, nonces)
         if len(challenge.nonce) != NONCE_BYTES or not hmac.compare_digest(
             expected.encode(), challenge.proof.encode()
         ):
             raise HandshakeFailed("the node's proof does not fit the pair's key")
-        return Hello(prove_identity(key, Role.GATEWAY, nonces)), derive_connection_key(key, nonces)
+        return Hello(prove_identity(key, WireEnd.GATEWAY, nonces)), derive_connection_key(
+            key, nonces
+        )
 
 
 def load_pair_key(path: Path) -> Secret:
-    """The pair's key in `path`, 64 hexadecimal digits. Raises: `SettingsError`."""
+    """The pair's key in `path`, in hexadecimal.
+
+    Raises: `SettingsError` when it is malformed or others may read it.
+    """
     try:
-        text = path.read_text(encoding="ascii").strip()
-        if len(bytes.fromhex(text)) != PAIR_KEY_BYTES:
-            raise ValueError("wrong length")
+        content, mode = path.read_bytes(), path.stat().st_mode
     except OSError as error:
         raise SettingsError(f"The key file {path} cannot be read: {error.strerror}.") from error
-    except ValueError:
-        # The cause could quote the key.
-        raise SettingsError(f"The key file {path} must hold 64 hexadecimal digits.") from None
-    return Secret(text)
+    return Secret(parse_pair_key(content, mode, str(path)).hex())
 
 
 def _read_challenge(frame: bytes) -> Challenge:

@@ -99,6 +99,10 @@ class CoreFailed(msgspec.Struct, frozen=True, array_like=True, tag=12):
     """The core cannot start or go on; it exits after this."""
 
     error: ErrorReport
+    reason: str = ""
+    """For operators: which file or setting is at fault. Clients never see it."""
+    is_final: bool = False
+    """True when another start would fail in the same way."""
 
 
 FromCore = CoreReady | StepOutput | CoreFailed

@@ -12,8 +12,14 @@ from typing import Any
 
 import structlog
 
-from contracts.errors import ModelCold, ServiceError, StreamBroken
-from gpu_pool.engine.messages import CoreLoad, CoreReady
+from contracts.errors import (
+    InvariantBroken,
+    ModelCold,
+    ServiceError,
+    StreamBroken,
+    from_error_report,
+)
+from gpu_pool.engine.messages import CoreFailed, CoreLoad, CoreReady
 from gpu_pool.server.core_process import CoreLauncher, CoreProcess
 from gpu_pool.server.engine_client import EngineClient
 from gpu_pool.settings import CoreSettings
@@ -27,6 +33,8 @@ class RestartPolicy:
     max_s: float = 30.0
     stable_after_s: float = 60.0
     """A core that ran this long starts the count anew."""
+    max_failed_loads: int = 5
+    """A model that was not loaded in so many starts in a row has failed for good."""
 
 
 class CoreSupervisor:
@@ -49,6 +57,9 @@ class CoreSupervisor:
         self._core: CoreProcess | None = None
         self._changed = asyncio.Event()
         self._failure: ServiceError | None = None
+        self._reason = ""
+        self._num_failed_loads = 0
+        self._has_given_up = False
         self._is_ready = False
         self.ready: CoreReady | None = None
         """What the core said of itself when it last came up."""
@@ -58,6 +69,11 @@ class CoreSupervisor:
     def client(self) -> EngineClient | None:
         """The way to the core while it is ready, else None."""
         return self._core.client if self._core is not None and self._is_ready else None
+
+    @property
+    def failure(self) -> str | None:
+        """Why the model has failed for good; None while it is served or may yet be."""
+        return self._reason if self._has_given_up else None
 
     @property
     def load(self) -> CoreLoad:
@@ -86,11 +102,18 @@ class CoreSupervisor:
         return client
 
     async def run(self) -> None:
-        """Starts the core again and again until cancelled; it is stopped then."""
+        """Starts the core again and again until cancelled; it is stopped then.
+
+        Returns when the model has failed for good: a file is at fault, or every start has failed.
+        """
         wait_s = self._policy.first_s
         while True:
             began_s = self._monotonic_s()
             await self._run_once()
+            if self._has_given_up:
+                self._log.error("the model has failed for good", reason=self._reason)
+                self._on_change()
+                return
             if self._monotonic_s() - began_s >= self._policy.stable_after_s:
                 wait_s = self._policy.first_s
             self._log.warning("the engine core is started again", after_s=wait_s)
@@ -99,6 +122,7 @@ class CoreSupervisor:
 
     async def _run_once(self) -> None:
         """One life of the core, from its start until its process is gone."""
+        self._num_failed_loads += 1  # until it is ready
         core = self._core = await self._launcher.launch(self._settings, self)
         self._log.info("the engine core was started", pid=core.process.pid)
         reader = asyncio.create_task(core.client.run())
@@ -109,6 +133,8 @@ class CoreSupervisor:
                 self._log.error("the engine core cannot be understood", exc_info=reader.exception())
                 await core.kill()
             self._log.error("the engine core is gone", exit_code=core.process.returncode)
+            if self._num_failed_loads >= self._policy.max_failed_loads:
+                self._give_up(f"its engine ended with exit code {core.process.returncode}")
         except asyncio.CancelledError:
             if self._is_ready:
                 await core.stop()  # its last words are still passed on
@@ -126,15 +152,28 @@ class CoreSupervisor:
         """The model is loaded."""
         self.ready = ready
         self._failure = None
+        self._reason = ""
+        self._num_failed_loads = 0
         self._set_ready(is_ready=True)
         self._log.info("the model is ready", num_blocks=ready.num_blocks)
 
-    def on_failed(self, error: ServiceError) -> None:
-        """The core has given up; its process ends by itself."""
-        self._log.error("the engine core failed", code=error.code, reason=error.message)
+    def on_failed(self, failed: CoreFailed) -> None:
+        """The core cannot go on; its process ends by itself."""
+        error = from_error_report(failed.error)
+        reason = failed.reason or error.message
+        self._log.error("the engine core failed", code=error.code, reason=reason)
         if not self._is_ready:
             self._failure = error
+            self._reason = reason
+            if failed.is_final:
+                self._give_up(reason)
         self._set_ready(is_ready=False)
+
+    def _give_up(self, reason: str) -> None:
+        """No further start; `reason` stands unless the core has said a better one."""
+        self._has_given_up = True
+        self._reason = self._reason or reason
+        self._failure = self._failure or InvariantBroken("Its engine does not start.")
 
     def _set_ready(self, *, is_ready: bool) -> None:
         """Takes note, and wakes those who wait for a change."""

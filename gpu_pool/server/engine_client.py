@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import zmq
 import zmq.asyncio
 
-from contracts.errors import PoolSaturated, ServiceError, from_error_report
+from contracts.errors import PoolSaturated, ServiceError
 from gpu_pool.engine.messages import (
     AbortSequence,
     AddSequence,
@@ -59,7 +59,7 @@ class CoreListener(Protocol):
         """The model is loaded."""
         ...
 
-    def on_failed(self, error: ServiceError) -> None:
+    def on_failed(self, failed: CoreFailed) -> None:
         """The core cannot start or go on."""
         ...
 
@@ -133,7 +133,7 @@ class EngineClient:
             self._core.on_ready(output)
             return
         if isinstance(output, CoreFailed):
-            self._core.on_failed(from_error_report(output.error))
+            self._core.on_failed(output)
             return
         self.load = output.load
         listeners = self._listeners

@@ -5,12 +5,13 @@ whatever goes wrong. Must not know connections. Read next: `served_model`, `wire
 """
 
 import asyncio
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
 
-from contracts.errors import InvariantBroken, ServiceError, to_error_report
+from contracts.errors import ErrorReport, InvariantBroken, ServiceError, to_error_report
 from contracts.grant import Grant
 from contracts.inference import (
     Accepted,
@@ -89,10 +90,10 @@ class Generation:
             self._client.drop(self._sequence_id)
 
     def fail(self, error: ServiceError) -> None:
-        """Ends with `error`."""
+        """Ends with `error`, and with what was consumed."""
         if not self._is_over:
             self.cancel()
-            self._emit(Failed(to_error_report(error)))
+            self._emit(self._create_failure(to_error_report(error)))
 
     def on_started(self, num_cached_tokens: int) -> None:
         """The first computation begins; a later one after a preemption is not told."""
@@ -116,7 +117,8 @@ class Generation:
         if self._is_over:
             return
         if finished.error is not None:
-            self._end(Failed(finished.error))
+            usage = self._find_usage(finished.num_completion_tokens)
+            self._end(Failed(finished.error, usage))
             return
         reason = finished.reason or FinishReason.STOP
         if reason is not FinishReason.ABORTED and not self._is_aborted and self._text is not None:
@@ -126,9 +128,9 @@ class Generation:
         self._end(Finished(reason, self._count(finished.num_completion_tokens)))
 
     def on_broken(self, error: ServiceError) -> None:
-        """The core is gone."""
+        """The core is gone, and with it the word on tokens that were not passed on."""
         if not self._is_over:
-            self._end(Failed(to_error_report(error)))
+            self._end(self._create_failure(to_error_report(error)))
 
     async def _prepare(self, model: ServedModel, request: GenerateRequest, grant: Grant) -> None:
         """The part of `start` that takes time."""
@@ -163,10 +165,18 @@ class Generation:
         self._is_over = True
         self._emit(event)
 
+    def _create_failure(self, error: ErrorReport) -> Failed:
+        """The end in `error` of a sequence whose count nobody else has: the tokens seen so far."""
+        return Failed(error, self._find_usage(self._text.num_tokens if self._text else 0))
+
     def _count(self, num_completion_tokens: int) -> Usage:
         """What was consumed; a sequence that never started has consumed nothing."""
+        return self._find_usage(num_completion_tokens) or _NOTHING
+
+    def _find_usage(self, num_completion_tokens: int) -> Usage | None:
+        """What was consumed, None when the sequence never started."""
         if self._num_cached_tokens is None:
-            return _NOTHING
+            return None
         return Usage(self._num_prompt_tokens, self._num_cached_tokens, num_completion_tokens)
 
 
@@ -174,5 +184,10 @@ def _as_service_error(error: Exception) -> ServiceError:
     """`error` if clients may see it; else it is logged, and they learn that it is our defect."""
     if isinstance(error, ServiceError):
         return error
-    structlog.get_logger().error("a request failed", exc_info=error)
+    # Without the error's own message, which could quote a prompt.
+    structlog.get_logger().error(
+        "a request failed",
+        error=type(error).__name__,
+        frames=traceback.format_tb(error.__traceback__),
+    )
     return InvariantBroken("The node failed to prepare this request.")

@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import structlog
 from aiohttp import WSCloseCode, web
 
 from contracts.errors import ServiceError, Unauthenticated, to_error_report
 from contracts.ids import GatewayId
 from contracts.wire import MAX_FRAME_BYTES, WIRE_PATH
-from gpu_pool.server.node_status import NodeStatus
+from gpu_pool.server.node_status import NodeStatus, Readiness
 from gpu_pool.server.wire.connection import Connection, ProtocolError
 from gpu_pool.server.wire.frame_writer import FrameWriter
 from gpu_pool.server.wire.grant_gate import GrantGate
@@ -76,11 +77,10 @@ class NodeApp:
         return web.json_response({"status": "live"})
 
     async def _answer_ready(self, _: web.Request) -> web.Response:
-        """200 while every model can serve, else 503."""
-        if self._status.is_ready:
-            return web.json_response({"status": "ready"})
-        status = "draining" if self._status.is_draining else "starting"
-        return web.json_response({"status": status}, status=503)
+        """200 while every model that has not failed for good can serve, else 503."""
+        readiness = self._status.readiness
+        body = {"status": readiness, "models": msgspec.to_builtins(self._status.list_states())}
+        return web.json_response(body, status=200 if readiness is Readiness.READY else 503)
 
     async def _serve_wire(self, request: web.Request) -> web.StreamResponse:
         """A connection's whole life."""

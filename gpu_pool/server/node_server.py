@@ -12,10 +12,12 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from contracts.sections import TlsSettings
+from contracts.settings import SettingsError
 from gpu_pool.server.core_supervisor import CoreSupervisor
 from gpu_pool.server.http_app import NodeApp
 from gpu_pool.server.node_status import NodeStatus
-from gpu_pool.settings import ListenSettings, TlsSettings
+from gpu_pool.settings import ListenSettings
 
 _DRAIN_POLL_S: Final = 0.05
 
@@ -79,7 +81,13 @@ class NodeServer:
 
 
 def _create_tls(settings: TlsSettings) -> ssl.SSLContext:
-    """TLS as a server, 1.2 or newer."""
+    """TLS as a server, 1.2 or newer. Raises: `SettingsError` for files that cannot be used."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(settings.certificate_file, settings.private_key_file)
+    try:
+        context.load_cert_chain(settings.certificate_file, settings.key_file)
+    except OSError as error:  # `ssl.SSLError` is one
+        raise SettingsError(
+            f"The certificate {settings.certificate_file} and its key cannot be used: "
+            f"{error.strerror or error}."
+        ) from error
     return context

@@ -6,7 +6,10 @@ Read next: `contracts.fleet`, `wire.connection`.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from contracts.fleet import NodeReport
 from contracts.ids import BootId, ModelName, NodeId, RegionId
@@ -15,6 +18,25 @@ from gpu_pool.server.served_model import ServedModel
 REPORT_INTERVAL_S: Final = 1.0
 
 Receiver = Callable[[NodeReport], None]
+
+
+class Readiness(StrEnum):
+    """How far a model is, or the node as a whole."""
+
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"
+    """For good: nothing happens until the node is started again."""
+    DRAINING = "draining"
+
+
+class ModelState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One model, for whoever watches the node."""
+
+    name: ModelName
+    state: Readiness
+    reason: str | None = None
+    """Why it has failed."""
 
 
 def create_boot_id(randomness: bytes) -> BootId:
@@ -34,6 +56,7 @@ class NodeStatus:
         self.region: Final = region
         self._jurisdiction = jurisdiction
         self._models: Mapping[ModelName, ServedModel] = {}
+        self._refused: Mapping[ModelName, str] = {}
         self._receivers: set[Receiver] = set()
         self._is_draining = False
 
@@ -43,13 +66,30 @@ class NodeStatus:
         return self._is_draining
 
     @property
-    def is_ready(self) -> bool:
-        """True while every model can serve and new streams are taken."""
-        return not self._is_draining and all(model.is_ready for model in self._models.values())
+    def readiness(self) -> Readiness:
+        """`ready` while every model that has not failed can serve, and there is one."""
+        if self._is_draining:
+            return Readiness.DRAINING
+        states = {model.state for model in self.list_states()}
+        if Readiness.LOADING in states:
+            return Readiness.LOADING
+        return Readiness.READY if Readiness.READY in states else Readiness.FAILED
 
-    def serve(self, models: Mapping[ModelName, ServedModel]) -> None:
-        """Names the models that are reported from now on."""
+    def serve(
+        self, models: Mapping[ModelName, ServedModel], refused: Mapping[ModelName, str]
+    ) -> None:
+        """Names the models of this node, and those that cannot be served with the reason."""
         self._models = models
+        self._refused = refused
+
+    def list_states(self) -> tuple[ModelState, ...]:
+        """How far each model is."""
+        served = (_describe(name, model) for name, model in self._models.items())
+        refused = (
+            ModelState(name=name, state=Readiness.FAILED, reason=reason)
+            for name, reason in self._refused.items()
+        )
+        return (*served, *refused)
 
     def find_model(self, name: ModelName) -> ServedModel | None:
         """The model of that name, if this node serves it."""
@@ -83,8 +123,8 @@ class NodeStatus:
             self.publish()
 
     def create_report(self) -> NodeReport:
-        """The node at this moment."""
-        models = self._models.values()
+        """The node at this moment. What has failed for good is not on offer."""
+        models = [model for model in self._models.values() if model.failure is None]
         return NodeReport(
             node_id=self.node_id,
             boot_id=self.boot_id,
@@ -94,3 +134,10 @@ class NodeStatus:
             models=tuple(model.describe() for model in models),
             loads=tuple(model.measure_load() for model in models),
         )
+
+
+def _describe(name: ModelName, model: ServedModel) -> ModelState:
+    """How far `model` is."""
+    if model.failure is not None:
+        return ModelState(name=name, state=Readiness.FAILED, reason=model.failure)
+    return ModelState(name=name, state=Readiness.READY if model.is_ready else Readiness.LOADING)

@@ -55,6 +55,11 @@ class ServedModel:
         """True while requests can start at once."""
         return self.supervisor.client is not None
 
+    @property
+    def failure(self) -> str | None:
+        """Why it has failed for good, for operators; None while it is served or may yet be."""
+        return self.supervisor.failure
+
     def try_prepare(self, request: GenerateRequest, grant: Grant) -> PreparedSequence | None:
         """A sequence, or None when that takes a wait or more time than an event loop has.
 

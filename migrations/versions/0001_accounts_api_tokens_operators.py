@@ -39,7 +39,7 @@ def _create_accounts() -> None:
         sa.Column("master_key_version", sa.Integer, nullable=False),
         sa.Column("retention", sa.String(16), nullable=False),
         sa.Column("priority", sa.Integer, nullable=False),
-        sa.Column("allowed_regions", sa.JSON, nullable=False),
+        sa.Column("allowed_regions", sa.JSON(none_as_null=True)),
         sa.PrimaryKeyConstraint("account_id", name=op.f("pk_accounts")),
         sa.CheckConstraint("status IN ('active', 'suspended')", name=op.f("ck_accounts_status")),
         sa.CheckConstraint("retention IN ('standard', 'none')", name=op.f("ck_accounts_retention")),

@@ -4,6 +4,7 @@ Owns the statements on `accounts`; must not know credentials. Every change that 
 depends on bumps the epoch. Read next: `tenancy.tokens.store`.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Row, insert, select, update
@@ -22,9 +23,10 @@ class AccountStore(Store):
     """Creates, lists and changes accounts."""
 
     async def create_account(
-        self, name: str, *, allowed_regions: tuple[RegionId, ...] = ()
+        self, name: str, *, allowed_regions: tuple[RegionId, ...] | None = None
     ) -> Account:
         """The new account. Raises: `InvalidRequest` for an empty or overlong name."""
+        regions = check_regions(allowed_regions)
         row = {
             "account_id": create_id(self._randomness),
             "name": check_name(name),
@@ -34,7 +36,7 @@ class AccountStore(Store):
             "master_key_version": self._key_ring.master_keys.current_version,
             "retention": RetentionClass.STANDARD,
             "priority": 0,
-            "allowed_regions": list(check_regions(allowed_regions)),
+            "allowed_regions": None if regions is None else list(regions),
         }
         async with self._database.write() as connection:
             result = await connection.execute(insert(accounts).values(row).returning(accounts))
@@ -97,6 +99,11 @@ def create_account_not_found() -> NotFound:
     return NotFound("There is no account with this id.", param="account_id")
 
 
+def to_regions(names: Collection[str] | None) -> tuple[RegionId, ...] | None:
+    """The regions a stored list names; without a list, None, which is any."""
+    return None if names is None else tuple(RegionId(name) for name in names)
+
+
 def _require_account_id(account_id: AccountId) -> None:
     """Answers for ids that no account can have without asking the database."""
     if not is_account_id(account_id):
@@ -112,5 +119,5 @@ def _to_account(row: Row[Any]) -> Account:
         created_unix_s=row.created_unix_us // 1_000_000,
         cache_salt_generation=row.cache_salt_generation,
         retention=RetentionClass(row.retention),
-        allowed_regions=tuple(RegionId(region) for region in row.allowed_regions),
+        allowed_regions=to_regions(row.allowed_regions),
     )

@@ -11,7 +11,8 @@ from sqlalchemy import RowMapping, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from contracts.grant import RetentionClass
-from contracts.ids import AccountId, ApiTokenId, RegionId
+from contracts.ids import AccountId, ApiTokenId
+from tenancy.accounts.store import to_regions
 from tenancy.encryption.cache_salt import derive_cache_salt
 from tenancy.encryption.key_ring import VersionedKeys
 from tenancy.interfaces import AccountStatus, ApiTokenStatus, Permission, Principal
@@ -63,7 +64,7 @@ def _to_principal(row: RowMapping, master_keys: VersionedKeys) -> Principal:
         not_before_unix_s=row["not_before_unix_s"],
         expires_unix_s=row["expires_unix_s"],
         retention=RetentionClass(row["retention"]),
-        allowed_regions=tuple(RegionId(region) for region in row["allowed_regions"]),
+        allowed_regions=to_regions(row["allowed_regions"]),
         priority=row["priority"],
         cache_salt=derive_cache_salt(master_key, account_id, row["cache_salt_generation"]),
     )

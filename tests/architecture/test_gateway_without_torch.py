@@ -1,4 +1,4 @@
-"""The gateway starts in a second and in 120 MB, which it cannot do with torch in the process."""
+"""Gateway and node start in a second and in 120 MB, which they cannot with torch inside."""
 
 import subprocess
 import sys
@@ -18,8 +18,8 @@ def loads_torch(statement: str) -> bool:
     return result.stdout.strip() == "True"
 
 
-@pytest.mark.parametrize("module", ["gateway.app", "contracts.inference"])
-def test_the_gateways_process_has_no_torch(module: str) -> None:
+@pytest.mark.parametrize("module", ["gateway.app", "gpu_pool.node", "contracts.inference"])
+def test_a_process_that_computes_nothing_has_no_torch(module: str) -> None:
     assert not loads_torch(f"import {module}")
 
 

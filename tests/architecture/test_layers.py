@@ -30,15 +30,9 @@ EXTERNAL_HOMES = {
     "starlette": {"gateway", "hot_standby.server", *SUPPORT},
     "aiohttp": {"gateway.upstream", "gpu_pool.server", *SUPPORT},
 }
-# The composition roots: each reads the environment once and hands sections down.
+# The commands that start the processes: each reads the environment once and hands settings down.
 ENVIRONMENT_READERS = {
     "cli",
-    "gateway.app",
-    "gateway.settings",
-    "gpu_pool.node",
-    "gpu_pool.settings",
-    "hot_standby.controller",
-    "hot_standby.settings",
     "migrations.env",
     *SUPPORT,
 }
@@ -63,7 +57,15 @@ TENSOR_COLUMN = tuple(
         *("attention", "sampling", "parallel", "kernels"),
     )
 )
-WITHOUT_TORCH = ("contracts", "gateway", "tenancy", "hot_standby", "migrations", *CONTROL_COLUMN)
+NODE_PROCESS = tuple(
+    f"gpu_pool.{name}"
+    for name in ("node", "server", "core_runner", "settings", "model_store", "cpu_share")
+)
+WITHOUT_TORCH = (
+    *("contracts", "gateway", "tenancy", "hot_standby", "migrations"),
+    *CONTROL_COLUMN,
+    *NODE_PROCESS,
+)
 
 Finding = str
 Rule = Callable[[Module], list[Finding]]
@@ -221,7 +223,7 @@ def test_a_circle_of_imports_is_found_at_any_depth() -> None:
     assert find_cycle(import_graph(circle[:3])) == []
 
 
-def test_gateway_tenancy_and_the_control_column_never_load_torch() -> None:
+def test_gateway_tenancy_node_process_and_control_column_never_load_torch() -> None:
     assert torch_importers(modules_of(*PACKAGES), WITHOUT_TORCH) == []
 
 

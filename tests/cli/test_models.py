@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -171,6 +172,28 @@ def test_a_repository_of_pickles_is_refused_before_anything_is_fetched(
     assert result.returncode == 1
     assert "safetensors" in result.stderr
     assert hub.list_fetched() == []
+
+
+def test_an_architecture_that_cannot_be_computed_is_refused_before_its_weights_are_fetched(
+    hub: HubState, endpoint: str, store: Path
+) -> None:
+    config = json.loads(hub.files["config.json"]) | {"architectures": ["MambaForCausalLM"]}
+    hub.files["config.json"] = json.dumps(config).encode()
+    result = add_from_hub(endpoint, store)
+    assert result.returncode == 1
+    assert "MambaForCausalLM" in result.stderr
+    assert "LlamaForCausalLM" in result.stderr
+    assert WEIGHTS not in hub.list_fetched()
+
+
+def test_a_folder_of_another_architecture_is_refused(tmp_path: Path, store: Path) -> None:
+    source = Path(shutil.copytree(BUNDLED_PATH, tmp_path / "other"))
+    config = json.loads((source / "config.json").read_bytes()) | {"architectures": ["Other"]}
+    (source / "config.json").write_text(json.dumps(config))
+    result = run("add", "@a/b", "--from", source, "--store", store)
+    assert result.returncode == 1
+    assert "LlamaForCausalLM" in result.stderr
+    assert [model.name for model in ModelStore(store).list_models()] == [BUNDLED_NAME]
 
 
 def test_a_hub_that_cannot_be_reached_is_one_sentence(store: Path) -> None:

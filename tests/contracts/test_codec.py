@@ -42,6 +42,12 @@ def test_a_newer_schema_is_refused_with_both_numbers() -> None:
         decode_generate_request(encode_generate_request(newer))
 
 
+def test_a_request_of_another_kind_is_refused() -> None:
+    body = msgspec.to_builtins(_CHAT) | {"type": "embed"}
+    with pytest.raises(InvalidRequest, match="embed"):
+        decode_generate_request(msgspec.msgpack.encode(body))
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"\xc1", msgspec.msgpack.encode({"model": 3}), b"\x81\xa5model\xa2\xff\xff"]
 )

@@ -7,9 +7,11 @@ import pytest
 
 from contracts.errors import Forbidden
 from contracts.grant import (
+    GRANT_VERSION,
     MAC_BYTES,
     Grant,
     RetentionClass,
+    WireEnd,
     derive_connection_key,
     prove_identity,
     seal_grant,
@@ -62,11 +64,30 @@ def test_a_sealed_text_that_is_no_grant_is_refused() -> None:
         unseal_grant(hmac.digest(_KEY, payload, "sha256") + payload, _KEY)
 
 
-def test_proofs_differ_by_role_nonce_and_key() -> None:
+def test_a_grant_of_a_newer_version_is_refused_whatever_it_adds() -> None:
+    fields = [*msgspec.to_builtins(_GRANT, builtin_types=(bytes,))[:-1], GRANT_VERSION + 1, "new"]
+    with pytest.raises(Forbidden, match=f"version {GRANT_VERSION + 1}"):
+        unseal_grant(seal_fields(fields), _KEY)
+    fields[-2] = GRANT_VERSION
+    assert unseal_grant(seal_fields(fields), _KEY) == _GRANT
+
+
+def test_any_region_and_no_region_are_told_apart() -> None:
+    for regions in (None, ()):
+        grant = msgspec.structs.replace(_GRANT, regions=regions)
+        assert unseal_grant(seal_grant(grant, _KEY), _KEY).regions == regions
+
+
+def seal_fields(fields: list[object]) -> bytes:
+    payload = msgspec.msgpack.encode(fields)
+    return hmac.digest(_KEY, payload, "sha256") + payload
+
+
+def test_proofs_differ_by_end_nonce_and_key() -> None:
     proofs = {
-        prove_identity(b"k" * 32, "node", b"n"),
-        prove_identity(b"k" * 32, "gateway", b"n"),
-        prove_identity(b"k" * 32, "node", b"m"),
-        prove_identity(b"j" * 32, "node", b"n"),
+        prove_identity(b"k" * 32, WireEnd.NODE, b"n"),
+        prove_identity(b"k" * 32, WireEnd.GATEWAY, b"n"),
+        prove_identity(b"k" * 32, WireEnd.NODE, b"m"),
+        prove_identity(b"j" * 32, WireEnd.NODE, b"n"),
     }
     assert len(proofs) == 4

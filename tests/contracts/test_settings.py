@@ -18,10 +18,16 @@ class _Database(msgspec.Struct, frozen=True, kw_only=True):
     file: Path | None = None
 
 
+class _Peer(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    listen: _Listen = _Listen()
+
+
 class _Settings(msgspec.Struct, frozen=True, kw_only=True):
     listen: _Listen = _Listen()
     database: _Database | None = None
     names: tuple[str, ...] = ()
+    peers: tuple[_Peer, ...] = ()
 
 
 def test_defaults_work_with_no_file() -> None:
@@ -59,6 +65,9 @@ def test_variables_of_others_are_left_alone() -> None:
         ({}, {"HEARTH_T__NAMES": "[1,"}, "HEARTH_T__NAMES"),
         ({"listen": 3}, {"HEARTH_T__LISTEN__PORT": "1"}, "HEARTH_T__LISTEN__PORT"),
         ({"database": {}}, {}, "url"),
+        ({"peers": [{"name": "a"}, {"name": "b", "hots": 1}]}, {}, r"peers\[1\]\.hots"),
+        ({"peers": [{"name": "a", "listen": {"prot": 1}}]}, {}, r"peers\[0\]\.listen\.prot"),
+        ({}, {"HEARTH_T__PEERS": '[{"name": "a", "hots": 1}]'}, r"peers\[0\]\.hots"),
     ],
 )
 def test_a_wrong_setting_is_named(
@@ -83,4 +92,7 @@ def test_option_names_are_listed_with_their_sections() -> None:
         "listen.host",
         "listen.port",
         "names",
+        "peers[].listen.host",
+        "peers[].listen.port",
+        "peers[].name",
     )

@@ -12,15 +12,18 @@ from urllib.parse import urlsplit
 
 import typer
 
+import gateway.settings
+import gpu_pool.settings
 from cli.main import app
-from cli.process_settings import GATEWAY_PREFIX, POOL_PREFIX, resolve_file_variables
+from cli.process_settings import resolve_file_variables
 from contracts.settings import SettingsError, decode_settings
-from gateway.settings import GatewaySettings
-from gpu_pool.settings import PoolSettings
 from tests.deploy.compose_file import ROOT, ComposeFile, list_file_variables, list_mounts
 
-_KINDS: Mapping[str, Any] = {"gateway": GatewaySettings, "node": PoolSettings}
-_PREFIXES = {"gateway": GATEWAY_PREFIX, "node": POOL_PREFIX}
+_KINDS: Mapping[str, Any] = {
+    "gateway": gateway.settings.GatewaySettings,
+    "node": gpu_pool.settings.PoolSettings,
+}
+_PREFIXES = {"gateway": gateway.settings.PREFIX, "node": gpu_pool.settings.PREFIX}
 _URL = re.compile(r"http://127\.0\.0\.1:(\d+)(/[\w/-]+)")
 
 

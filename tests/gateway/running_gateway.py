@@ -4,6 +4,7 @@ Read next: `scripted_node` (what stands behind it), `raw_http` (clients that mis
 """
 
 import asyncio
+import io
 import secrets
 import shutil
 import time
@@ -92,12 +93,12 @@ class RunningGateway:
 
     async def add_tenant(
         self,
-        regions: Iterable[str] = (),
+        regions: Iterable[str] | None = None,
         permissions: frozenset[Permission] = frozenset({Permission.WORKERS_AI_READ}),
         **times: int,
     ) -> Tenant:
         """A new account with a token."""
-        allowed = tuple(RegionId(region) for region in regions)
+        allowed = None if regions is None else tuple(RegionId(region) for region in regions)
         account = await self.tenancy.create_account("tests", allowed_regions=allowed)
         issued = await self.tenancy.create_api_token(
             account.account_id, "tests", permissions, **times
@@ -125,7 +126,9 @@ class RunningGateway:
         if api_token is not None:
             sent["authorization"] = f"Bearer {api_token or self.tenant.api_token}"
         url = (origin or self.base) + path
-        request = self.session.request(method, _encoded(url), data=body, headers=sent)
+        # A file, for aiohttp warns of long bodies in any other form.
+        data = None if body is None else io.BytesIO(body)
+        request = self.session.request(method, _encoded(url), data=data, headers=sent)
         async with request as response:
             return Reply(response.status, response.headers, await response.read())
 
@@ -188,6 +191,7 @@ def write_settings(
     for node in nodes:
         key_file = folder / f"{node.node_id}.key"
         key_file.write_text(node.pair_key.hex() + "\n")
+        key_file.chmod(0o600)
         entries.append({"node_id": node.node_id, "url": node.url, "key_file": str(key_file)})
     table = {
         "listen": {"port": 0},

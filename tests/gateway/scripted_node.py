@@ -16,7 +16,7 @@ from aiohttp import WSMsgType, web
 from contracts.codec import decode_generate_request
 from contracts.errors import ServiceError, to_error_report
 from contracts.fleet import ModelCard, ModelLoad, NodeReport
-from contracts.grant import NONCE_BYTES, Grant, Role, derive_connection_key, prove_identity
+from contracts.grant import NONCE_BYTES, Grant, WireEnd, derive_connection_key, prove_identity
 from contracts.grant import unseal_grant as unseal
 from contracts.ids import BootId, ModelName, NodeId, RegionId
 from contracts.inference import (
@@ -140,7 +140,7 @@ class ScriptedNode:
     def drop_connections(self) -> None:
         """Cuts every connection without a word, as a crash would."""
         for socket in self.sockets:
-            transport = socket._req.transport if socket._req else None  # noqa: SLF001
+            transport = socket._req.transport if socket._req else None
             if transport is not None:
                 transport.abort()
 
@@ -188,7 +188,7 @@ class ScriptedNode:
         await socket.prepare(request)
         nonces = bytes.fromhex(request.headers[GATEWAY_NONCE_HEADER])
         nonces += secrets.token_bytes(NONCE_BYTES)
-        proof = prove_identity(self.proof_key, Role.NODE, nonces)
+        proof = prove_identity(self.proof_key, WireEnd.NODE, nonces)
         challenge = Challenge(nonces[NONCE_BYTES:], proof)
         await socket.send_bytes(encode_frame([(CONNECTION_STREAM, 0, challenge)]))
         self.sockets.append(socket)
@@ -215,7 +215,7 @@ class ScriptedNode:
                 key = (entry.stream_id, entry.attempt)
                 match decode_to_node(entry.message):
                     case Hello(proof):
-                        assert proof == prove_identity(self.pair_key, Role.GATEWAY, nonces)
+                        assert proof == prove_identity(self.pair_key, WireEnd.GATEWAY, nonces)
                         self.num_hellos += 1
                     case Open(sealed, num_body_bytes, credit, body):
                         grant = unseal(sealed, derive_connection_key(self.pair_key, nonces))

@@ -1,13 +1,19 @@
 """The gateway's options: their names are a promise, their mistakes are named."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
+from cli.process_settings import read_settings
 from contracts.settings import SettingsError, list_option_names
-from gateway.settings import GatewaySettings, read_settings
+from gateway.settings import PREFIX, GatewaySettings
 
-KEY = "0" * 64
+
+def read(file: Path | None, environ: Mapping[str, str] = MappingProxyType({})) -> GatewaySettings:
+    """As `hearth gateway` reads them."""
+    return read_settings(GatewaySettings, file, PREFIX, environ)
 
 
 def test_the_names_of_all_options_are_frozen() -> None:
@@ -41,7 +47,11 @@ def test_the_names_of_all_options_are_frozen() -> None:
         "listen.tls.key_file",
         "log.format",
         "log.level",
-        "nodes",
+        "nodes[].allow_plaintext",
+        "nodes[].ca_file",
+        "nodes[].key_file",
+        "nodes[].node_id",
+        "nodes[].url",
         "region",
         "routing.max_waiting_per_model",
         "routing.report_ttl_s",
@@ -49,7 +59,7 @@ def test_the_names_of_all_options_are_frozen() -> None:
 
 
 def test_everything_works_without_a_file() -> None:
-    settings = read_settings(None, {})
+    settings = read(None)
     assert (settings.listen.host, settings.listen.port) == ("127.0.0.1", 8787)
     assert (settings.admin.host, settings.admin.port) == ("127.0.0.1", 8788)
 
@@ -57,7 +67,7 @@ def test_everything_works_without_a_file() -> None:
 def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text('gateway_id = "a"\n[listen]\nport = 1000\n[limits]\nmax_body_bytes = 5\n')
-    settings = read_settings(
+    settings = read(
         file,
         {
             "HEARTH_GATEWAY__LISTEN__PORT": "2000",
@@ -78,9 +88,11 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
         ("[limits]\nmax_body_bytes = 0", "max_body_bytes"),
         ("[listen]\nport = 70000", "port"),
         ('gateway_id = "a b"', "a b"),
-        ('[[nodes]]\nnode_id="n"\nurl="ws://h:1"\nkey_file="k"\nkeyfile="x"', "keyfile"),
+        (
+            '[[nodes]]\nnode_id="n"\nurl="ws://h:1"\nkey_file="k"\nkeyfile="x"',
+            r"nodes\[0\]\.keyfile",
+        ),
         ('[[nodes]]\nnode_id="n"\nurl="http://h:1"\nkey_file="k"', "n"),
-        ("[[nodes]", "gateway.toml"),
         (
             '[[nodes]]\nnode_id="n"\nurl="wss://h:1"\nkey_file="k"\n' * 2,
             "node_id",
@@ -91,7 +103,7 @@ def test_a_mistake_is_named(tmp_path: Path, text: str, named: str) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text(text)
     with pytest.raises(SettingsError, match=named):
-        read_settings(file, {})
+        read(file)
 
 
 @pytest.mark.parametrize("host", ["node.example", "10.0.0.7", "0.0.0.0"])
@@ -100,6 +112,6 @@ def test_plain_text_to_another_machine_must_be_allowed(tmp_path: Path, host: str
     file = tmp_path / "gateway.toml"
     file.write_text(node)
     with pytest.raises(SettingsError, match="wss"):
-        read_settings(file, {})
+        read(file)
     file.write_text(node + "allow_plaintext = true\n")
-    assert read_settings(file, {}).nodes[0].allow_plaintext
+    assert read(file).nodes[0].allow_plaintext

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gpu_pool.model_store import BUNDLED_PATH
 from tests.integration.account_client import MODEL
 from tests.integration.process_tree import find_descendant, list_descendants, list_survivors
 from tests.integration.running_dev import (
@@ -165,3 +166,17 @@ def test_ctrl_c_during_the_start_ends_it_cleanly(
     assert b"Traceback" not in output
     assert not (state / "dev.json").exists()
     wait_until(lambda: not list_survivors(family), 10)
+
+
+def test_a_model_that_cannot_be_loaded_is_named_and_the_others_are_served(state: Path) -> None:
+    added = run_hearth(
+        *("models", "add", "@me/bad", "--from", BUNDLED_PATH, "--store", state / "models")
+    )
+    assert added.returncode == 0, added.stderr
+    (state / "models" / "@me" / "bad" / "model.safetensors").write_bytes(b"\xff" * 1000)
+    with start_dev(state) as running:
+        assert running.access.models == (MODEL,)
+        assert ask(running) == 200
+        (line,) = [one for one in running.read_output().splitlines() if "@me/bad" in one]
+        assert line.startswith("Not served: @me/bad.")
+        assert "model.safetensors" in line

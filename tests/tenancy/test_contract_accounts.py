@@ -30,6 +30,14 @@ async def test_regions_keep_their_order_without_repetitions(tenancy: Tenancy) ->
     assert account.allowed_regions == ("weur", "enam")
 
 
+async def test_any_region_and_no_region_are_told_apart(tenancy: Tenancy) -> None:
+    for regions in (None, ()):
+        account = await tenancy.create_account("a", allowed_regions=regions)
+        assert account.allowed_regions == regions
+        assert (await tenancy.get_account(account.account_id)).allowed_regions == regions
+    assert (await tenancy.create_account("a")).allowed_regions is None
+
+
 @pytest.mark.parametrize("name", BAD_NAMES)
 async def test_a_bad_name_is_refused_and_leaves_nothing(tenancy: Tenancy, name: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:

@@ -38,6 +38,15 @@ async def test_the_value_of_a_token_leads_to_its_account(
     assert principal.cache_salt.hex() not in repr(principal)
 
 
+async def test_a_principal_of_no_region_is_not_one_of_any(tenancy: Tenancy) -> None:
+    for regions in (None, ()):
+        account = await tenancy.create_account("a", allowed_regions=regions)
+        issued = await tenancy.create_api_token(account.account_id, "t", READ)
+        principal = await tenancy.find_principal(issued.value.reveal())
+        assert principal is not None
+        assert principal.allowed_regions == regions
+
+
 async def test_a_well_formed_value_that_was_never_issued_leads_nowhere(tenancy: Tenancy) -> None:
     issued = await issue_in_new_account(tenancy)
     other = await issue_in_new_account(tenancy)

@@ -8,8 +8,13 @@ import heapq
 from collections.abc import Callable
 from typing import Final
 
-from contracts.errors import DeadlineExceeded, Forbidden, ResidencyViolation
-from contracts.grant import Grant, unseal_grant
+from contracts.errors import (
+    DeadlineExceeded,
+    Forbidden,
+    ResidencyViolation,
+    UnsupportedFeature,
+)
+from contracts.grant import Grant, RetentionClass, unseal_grant
 from contracts.ids import RegionId, RequestId
 
 SALT_BYTES: Final = 32
@@ -38,16 +43,21 @@ class GrantGate:
         """The grant, which is used up with this.
 
         Raises: `Forbidden` (seal, attempt, reuse, malformed), `ResidencyViolation`,
-        `DeadlineExceeded`.
+        `UnsupportedFeature` (retention), `DeadlineExceeded`.
         """
         grant = unseal_grant(sealed_grant, self._connection_key)
         if grant.attempt != attempt:
             raise Forbidden(f"The grant is for attempt {grant.attempt}, not for {attempt}.")
         if len(grant.cache_salt) != SALT_BYTES or grant.max_total_tokens < 1:
             raise Forbidden("The grant is malformed.")
-        if grant.regions and self._region not in grant.regions:
+        if grant.regions is not None and self._region not in grant.regions:
             raise ResidencyViolation(
                 f"This node is in region {self._region}, where the request may not be computed."
+            )
+        if grant.retention is not RetentionClass.STANDARD:
+            # Better refused than served in a lesser way: blocks are not cleared at the end yet.
+            raise UnsupportedFeature(
+                f"This node cannot honour the retention class `{grant.retention}` yet."
             )
         now_ms = self._unix_ms()
         self._forget(now_ms)

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import WSMsgType, web
 
 from contracts.errors import Unauthenticated
-from contracts.grant import NONCE_BYTES, Role, derive_connection_key, prove_identity
+from contracts.grant import NONCE_BYTES, WireEnd, derive_connection_key, prove_identity
 from contracts.ids import GatewayId
 from contracts.wire import (
     CONNECTION_STREAM,
@@ -76,11 +76,11 @@ async def authenticate(
     """
     node_nonce = draw_bytes(NONCE_BYTES)
     nonces = introduction.gateway_nonce + node_nonce
-    proof = prove_identity(introduction.pair_key, Role.NODE, nonces)
+    proof = prove_identity(introduction.pair_key, WireEnd.NODE, nonces)
     challenge = Challenge(node_nonce, proof)
     await socket.send_bytes(encode_frame([(CONNECTION_STREAM, 0, challenge)]))
     entries = await _receive_entries(socket, timeout_s)
-    expected = prove_identity(introduction.pair_key, Role.GATEWAY, nonces)
+    expected = prove_identity(introduction.pair_key, WireEnd.GATEWAY, nonces)
     if not entries or not hmac.compare_digest(_read_proof(entries[0]), expected.encode()):
         raise Unauthenticated("The gateway did not prove that it holds the key.")
     connection_key = derive_connection_key(introduction.pair_key, nonces)

@@ -11,8 +11,10 @@ from cli.dev.settings_files import (
     format_node_settings,
 )
 from contracts.ids import ModelName
+from contracts.sections import LogFormat
 from contracts.settings import decode_settings
 from gateway.settings import GatewaySettings
+from gpu_pool.compute_choice import DtypeChoice
 from gpu_pool.settings import PoolSettings, ServedModelSettings
 
 PORTS = DevPorts(gateway=1001, admin=1002, node=1003)
@@ -34,6 +36,8 @@ def test_gateway_and_node_meet_at_the_same_port_with_the_same_key(tmp_path: Path
     assert gateway.nodes[0].node_id == node.node_id
     assert gateway.nodes[0].key_file == node.gateways[0].key_file == home.pair_key.resolve()
     assert gateway.gateway_id == node.gateways[0].gateway_id
+    assert gateway.log.format is node.log.format is LogFormat.CONSOLE  # people read these
+    assert node.models[0].dtype is DtypeChoice.FLOAT32
     assert gateway.key_ring.file == home.key_ring.resolve()
     assert gateway.database.url.endswith(f"/{AWKWARD}/hearth.db")
     assert [served.name for served in node.models] == ["@hearth/tiny-chat", "@hub/second"]
@@ -43,5 +47,5 @@ def test_gateway_and_node_meet_at_the_same_port_with_the_same_key(tmp_path: Path
 
 def create_model(name: str, path: Path, description: str) -> ServedModelSettings:
     return ServedModelSettings(
-        name=ModelName(name), path=path, dtype="float32", description=description
+        name=ModelName(name), path=path, dtype=DtypeChoice.FLOAT32, description=description
     )

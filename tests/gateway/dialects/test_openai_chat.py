@@ -101,7 +101,7 @@ def test_a_model_of_another_family_is_a_malformed_name() -> None:
 )
 def test_usage_is_left_out_only_when_that_was_asked(options: Any, included: bool) -> None:
     assert parse(stream=True, stream_options=options).includes_usage is included
-    renderer = OPENAI_CHAT.create_renderer(HEAD._replace(includes_usage=included))
+    renderer = OPENAI_CHAT.create_renderer(msgspec.structs.replace(HEAD, includes_usage=included))
     last = renderer.finish(FinishReason.STOP, Usage(1, 0, 1))
     assert (b'"usage"' in last) is included
 

@@ -1,5 +1,7 @@
 """JSON from strangers is decoded or refused, and never hurts the process."""
 
+import contextlib
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -77,7 +79,5 @@ def test_the_error_does_not_repeat_what_the_client_sent() -> None:
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 def test_any_bytes_end_in_a_value_or_a_refusal(body: bytes) -> None:
-    try:
-        decode_json(DECODER, body)
-    except InvalidRequest as error:
-        assert error.message
+    with contextlib.suppress(InvalidRequest):
+        assert isinstance(decode_json(DECODER, body), Point)

@@ -39,7 +39,7 @@ async def supervise(
         from_core_endpoint="",
         parent_pid=0,
     )
-    launcher = CoreLauncher(command, directory)
+    launcher = CoreLauncher(command, directory, os.environ)
     supervisor = CoreSupervisor(settings, launcher, POLICY, time.monotonic, on_change)
     running = asyncio.create_task(supervisor.run())
     try:

@@ -1,0 +1,248 @@
+"""Bodies from strangers, in both dialects: a request or a refusal, and never anything else."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contracts.codec import decode_generate_request, encode_generate_request
+from contracts.errors import InvalidRequest, RequestError
+from contracts.inference import GenerateRequest
+from gateway.dialects import strict_json
+from gateway.dialects.openai_chat import OPENAI_CHAT, ChatCompletionRequest
+from gateway.dialects.workers_ai import WORKERS_AI, ModelAndInput, TextGenerationInput
+
+MODEL = "@hearth/tests/small"
+NUM_KEYS = 200_000
+Parse = Callable[[bytes], GenerateRequest]
+
+
+def parse_run(body: bytes) -> GenerateRequest:
+    """`/ai/run/{model}`."""
+    return WORKERS_AI.parse(body, MODEL).generate
+
+
+def parse_run_named(body: bytes) -> GenerateRequest:
+    """`/ai/run`, the body inside the input."""
+    return WORKERS_AI.parse(b'{"model":"%b","input":%b}' % (MODEL.encode(), body), None).generate
+
+
+def parse_chat(body: bytes) -> GenerateRequest:
+    """`/ai/v1/chat/completions`."""
+    return OPENAI_CHAT.parse(body, None).generate
+
+
+PARSERS = [parse_run, parse_run_named, parse_chat]
+MESSAGES = b'"messages":[{"role":"user","content":"Hi"}]'
+PLAIN = {
+    parse_run: MESSAGES,
+    parse_run_named: MESSAGES,
+    parse_chat: b'"model":"%b",%b' % (MODEL.encode(), MESSAGES),
+}
+
+
+def list_fields(parse: Parse) -> list[str]:
+    """The names that a body's outermost object may have."""
+    kind = ChatCompletionRequest if parse is parse_chat else TextGenerationInput
+    return [field.encode_name for field in msgspec.structs.fields(kind)]
+
+
+FIELDS = [(parse, name) for parse in (parse_run, parse_chat) for name in list_fields(parse)]
+
+
+def create_body(parse: Parse, name: str, value: bytes) -> bytes:
+    """A plain request with one field set to `value`, in place of its own if it has one."""
+    pieces = {"messages": MESSAGES}
+    if parse is parse_chat:
+        pieces["model"] = b'"model":"%b"' % MODEL.encode()
+    pieces[name] = b'"%b":%b' % (name.encode(), value)
+    return b"{%b}" % b",".join(pieces.values())
+
+
+def is_served(parse: Parse, body: bytes) -> bool:
+    """True for a request that a node can read, False for a refusal; all else is a defect."""
+    try:
+        request = parse(body)
+    except RequestError as error:
+        return not error.message.encode()  # it can be sent: no lone surrogate
+    assert decode_generate_request(encode_generate_request(request)).model == MODEL
+    return True
+
+
+@pytest.mark.parametrize("parse", PARSERS)
+def test_the_plain_body_is_served(parse: Parse) -> None:
+    assert is_served(parse, b"{%b}" % PLAIN[parse])  # the control of all that follows
+
+
+NASTY: dict[str, bytes] = {
+    "NaN": b"NaN",
+    "Infinity": b"Infinity",
+    "1e999": b"1e999",
+    "-1e999": b"-1e999",
+    "5,000 digits": b"9" * 5_000,
+    "5,000 negative digits": b"-" + b"9" * 5_000,
+    "5,000 digits and a fraction": b"9" * 5_000 + b".5",
+    "deep arrays": b"[" * 10_000 + b"]" * 10_000,
+    "deep objects": b'{"a":' * 10_000 + b"1" + b"}" * 10_000,
+    "deep and open": b"[" * 100_000,
+    "wrong UTF-8": b'"\xff"',
+    "a surrogate as UTF-8": b'"\xed\xa0\x80"',
+    "a lone surrogate": b'"\\ud800"',
+    "a lone low surrogate": b'"\\udfff!"',
+    "surrogates in the wrong order": b'"\\udc00\\ud800"',
+    "a control character": b'"\x01"',
+}
+NOT_SERVED = {name for name in NASTY if "digits" not in name}
+NOT_JSON = NOT_SERVED - {"1e999", "-1e999"}
+"""What is wrong even where nobody looks; a number out of range is at least a number."""
+
+
+@pytest.mark.parametrize(
+    ("parse", "field"), FIELDS, ids=lambda part: getattr(part, "__name__", part)
+)
+def test_every_field_refuses_what_is_no_json_and_survives_the_rest(
+    parse: Parse, field: str
+) -> None:
+    for name, value in NASTY.items():
+        served = is_served(parse, create_body(parse, field, value))
+        assert not (served and name in NOT_SERVED), name
+
+
+@pytest.mark.parametrize("parse", PARSERS)
+@pytest.mark.parametrize("name", sorted(NOT_JSON))
+def test_a_field_that_is_ignored_is_no_hiding_place(parse: Parse, name: str) -> None:
+    with pytest.raises(InvalidRequest):
+        parse(b'{%b,"made_up":%b}' % (PLAIN[parse], NASTY[name]))
+
+
+SIMPLE = [0, -1, 2**63, 2**64, -(2**63) - 1, 1.5, 1e308, "", "x", True, [], {}, [None], {"": None}]
+
+
+@pytest.mark.parametrize(
+    ("parse", "field"), FIELDS, ids=lambda part: getattr(part, "__name__", part)
+)
+def test_every_field_takes_any_value_or_refuses_it(parse: Parse, field: str) -> None:
+    for value in SIMPLE:
+        is_served(parse, create_body(parse, field, msgspec.json.encode(value)))
+
+
+@pytest.mark.parametrize(
+    ("parse", "field"), FIELDS, ids=lambda part: getattr(part, "__name__", part)
+)
+def test_every_optional_field_may_be_null(parse: Parse, field: str) -> None:
+    assert is_served(parse, create_body(parse, field, b"null")) == (
+        field not in ("model", "messages")
+    )
+
+
+# -- keys that come twice ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parse", PARSERS)
+def test_a_field_that_comes_twice_is_refused_whichever_it_is(parse: Parse) -> None:
+    for extra in (MESSAGES, b'"stream":true,"stream":true', b'"made_up":1,"m\\u0061de_up":1'):
+        with pytest.raises(InvalidRequest, match="twice"):
+            parse(b"{%b,%b}" % (PLAIN[parse], extra))
+
+
+def test_the_outer_object_may_not_name_a_field_twice_either() -> None:
+    """Otherwise two readers could see two different models in one body."""
+    body = b'{"model":"@a/b","input":{"prompt":"a"},"model":"%b"}' % MODEL.encode()
+    with pytest.raises(InvalidRequest, match="twice"):
+        WORKERS_AI.parse(body, None)
+    assert {field.name for field in msgspec.structs.fields(ModelAndInput)} == {"model", "input"}
+
+
+def count_comparisons(monkeypatch: pytest.MonkeyPatch, body: bytes) -> int:
+    """How often two keys of `body` are compared for equality while it is read."""
+    count = 0
+
+    class Counted(str):
+        """A key that counts its comparisons; equal hashes are compared as well."""
+
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal count
+            count += 1
+            return str.__eq__(self, other)  # type: ignore[arg-type]
+
+    class CountedKey(strict_json._Key):
+        __slots__ = ()
+
+        def __init__(self, name: str) -> None:
+            super().__init__(Counted(name))
+
+    decoder = msgspec.json.Decoder(
+        dict[strict_json._Key, msgspec.Raw], dec_hook=lambda _, name: CountedKey(name)
+    )
+    monkeypatch.setattr(strict_json, "_keys_decoder", decoder)
+    parse_run(body)
+    return count
+
+
+def create_many_keys(num_keys: int) -> bytes:
+    """A body with that many fields that are ignored."""
+    made_up = b",".join(b'"k%d":0' % index for index in range(num_keys))
+    return b"{%b,%b}" % (MESSAGES, made_up)
+
+
+def test_the_search_for_repeated_keys_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
+    num_keys = 5_000
+    # Pairwise, it would be 12 million; hashing leaves only the collisions of whole hashes.
+    assert count_comparisons(monkeypatch, create_many_keys(num_keys)) < num_keys
+
+
+@pytest.mark.parametrize("parse", [parse_run_named, parse_chat])
+def test_a_body_of_very_many_keys_is_read_like_any_other(parse: Parse) -> None:
+    """The proof is that it ends: pairwise, these are 20 billion comparisons."""
+    made_up = b",".join(b'"k%d":0' % index for index in range(NUM_KEYS))
+    assert is_served(parse, b"{%b,%b}" % (PLAIN[parse], made_up))
+    assert not is_served(parse, b'{%b,%b,"k7":0}' % (PLAIN[parse], made_up))
+
+
+# -- anything at all -----------------------------------------------------------------------------
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**64), 2**64)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+ALMOST = st.fixed_dictionaries(
+    {},
+    optional={
+        name: JSON_VALUES for name in dict.fromkeys(name for _, name in FIELDS) if name != "model"
+    }
+    | {
+        "model": st.just(MODEL) | JSON_VALUES,
+        "prompt": st.text(max_size=5) | JSON_VALUES,
+        "messages": st.lists(
+            st.fixed_dictionaries(
+                {"role": st.just("user") | JSON_VALUES}, optional={"content": JSON_VALUES}
+            ),
+            max_size=2,
+        )
+        | JSON_VALUES,
+    },
+)
+
+
+@pytest.mark.parametrize("parse", PARSERS)
+@settings(max_examples=50)
+@given(value=JSON_VALUES | ALMOST)
+def test_any_json_value_is_a_request_or_a_refusal(parse: Parse, value: Any) -> None:
+    is_served(parse, msgspec.json.encode(value))
+
+
+@settings(max_examples=50)
+@given(value=JSON_VALUES | ALMOST)
+def test_any_json_value_in_place_of_the_outer_object(value: Any) -> None:
+    is_served(lambda body: WORKERS_AI.parse(body, None).generate, msgspec.json.encode(value))

@@ -1,0 +1,158 @@
+"""What the gateway remembers of its nodes, and what it has sent them since they last spoke."""
+
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+
+from contracts.errors import NoEndpoint, PoolSaturated, UnknownModel
+from contracts.ids import ModelName, NodeId, RegionId
+from gateway.routing.choose_node import RouteNeed
+from gateway.routing.fleet import Fleet
+from gateway.sources import Sources
+from tests.gateway.routing.fleet_words import (
+    BOUNDS,
+    MODEL,
+    NEED,
+    OTHER_MODEL,
+    create_card,
+    create_load,
+    create_report,
+)
+
+
+@dataclass
+class Stopwatch:
+    """A monotonic clock that stands still until it is told."""
+
+    now_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Stopwatch:
+    """The fleet's clock."""
+    return Stopwatch()
+
+
+@pytest.fixture
+def fleet(clock: Stopwatch) -> Fleet:
+    """Two nodes that have not spoken yet."""
+    sources = Sources(monotonic_s=clock, unix_s=lambda: 0.0, random_bits=lambda _: 0)
+    return Fleet([NodeId("a"), NodeId("b")], BOUNDS, sources)
+
+
+def test_nothing_is_known_before_the_first_report(fleet: Fleet) -> None:
+    assert [node.node_id for node in fleet.snapshots] == ["a", "b"]
+    assert not fleet.has_ready_model()
+    assert fleet.list_models() == []
+    with pytest.raises(NoEndpoint):
+        fleet.plan(NEED)
+
+
+def test_a_report_makes_a_node_usable_and_silence_ends_that(fleet: Fleet, clock: Stopwatch) -> None:
+    fleet.record_report(create_report("a"))
+    assert fleet.has_ready_model()
+    assert fleet.plan(NEED).node_id == "a"
+    clock.now_s = BOUNDS.report_ttl_s + 0.001
+    assert not fleet.has_ready_model()
+    with pytest.raises(PoolSaturated):
+        fleet.plan(NEED)
+    fleet.record_report(create_report("a"))
+    assert fleet.plan(NEED).node_id == "a"
+
+
+def test_requests_spread_between_two_reports(fleet: Fleet) -> None:
+    for node_id in ("a", "b"):
+        fleet.record_report(create_report(node_id))
+    assert [fleet.plan(NEED).node_id for _ in range(4)] == ["a", "b", "a", "b"]
+
+
+def test_a_request_that_is_over_counts_no_more(fleet: Fleet) -> None:
+    for node_id in ("a", "b"):
+        fleet.record_report(create_report(node_id))
+    for _ in range(3):
+        plan = fleet.plan(NEED)
+        assert plan.node_id == "a"
+        fleet.release(plan)
+
+
+def test_a_report_takes_over_what_was_sent_before_it(fleet: Fleet) -> None:
+    fleet.record_report(create_report("a"))
+    fleet.record_report(create_report("b", running=1))
+    before = fleet.plan(NEED)
+    fleet.record_report(create_report("a"))
+    assert fleet.plan(NEED).load == 0  # the report has counted the first request itself
+    fleet.release(before)  # ... and its end is not subtracted from what was sent since
+    assert fleet.plan(NEED).load == 1
+
+
+def test_a_node_fills_up_between_reports(fleet: Fleet) -> None:
+    fleet.record_report(create_report("a"))
+    fleet.record_report(msgspec.structs.replace(create_report("b"), is_draining=True))
+    for _ in range(BOUNDS.max_waiting_per_model):
+        fleet.plan(NEED)
+    with pytest.raises(PoolSaturated):
+        fleet.plan(NEED)
+
+
+def test_a_lost_link_takes_the_node_out_and_keeps_its_models_known(fleet: Fleet) -> None:
+    for node_id in ("a", "b"):
+        fleet.record_report(create_report(node_id))
+    fleet.record_link_lost(NodeId("a"))
+    assert [fleet.plan(NEED).node_id for _ in range(2)] == ["b", "b"]
+    fleet.record_link_lost(NodeId("b"))
+    assert not fleet.has_ready_model()
+    assert [card.name for card in fleet.list_models()] == [MODEL]
+    with pytest.raises(NoEndpoint):
+        fleet.plan(NEED)
+    fleet.record_report(create_report("a"))
+    assert fleet.plan(NEED).node_id == "a"
+
+
+def test_releasing_after_the_link_was_lost_is_harmless(fleet: Fleet) -> None:
+    fleet.record_report(create_report("a"))
+    plan = fleet.plan(NEED)
+    fleet.record_link_lost(NodeId("a"))
+    fleet.release(plan)
+    fleet.record_report(create_report("a"))
+    assert fleet.plan(NEED).load == 0
+
+
+@pytest.mark.parametrize("region", ["", "we ur", "weur\r\nx-evil: 1", "é", "a" * 64])
+def test_a_region_that_could_forge_a_header_is_refused_with_its_report(
+    fleet: Fleet, region: str
+) -> None:
+    fleet.record_report(create_report("a", region))
+    assert fleet.snapshots[0].region is None
+    assert not fleet.has_ready_model()
+    fleet.record_report(create_report("a"))
+    fleet.record_report(create_report("a", region))
+    assert fleet.snapshots[0].region == RegionId("weur")  # what was known before stands
+
+
+def test_a_node_that_is_not_ready_or_draining_makes_no_gateway_ready(fleet: Fleet) -> None:
+    report = create_report("a")
+    cold = msgspec.structs.replace(report, loads=(create_load(is_ready=False),))
+    fleet.record_report(cold)
+    assert not fleet.has_ready_model()
+    fleet.record_report(msgspec.structs.replace(report, is_draining=True))
+    assert not fleet.has_ready_model()
+    fleet.record_report(report)
+    assert fleet.has_ready_model()
+
+
+def test_a_model_that_a_node_gives_up_is_known_no_more(fleet: Fleet) -> None:
+    for node_id in ("a", "b"):
+        fleet.record_report(create_report(node_id))
+    other = msgspec.structs.replace(
+        create_report("a"), models=(create_card(OTHER_MODEL),), loads=(create_load(OTHER_MODEL),)
+    )
+    fleet.record_report(other)
+    assert [card.name for card in fleet.list_models()] == [OTHER_MODEL, MODEL]
+    assert fleet.plan(RouteNeed(OTHER_MODEL, None)).node_id == "a"
+    assert fleet.plan(NEED).node_id == "b"
+    with pytest.raises(UnknownModel):
+        fleet.plan(RouteNeed(ModelName("@made/up"), None))

@@ -1,0 +1,150 @@
+"""The bundled tiny-chat: its files agree, its text is repeatable, its examination is unseen."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import pytest
+from safetensors import safe_open
+from tokenizers import Tokenizer
+
+from benchmarks.engine.tiny_chat_heldout import HeldOutItem, held_out_items
+from tools.tiny_chat.answer import Answerer
+from tools.tiny_chat.batches import Batches, Encoder
+from tools.tiny_chat.conversations import Conversation, Conversations
+from tools.tiny_chat.grammar import expand, normalised, to_pattern
+from tools.tiny_chat.model import TinyChat, TinyChatConfig
+from tools.tiny_chat.sums import Sum, Sums
+from tools.tiny_chat.tokenizer import SPECIAL_TOKENS
+from tools.tiny_chat.training_templates import training_templates
+
+FOLDER = Path(__file__).parents[2] / "gpu_pool" / "bundled" / "tiny_chat"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module")
+def answerer() -> Answerer:
+    return Answerer.load(FOLDER)
+
+
+@pytest.mark.parametrize(
+    "text", ["What is 17 + 25?", "  prefix\tcache\n", "Zürich, 東京 🙂", "@hearth/tiny-chat"]
+)
+def test_the_tokenizer_gives_back_what_it_was_given(tokenizer: Tokenizer, text: str) -> None:
+    assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
+
+
+def test_every_digit_is_a_token_of_its_own(tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode("8787+12").tokens == ["8", "7", "8", "7", "+", "1", "2"]
+
+
+def test_special_tokens_are_single_and_left_out_of_decoded_text(tokenizer: Tokenizer) -> None:
+    for token in SPECIAL_TOKENS:
+        token_ids = tokenizer.encode(token).ids
+        assert len(token_ids) == 1
+        assert tokenizer.decode(token_ids) == ""
+
+
+def test_the_weights_have_the_shapes_the_config_promises() -> None:
+    table = json.loads((FOLDER / "config.json").read_text())
+    config = TinyChatConfig(**{name: table[name] for name in TinyChatConfig.__slots__})
+    expected = {name: list(tensor.shape) for name, tensor in TinyChat(config).state_dict().items()}
+    with safe_open(FOLDER / "model.safetensors", framework="pt") as weights:
+        found = {name: weights.get_slice(name).get_shape() for name in weights.keys()}  # noqa: SIM118
+        dtypes = {weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118
+    assert found == expected
+    assert dtypes == {"BF16"}
+    assert (FOLDER / "model.safetensors").stat().st_size <= 12_000_000
+
+
+def test_the_bundled_model_answers(answerer: Answerer) -> None:
+    questions = {"What is 17 + 25?": "42", "What is the gateway?": "gateway", "hello": "Hello"}
+    chats = [[{"role": "user", "content": question}] for question in questions]
+    for answer, phrase in zip(answerer.answer_all(chats), questions.values(), strict=True):
+        assert phrase in answer
+
+
+def test_an_answer_does_not_depend_on_the_prompts_beside_it(answerer: Answerer) -> None:
+    chats = [list(item.messages) for item in held_out_items()[::60]]
+    together = answerer.answer_all(chats, max_tokens=16)
+    assert together == [answerer.answer(chat, max_tokens=16) for chat in chats]
+
+
+def test_training_rows_are_what_the_chat_template_renders(
+    tokenizer: Tokenizer, answerer: Answerer
+) -> None:
+    source, encoder = Conversations(Random(1)), Encoder(tokenizer)
+    for conversation in (source.sample() for _ in range(50)):
+        messages = (
+            [{"role": "system", "content": conversation.system}] if conversation.system else []
+        )
+        for turn in conversation.turns:
+            messages.append({"role": "user", "content": turn.question})
+            messages.append({"role": "assistant", "content": turn.answer})
+        prompt = tokenizer.encode(answerer.render(messages[:-1]), add_special_tokens=False).ids
+        assert encoder.to_row(conversation).token_ids[: len(prompt)] == prompt
+
+
+def test_the_same_seed_gives_the_same_text() -> None:
+    def sampled(seed: int) -> list[Conversation]:
+        source = Conversations(Random(seed))
+        return [source.sample() for _ in range(300)]
+
+    assert sampled(5) == sampled(5)
+    assert sampled(5) != sampled(6)
+
+
+def test_a_batch_learns_answers_only_and_stays_within_the_positions(tokenizer: Tokenizer) -> None:
+    encoder = Encoder(tokenizer)
+    batches = Batches(encoder, Random(5), num_tokens=512, max_position=4096)
+    for batch in islice(batches, 8):
+        assert int(batch.positions_BT.max()) < 4096
+        assert not (batch.has_loss_BT & (batch.next_ids_BT == encoder.pad_id)).any()
+        assert batch.has_loss_BT.any()
+
+
+def test_no_training_template_can_produce_a_held_out_question() -> None:
+    patterns = [to_pattern(template) for template in training_templates()]
+    for item in _worded_items():
+        question = normalised(item.question)
+        assert not any(pattern.fullmatch(question) for pattern in patterns), question
+
+
+def test_a_template_does_match_what_it_produces() -> None:
+    rng = Random(3)
+    for template in rng.sample(training_templates(), 200):
+        assert to_pattern(template).fullmatch(normalised(expand(template, rng))), template
+
+
+def test_no_sampled_conversation_holds_a_held_out_question_or_sum() -> None:
+    questions = {normalised(item.question) for item in _worded_items()}
+    source = Conversations(Random(9))
+    seen = {normalised(turn.question) for _ in range(4_000) for turn in source.sample().turns}
+    assert not questions & seen
+    sums = Sums(Random(9))
+    assert not any(sums.sample().is_held_out for _ in range(20_000))
+
+
+def test_a_tenth_of_the_pairs_is_held_out_with_their_mirrors() -> None:
+    pairs = [Sum(a, sign, b) for a in range(100) for b in range(100) for sign in "+-"]
+    held_out = [pair for pair in pairs if pair.is_held_out]
+    assert 0.07 < len(held_out) / len(pairs) < 0.13
+    assert all(Sum(pair.b, pair.sign, pair.a).is_held_out for pair in held_out)
+
+
+def test_the_examination_has_two_hundred_items_and_knows_right_from_wrong() -> None:
+    items = held_out_items()
+    assert len(items) == 200
+    assert len({str(item.messages) for item in items}) == 200
+    assert not any(item.is_right("I do not know.") for item in items)
+
+
+def _worded_items() -> list[HeldOutItem]:
+    return [item for item in held_out_items() if item.number is None]

@@ -1,0 +1,163 @@
+"""Batches of token ids: conversations of like length side by side, with loss on the answers only.
+
+Owns encoding, padding and positions. Read next: `train.py`.
+
+Shapes: B rows, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from random import Random
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from tools.tiny_chat.conversations import Conversation, Conversations
+from tools.tiny_chat.tokenizer import ASSISTANT, BOS, END, PAD, SYSTEM, USER
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One encoded conversation."""
+
+    token_ids: list[int]
+    is_answer: list[bool]  # true where the token is said by tiny-chat, its end included
+    turn_starts: list[int]  # where the user begins to speak
+    answer_start: int = 0  # where the last answer begins
+
+    def cut(self, length: int) -> Row:
+        """Returns the row without what follows its first tokens."""
+        return replace(self, token_ids=self.token_ids[:length], is_answer=self.is_answer[:length])
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The inputs of one step and what should come next."""
+
+    token_ids_BT: Tensor
+    positions_BT: Tensor
+    next_ids_BT: Tensor
+    has_loss_BT: Tensor
+
+
+class Encoder:
+    """Turns conversations into rows, exactly as the chat template would render them."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._special = {
+            name: tokenizer.token_to_id(name) for name in (PAD, BOS, SYSTEM, USER, ASSISTANT, END)
+        }
+
+    @property
+    def pad_id(self) -> int:
+        """The token id that fills short rows."""
+        return self._special[PAD]
+
+    def to_row(self, conversation: Conversation) -> Row:
+        """Returns the row of a conversation in chat form."""
+        row, answer_start = Row([self._special[BOS]], [False], []), 0
+        if conversation.system:
+            self._say(row, SYSTEM, conversation.system)
+        for turn in conversation.turns:
+            row.turn_starts.append(len(row.token_ids))
+            self._say(row, USER, turn.question)
+            answer_start = len(row.token_ids) + 1
+            self._say(row, ASSISTANT, turn.answer)
+        return replace(row, answer_start=answer_start)
+
+    def to_plain_row(self, conversation: Conversation, has_bos: bool) -> Row:
+        """Returns the row of a conversation as bare lines, for completion without a template."""
+        row = Row([self._special[BOS]], [False], []) if has_bos else Row([], [], [])
+        for turn in conversation.turns:
+            row.turn_starts.append(len(row.token_ids))
+            self._append(row, self._ids(turn.question.strip() + "\n"), is_answer=False)
+            self._append(row, self._ids(turn.answer + "\n"), is_answer=True)
+        self._append(row, [self._special[END]], is_answer=True)
+        return row
+
+    def _say(self, row: Row, role: str, text: str) -> None:
+        self._append(row, [self._special[role]], is_answer=False)
+        self._append(
+            row, [*self._ids(text.strip()), self._special[END]], is_answer=role == ASSISTANT
+        )
+
+    def _ids(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    @staticmethod
+    def _append(row: Row, token_ids: list[int], *, is_answer: bool) -> None:
+        row.token_ids.extend(token_ids)
+        row.is_answer.extend([is_answer] * len(token_ids))
+
+
+class Batches:
+    """An endless source of batches of about `num_tokens` tokens each."""
+
+    def __init__(
+        self, encoder: Encoder, rng: Random, *, num_tokens: int, max_position: int
+    ) -> None:
+        self._encoder = encoder
+        self._rng = rng
+        self._conversations = Conversations(rng)
+        self._num_tokens = num_tokens
+        self._max_position = max_position
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yields batches for ever."""
+        while True:
+            short = sorted((self._row() for _ in range(768)), key=lambda row: len(row.token_ids))
+            groups = list(self._split(short))
+            groups.append([self._long_row() for _ in range(3)])
+            self._rng.shuffle(groups)
+            yield from map(self._to_batch, groups)
+
+    def _row(self) -> Row:
+        conversation = self._conversations.sample()
+        if self._rng.random() < 0.03:
+            return self._encoder.to_plain_row(conversation, self._rng.random() < 0.5)
+        return self._glimpse(conversation)
+
+    def _glimpse(self, conversation: Conversation) -> Row:
+        """Returns the row, its last answer often cut: the choice lies in its beginning."""
+        row = self._encoder.to_row(conversation)
+        if conversation.turns[-1].is_worked_out or self._rng.random() < 0.3:
+            return row
+        return row.cut(row.answer_start + self._rng.randint(4, 12))
+
+    def _long_row(self) -> Row:
+        return self._encoder.to_row(self._conversations.sample(self._rng.randint(10, 32)))
+
+    def _split(self, rows: list[Row]) -> Iterator[list[Row]]:
+        group: list[Row] = []
+        for row in rows:
+            if group and (len(group) + 1) * len(row.token_ids) > self._num_tokens:
+                yield group
+                group = []
+            group.append(row)
+        yield group
+
+    def _to_batch(self, rows: list[Row]) -> Batch:
+        width = max(len(row.token_ids) for row in rows)
+        token_ids = torch.full((len(rows), width), self._encoder.pad_id)
+        answers = torch.zeros((len(rows), width), dtype=torch.bool)
+        for index, row in enumerate(rows):
+            token_ids[index, : len(row.token_ids)] = torch.tensor(row.token_ids)
+            answers[index, : len(row.token_ids)] = torch.tensor(row.is_answer)
+        positions = torch.stack([self._positions(row, width) for row in rows])
+        return Batch(token_ids[:, :-1], positions[:, :-1], token_ids[:, 1:], answers[:, 1:])
+
+    def _positions(self, row: Row, width: int) -> Tensor:
+        """Returns positions with chance gaps between turns, so that every distance is met."""
+        steps = torch.ones(width, dtype=torch.long)
+        steps[0] = 0
+        if self._rng.random() < 0.3 and len(row.turn_starts) > 1:
+            room = self._rng.randrange(max(1, self._max_position - width))
+            for start in self._rng.sample(
+                row.turn_starts[1:], self._rng.randint(1, min(3, len(row.turn_starts) - 1))
+            ):
+                steps[start] += room // 3
+        return steps.cumsum(0)

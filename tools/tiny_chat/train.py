@@ -1,0 +1,162 @@
+"""Trains tiny-chat from nothing and keeps the best weights.
+
+    python -m tools.tiny_chat.train --minutes 40 --out gpu_pool/bundled/tiny_chat
+
+Owns the schedule and the loop. The text is the same for a seed; how much of it is read depends on
+the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import torch
+from rich.console import Console
+from torch import Tensor
+from torch.nn import functional
+
+from tools.tiny_chat.answer import Answerer
+from tools.tiny_chat.batches import Batch, Batches, Encoder
+from tools.tiny_chat.checkpoint import load_checkpoint, rounded_copy, save_checkpoint
+from tools.tiny_chat.model import TinyChat, TinyChatConfig
+from tools.tiny_chat.rehearsal import Rehearsal
+from tools.tiny_chat.tokenizer import train_tokenizer
+
+_RATE = 1.5e-3
+_WARM_UP, _COOL_DOWN = 0.01, 0.7  # shares of the whole time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings:
+    """What the command line decides."""
+
+    minutes: float
+    out: Path
+    seed: int
+    num_tokens: int  # per step
+    rehearse_every_s: float
+    start: Path | None  # weights and tokenizer to go on from
+
+
+class Trainer:
+    """The network, its optimiser and the clock."""
+
+    def __init__(self, settings: TrainingSettings, console: Console) -> None:
+        torch.manual_seed(settings.seed)
+        self._settings = settings
+        self._console = console
+        config = TinyChatConfig()
+        self._model = initialised(TinyChat(config))
+        if settings.start is None:
+            self._tokenizer = train_tokenizer(config.vocab_size, settings.seed)
+        else:
+            self._tokenizer, weights = load_checkpoint(settings.start)
+            self._model.load_state_dict(weights)
+        self._optimiser = torch.optim.AdamW(
+            self._model.parameters(), betas=(0.9, 0.98), weight_decay=0.01, fused=True
+        )
+        self._rehearsal = Rehearsal(settings.seed + 1)
+        self._best = -1.0
+
+    def run(self) -> None:
+        """Trains until the time is up; the best weights lie in the output folder then."""
+        batches = Batches(
+            Encoder(self._tokenizer),
+            Random(self._settings.seed + 2),
+            num_tokens=self._settings.num_tokens,
+            max_position=self._model.config.max_position_embeddings,
+        )
+        started = rehearsed = time.monotonic()
+        total_s = self._settings.minutes * 60
+        num_tokens, losses = 0, list[float]()
+        for step, batch in enumerate(batches):
+            progress = (time.monotonic() - started) / total_s
+            if progress >= 1:
+                break
+            losses.append(self._step(batch, rate_share(progress)))
+            num_tokens += batch.token_ids_BT.numel()
+            if time.monotonic() - rehearsed > self._settings.rehearse_every_s:
+                mean = sum(losses) / len(losses)
+                self._rehearse(
+                    f"{progress:5.1%} step {step} {num_tokens / 1e6:.2f}M tokens loss {mean:.4f}"
+                )
+                rehearsed, losses = time.monotonic(), []
+        self._rehearse("end")
+
+    def _step(self, batch: Batch, share: float) -> float:
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden, _ = self._model(batch.token_ids_BT, batch.positions_BT)
+            logits: Tensor = self._model.logits(hidden[batch.has_loss_BT])
+        loss = functional.cross_entropy(logits.float(), batch.next_ids_BT[batch.has_loss_BT])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
+        for group in self._optimiser.param_groups:
+            group["lr"] = _RATE * share
+        self._optimiser.step()
+        self._optimiser.zero_grad()
+        return loss.item()
+
+    def _rehearse(self, where: str) -> None:
+        rounded = rounded_copy(self._model)
+        scores = self._rehearsal.scores(Answerer(rounded, self._tokenizer))
+        mean = sum(scores.values()) / len(scores)
+        is_best = mean >= self._best
+        if is_best:
+            self._best = mean
+            save_checkpoint(rounded, self._tokenizer, self._settings.out)
+        shown = "  ".join(f"{kind} {score:.1%}" for kind, score in scores.items())
+        self._console.print(f"{where}  {shown}{'  kept' if is_best else ''}", highlight=False)
+
+
+def initialised(model: TinyChat) -> TinyChat:
+    """Returns the model with normal weights; the last product of each branch starts at nothing."""
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            continue
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            torch.nn.init.zeros_(parameter)
+        else:
+            torch.nn.init.normal_(
+                parameter, std=0.02 if "embed" in name else parameter.shape[1] ** -0.5
+            )
+    return model
+
+
+def rate_share(progress: float) -> float:
+    """Returns the share of the full learning rate: a short rise, a plateau, a straight fall."""
+    return min(progress / _WARM_UP, 1.0, (1 - progress) / _COOL_DOWN)
+
+
+def main() -> None:
+    """Reads the command line and trains."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=40.0)
+    parser.add_argument("--out", type=Path, default=Path("gpu_pool/bundled/tiny_chat"))
+    parser.add_argument("--seed", type=int, default=17)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=1536, help="tokens per step")
+    parser.add_argument(
+        "--rehearse-every", type=float, default=120.0, help="seconds between examinations"
+    )
+    parser.add_argument("--from", dest="start", type=Path, help="folder to go on from")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    settings = TrainingSettings(
+        minutes=args.minutes,
+        out=args.out,
+        seed=args.seed,
+        num_tokens=args.tokens,
+        rehearse_every_s=args.rehearse_every,
+        start=args.start,
+    )
+    Trainer(settings, Console(width=160)).run()
+
+
+if __name__ == "__main__":
+    main()
