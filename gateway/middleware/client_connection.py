@@ -50,6 +50,7 @@ class ClientConnection(HttpToolsProtocol):
         self.on_lost: Callable[[], None] | None = None
         """Called when the client goes, at once."""
         self._limits = limits
+        self._task: asyncio.Task[None] | None = None
         self._formatted_from: list[tuple[bytes, bytes]] | None = None
         self._formatted = b""
         self._num_header_bytes = 0
@@ -139,6 +140,10 @@ class ClientConnection(HttpToolsProtocol):
         self._paused_since_s = None
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Notes which request is being served."""
+        """Starts to serve a request and notes which.
+
+        Unlike uvicorn's own, this keeps no set of tasks: a stop waits for connections, and `Port`
+        cuts those that are left.
+        """
         self.active = cycle
-        super()._start_asgi_task(cycle, app)
+        self._task = self.loop.create_task(cycle.run_asgi(app))

@@ -155,14 +155,14 @@ def _explain(
     """The error that tells the client most about an empty choice."""
     model = need.model
     holders = [node for node in nodes if model in node.cards]
-    lawful = [node for node in nodes if _is_lawful(node, need)]
-    if not holders and Rejection.UNKNOWN in reasons:
-        return NoEndpoint("Not every node has been reached yet, please try again.")
-    is_bound = need.allowed_regions is not None
-    if is_bound and (not lawful or (holders and not any(node in lawful for node in holders))):
-        return ResidencyViolation(
-            "The account's data-residency rules allow no region that serves this model."
-        )
+    if not any(_is_lawful(node, need) for node in holders):
+        if need.allowed_regions != () and Rejection.UNKNOWN in reasons:
+            return NoEndpoint("Not every node has been reached yet, please try again.")
+        is_lawful_somewhere = any(_is_lawful(node, need) for node in nodes)
+        if need.allowed_regions is not None and (holders or not is_lawful_somewhere):
+            return ResidencyViolation(
+                "The account's data-residency rules allow no region that serves this model."
+            )
     if not holders:
         return UnknownModel(f"There is no model named {model}.", param="model")
     if Rejection.SATURATED in reasons or Rejection.REPORT_STALE in reasons:

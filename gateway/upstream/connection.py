@@ -34,6 +34,8 @@ from gateway.upstream.node_stream import CREDIT_WINDOW, NodeStream
 from gateway.upstream.outbox import Outbox
 
 log = structlog.get_logger(__name__)
+SILENCE_S: Final = 10.0
+"""A connection without any frame for so long is dead, or might as well be."""
 ABORT_ANSWER_S: Final = 5.0
 """How long a node may take to say what an aborted request has consumed."""
 
@@ -81,6 +83,8 @@ class NodeConnection:
         self._streams: dict[int, NodeStream] = {}
         self._num_opened = 0
         self._writer_waiter: asyncio.Future[None] | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._heard_s = sources.monotonic_s()
         self._is_closed = False
 
     @property
@@ -117,22 +121,30 @@ class NodeConnection:
     async def run(self, hello: Hello) -> None:
         """Sends our proof, then carries frames until the socket ends; then fails every stream."""
         self._outbox.add(CONNECTION_STREAM, 0, hello)
+        self._reader = asyncio.create_task(self._read())
         writer = asyncio.create_task(self._write())
         try:
-            await self._read()
+            await asyncio.wait((self._reader, writer), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._is_closed = True
             self._listener.on_lost()
+            self._reader.cancel()
             writer.cancel()
             streams, self._streams = self._streams, {}
             for stream in streams.values():
                 stream.fail(StreamBroken("The connection to the node was lost."))
-            await asyncio.gather(writer, return_exceptions=True)
+            await asyncio.gather(self._reader, writer, return_exceptions=True)
             await self._socket.close()
 
     def sweep(self) -> None:
-        """Fails streams that have waited too long; called a few times a second."""
+        """Ends what has waited too long, a silent connection first; called several times a second.
+
+        A node reports about once a second, so that silence tells more than unanswered pings would.
+        """
         now_s = self._sources.monotonic_s()
+        if now_s - self._heard_s > SILENCE_S and self._reader is not None:
+            log.warning("node_silent", node_id=self._node_id)
+            self._reader.cancel()
         for stream in list(self._streams.values()):
             error = self._find_overdue(stream, now_s - stream.since_s)
             if error is not None:
@@ -143,6 +155,7 @@ class NodeConnection:
         receive = self._socket.receive
         while True:
             message = await receive()
+            self._heard_s = self._sources.monotonic_s()
             if message.type is not aiohttp.WSMsgType.BINARY:
                 return
             try:
@@ -212,7 +225,7 @@ class NodeConnection:
                 self._writer_waiter = asyncio.get_running_loop().create_future()
                 await self._writer_waiter
         except (aiohttp.ClientError, ConnectionError):
-            await self._socket.close()
+            return  # the end of this task is the end of the connection
 
     def _wake_writer(self) -> None:
         waiter = self._writer_waiter

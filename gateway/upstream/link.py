@@ -26,8 +26,8 @@ from gateway.upstream.node_stream import NodeStream
 
 log = structlog.get_logger(__name__)
 CONNECT_TIMEOUT_S: Final = 5.0
-HEARTBEAT_S: Final = 4.0
-"""A ping that finds no pong within half of this ends the connection: so a dead peer is noticed."""
+CLOSE_TIMEOUT_S: Final = 1.0
+"""How long a peer may take to say goodbye."""
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _JITTER_BITS: Final = 16
@@ -128,7 +128,7 @@ class NodeLink:
                 headers=handshake.headers,
                 max_msg_size=MAX_FRAME_BYTES,
                 compress=0,
-                heartbeat=HEARTBEAT_S,
+                timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),  # pyright: ignore[reportCallIssue]
                 ssl=_create_ssl_context(self._address),
             )
             hello, connection_key = await self._prove(socket, handshake)

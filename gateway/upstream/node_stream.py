@@ -70,7 +70,7 @@ class NodeStream:
     async def take(self) -> list[GenerationEvent]:
         """All events since the last call, at least one; the last of all is Finished or Failed."""
         if not self._events:
-            await self._wait()
+            await self._create_waiter()
         events = self._events
         self._events = []
         self._num_taken += len(events)
@@ -83,7 +83,7 @@ class NodeStream:
         """Every event once the stream is over, for answers that are given in one piece."""
         if not self.is_over:
             self._waits_for_end = True
-            await self._wait()
+            await self._create_waiter()
         return self._events
 
     def push(self, event: GenerationEvent) -> bool:
@@ -116,7 +116,7 @@ class NodeStream:
             self.is_aborted = True
             self._owner.send_abort(self)
 
-    async def _wait(self) -> None:
-        """Returns when `push` finds something worth waking for."""
+    def _create_waiter(self) -> asyncio.Future[None]:
+        """Done when `push` finds something worth waking for."""
         self._waiter = waiter = asyncio.get_running_loop().create_future()
-        await waiter
+        return waiter

@@ -30,9 +30,11 @@ EXTERNAL_HOMES = {
     "starlette": {"gateway", "hot_standby.server", *SUPPORT},
     "aiohttp": {"gateway.upstream", "gpu_pool.server", *SUPPORT},
 }
-# The commands that start the processes: each reads the environment once and hands settings down.
+# The commands that start the processes read the environment once and hand settings down; a node
+# hands its own on to the engine cores it starts.
 ENVIRONMENT_READERS = {
     "cli",
+    "gpu_pool.node",
     "migrations.env",
     *SUPPORT,
 }

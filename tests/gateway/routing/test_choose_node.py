@@ -143,6 +143,15 @@ def test_a_model_is_unknown_only_once_every_node_has_spoken() -> None:
         choose(create_node("a"), create_silent_node("b"), need=made_up)
 
 
+def test_a_silent_node_may_be_the_lawful_one_unless_nowhere_is_lawful() -> None:
+    abroad, silent = create_node("a", "enam"), create_silent_node("b")
+    with pytest.raises(NoEndpoint):
+        choose(abroad, silent, need=BOUND)
+    for need, nodes in ((allow(), [abroad, silent]), (BOUND, [abroad])):
+        with pytest.raises(ResidencyViolation):
+            choose(*nodes, need=need)
+
+
 def test_a_model_stays_known_while_its_node_is_away() -> None:
     with pytest.raises(NoEndpoint):
         choose(create_node("a", is_connected=False))

@@ -187,3 +187,33 @@ async def test_a_node_that_exceeds_its_credit_is_cut_off(node: ScriptedNode) -> 
         assert isinstance(events[-1], Failed)
         assert len(events) < 100
         await wait_until(node.streams[0].aborted.is_set)
+
+
+async def test_a_node_that_falls_silent_is_dropped_and_tried_anew(
+    node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(stream: ScriptedStream) -> None:
+        await stream.put(Accepted(1, 0))
+
+    node.script = hang
+    monkeypatch.setattr("gateway.upstream.connection.SILENCE_S", 0.8)
+    async with run_link(node) as (link, listener):
+        await wait_until(lambda: bool(listener.reports))
+        stream = link.open(GRANT, BODY)
+        await stream.take()
+        for _ in range(12):  # the control: while it reports it is kept
+            await asyncio.sleep(0.1)
+            link.sweep()
+        assert (link.is_up, stream.is_over) == (True, False)
+        node.reports = False
+
+        def is_dropped() -> bool:
+            link.sweep()
+            return bool(listener.losses)
+
+        await wait_until(is_dropped)
+        (event,) = await stream.take()
+        assert isinstance(event, Failed)
+        node.reports = True
+        listener.reports.clear()
+        await wait_until(lambda: bool(listener.reports))
