@@ -25,8 +25,16 @@ _HEADERS_TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-length: 0\r\nconnection: close\r\n\r\n"
 )
+_HEADER_OVERHEAD: Final = 4
+"""Bytes of a header line besides its name and value."""
+_MAX_PIPELINED: Final = 64
+"""Requests that may wait behind the one being served; more end the connection."""
 _DISCARD_S: Final = 5.0
 """How long the rest of a body that was refused is read, so that the client sees the answer."""
+
+
+class _ConnectionAbused(Exception):
+    """Raised inside the parser's callbacks, where it ends the parsing."""
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -54,6 +62,8 @@ class ClientConnection(HttpToolsProtocol):
         self._formatted_from: list[tuple[bytes, bytes]] | None = None
         self._formatted = b""
         self._num_header_bytes = 0
+        self._num_unparsed_bytes = 0
+        self._is_header_too_large = False
         self._headers_since_s: float | None = self.loop.time()
         self._body_since_s: float | None = None
         self._idle_since_s: float | None = None
@@ -81,21 +91,56 @@ class ClientConnection(HttpToolsProtocol):
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Feeds the parser and refuses headers that grow beyond the bound."""
+        """Feeds the parser, which may hold back one name or value that has not ended: no more."""
+        self._num_unparsed_bytes += len(data)
         super().data_received(data)
-        if self._headers_since_s is not None and self.parser is not None:
-            self._num_header_bytes += len(data)
-            if self._num_header_bytes > self._limits.max_header_bytes:
-                self.transport.write(_HEADERS_TOO_LARGE)
-                self.transport.close()
+        is_too_much = self._num_unparsed_bytes > self._limits.max_header_bytes
+        if is_too_much and not self.transport.is_closing():
+            self._is_header_too_large = True
+            self.send_400_response("")
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what cannot be parsed; never inside or ahead of the answer to another request."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        is_answering = cycle is not None and cycle.response_started and not cycle.response_complete
+        if is_answering or self.pipeline:
+            self.transport.abort()
+        elif self._is_header_too_large:
+            self.transport.write(_HEADERS_TOO_LARGE)
+            self.transport.close()
+        else:
+            super().send_400_response(msg)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tells whoever watches, at once."""
+        """Tells whoever watches, at once, and lets go of every request, which hold on to this."""
         super().connection_lost(exc)
         self.is_lost = True
         on_lost, self.on_lost = self.on_lost, None
+        self.pipeline.clear()
+        self._body_since_s = None
+        parts = self.__dict__
+        parts["cycle"] = parts["scope"] = None
+        parts.pop("active", None)
         if on_lost is not None:
             on_lost()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Takes a header in; one behind the body is none, but costs as much.
+
+        Raises: `_ConnectionAbused`, which the parser turns into a refusal.
+        """
+        self._num_unparsed_bytes = 0
+        self._num_header_bytes += len(name) + len(value) + _HEADER_OVERHEAD
+        if self._num_header_bytes > self._limits.max_header_bytes:
+            self._is_header_too_large = True
+            raise _ConnectionAbused
+        if self._headers_since_s is not None:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Takes a piece of the body in."""
+        self._num_unparsed_bytes = 0
+        super().on_body(body)
 
     def on_message_begin(self) -> None:
         """A request's first bytes are here."""
@@ -106,12 +151,16 @@ class ClientConnection(HttpToolsProtocol):
         self._num_header_bytes = 0
 
     def on_headers_complete(self) -> None:
-        """The headers are here; the body may follow."""
+        """The headers are here; the body may follow. Raises: `_ConnectionAbused`."""
+        self._num_unparsed_bytes = 0
+        if len(self.pipeline) >= _MAX_PIPELINED:
+            raise _ConnectionAbused
         super().on_headers_complete()
         self._body_since_s, self._headers_since_s = self._headers_since_s, None
 
     def on_message_complete(self) -> None:
         """The request is here."""
+        self._num_unparsed_bytes = 0
         super().on_message_complete()
         self._body_since_s = None
 
@@ -123,11 +172,16 @@ class ClientConnection(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
         else:
             self._idle_since_s = self.loop.time()
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        """Reads on, unless requests that were read before still wait."""
+        if not self.pipeline:
+            self.flow.resume_reading()
 
     def pause_writing(self) -> None:
         """The client leaves data unread."""

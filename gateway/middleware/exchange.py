@@ -76,7 +76,7 @@ class HttpExchange:
         max_bytes = self._limits.max_body_bytes
         if not self._cycle.more_body:
             # All of it is here, as almost always: no need to wait, nor for a timer.
-            self._connection.flow.resume_reading()
+            self._connection.resume_reading()
             body, self._cycle.body = self._cycle.body, bytearray()
             if len(body) > max_bytes:
                 raise _too_large(max_bytes)

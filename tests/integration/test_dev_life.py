@@ -1,6 +1,5 @@
 """The life of `hearth dev`: starts, refusals, deaths of its parts, ends without orphans."""
 
-import json
 import os
 import signal
 import stat
@@ -129,18 +128,6 @@ def test_the_death_of_dev_itself_leaves_no_orphan(state: Path) -> None:
         wait_until(lambda: not list_survivors(family), 30, lambda: str(list_survivors(family)))
 
 
-def test_a_damaged_model_ends_the_start_with_the_log_of_the_node(state: Path) -> None:
-    model = state / "models" / "@bad" / "model"
-    model.mkdir(parents=True)
-    (model / "config.json").write_text("{}")
-    (model / "hearth-model.json").write_text(json.dumps({"name": "@bad/model"}))
-    result = run_hearth(*create_arguments(state, choose_ports()), timeout_s=100)
-    assert result.returncode == 1
-    assert "The node ended with exit code" in result.stderr
-    assert "Traceback" not in result.stderr.partition("The end of")[0]
-    assert not (state / "dev.json").exists()
-
-
 @pytest.fixture
 def starting(state: Path) -> "Iterator[subprocess.Popen[bytes]]":
     process = subprocess.Popen(
@@ -168,15 +155,18 @@ def test_ctrl_c_during_the_start_ends_it_cleanly(
     wait_until(lambda: not list_survivors(family), 10)
 
 
-def test_a_model_that_cannot_be_loaded_is_named_and_the_others_are_served(state: Path) -> None:
+@pytest.mark.parametrize("damaged", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_model_that_cannot_be_loaded_is_named_and_the_others_are_served(
+    state: Path, damaged: str
+) -> None:
     added = run_hearth(
         *("models", "add", "@me/bad", "--from", BUNDLED_PATH, "--store", state / "models")
     )
     assert added.returncode == 0, added.stderr
-    (state / "models" / "@me" / "bad" / "model.safetensors").write_bytes(b"\xff" * 1000)
+    (state / "models" / "@me" / "bad" / damaged).write_bytes(b"\xff" * 1000)
     with start_dev(state) as running:
         assert running.access.models == (MODEL,)
         assert ask(running) == 200
         (line,) = [one for one in running.read_output().splitlines() if "@me/bad" in one]
         assert line.startswith("Not served: @me/bad.")
-        assert "model.safetensors" in line
+        assert damaged in line

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Final
 
+from contracts.errors import InvalidRequest
+
 MARK_CANDIDATES: Final = range(0x10F800, 0x10FFFE)
 """Code points of a private-use plane; the first that a conversation does not contain is used."""
 
@@ -75,9 +77,15 @@ class ControlTokens:
 
 
 def choose_mark(texts: Iterable[str]) -> str:
-    """A character that none of `texts` contains."""
+    """A character that none of `texts` contains.
+
+    Raises: `InvalidRequest` when they use every character that has no meaning of its own.
+    """
     used = {character for text in texts if not text.isascii() for character in text}
-    return next(chr(code) for code in MARK_CANDIDATES if chr(code) not in used)
+    mark = next((chr(code) for code in MARK_CANDIDATES if chr(code) not in used), None)
+    if mark is None:
+        raise InvalidRequest("The text uses every private-use character; leave one out.")
+    return mark
 
 
 def map_spans(marked: str, spans: Iterable[Span], mark: str) -> list[Span]:

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_pool.server.text.control_tokens import ControlTokens, choose_mark, map_spans
+from contracts.errors import InvalidRequest
+from gpu_pool.server.text.control_tokens import (
+    MARK_CANDIDATES,
+    ControlTokens,
+    choose_mark,
+    map_spans,
+)
 
 MARK = "\U0010f800"
 CONTROL = ControlTokens({"<|end|>": 1, "<|end|><": 2, "[INST]": 3, "<s>": 4})
@@ -64,3 +70,10 @@ def test_hostile_text_takes_linear_time() -> None:
 
     measure(100)
     assert min(measure(20_000) for _ in range(3)) < 30 * min(measure(2000) for _ in range(3))
+
+
+def test_a_text_with_every_mark_is_refused_and_one_mark_less_is_not() -> None:
+    marks = [chr(code) for code in MARK_CANDIDATES]
+    assert choose_mark(marks[:-1]) == marks[-1]
+    with pytest.raises(InvalidRequest, match="private-use"):
+        choose_mark(marks)
