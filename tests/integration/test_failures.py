@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-from typing import Any
 
 from tests.integration.account_client import AccountClient
 from tests.integration.process_tree import find_descendant
@@ -11,7 +10,6 @@ from tests.integration.running_dev import RunningDev
 
 CORE = "gpu_pool.engine_core"
 NUM_STREAMS = 8
-RELOAD_TIMEOUT_S = 60
 
 
 async def test_a_killed_core_ends_streams_with_an_error_and_the_next_request_is_served(
@@ -34,23 +32,9 @@ async def test_a_killed_core_ends_streams_with_an_error_and_the_next_request_is_
         assert failure["errors"][0]["code"] == 7502
         assert failure["errors"][0]["message"].endswith(".")
 
-    after = await ask_until_served(account, "What is Hearth?", max_tokens=16)
+    after = await account.run("What is Hearth?", max_tokens=16)  # waits while the model is loaded
     assert after["response"] == before["response"]
     assert find_descendant(dev.process.pid, CORE).pid != core.pid
-
-
-async def ask_until_served(account: AccountClient, prompt: str, **options: Any) -> dict[str, Any]:
-    """The result, asked for as clients do it: while the model is loaded again, 429 means later."""
-    body = {"prompt": prompt, "temperature": 0, **options}
-    deadline = asyncio.get_running_loop().time() + RELOAD_TIMEOUT_S
-    while True:
-        response = await account.http.post("run/@hearth/tiny-chat", json=body)
-        if response.status_code == 200:
-            return response.json()["result"]
-        assert response.status_code == 429, response.text
-        assert response.json()["errors"][0]["code"] == 3040
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(float(response.headers["retry-after"]))
 
 
 async def collect_events(
