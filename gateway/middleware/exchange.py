@@ -24,15 +24,16 @@ Send = Callable[[Message], Awaitable[None]]
 _CONTENT_LENGTH: Final = b"content-length"
 _EVENT_STREAM: Final = (
     b"content-type: text/event-stream; charset=utf-8\r\n"
-    b"cache-control: no-cache\r\nx-accel-buffering: no\r\ntransfer-encoding: chunked\r\n"
+    b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 )
+_CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 
 
 class HttpExchange:
     """A request to be answered once."""
 
-    __slots__ = ("_connection", "_cycle", "_limits", "_receive", "headers")
+    __slots__ = ("_connection", "_cycle", "_is_chunked", "_limits", "_receive", "headers")
 
     def __init__(self, scope: Scope, receive: Receive, limits: LimitSettings) -> None:
         """Reads nothing yet."""
@@ -40,6 +41,7 @@ class HttpExchange:
         self.headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._connection = connection
         self._cycle = connection.active
+        self._is_chunked = scope["http_version"] != "1.0"  # there, closing ends an answer
         self._limits = limits
         self._receive = receive
 
@@ -120,11 +122,11 @@ class HttpExchange:
             await flow.drain()
         if self._connection.is_lost:
             return
-        cycle.response_started = cycle.chunked_encoding = True
-        close = b"" if cycle.keep_alive else _CLOSE
+        cycle.response_started = True
+        framing = (b"" if cycle.keep_alive else _CLOSE) + (_CHUNKED if self._is_chunked else b"")
         default = self._connection.format_default_headers()
         self._connection.transport.write(
-            b"%b%b%b%b%b\r\n" % (STATUS_LINE[200], default, headers, close, _EVENT_STREAM)
+            b"%b%b%b%b%b\r\n" % (STATUS_LINE[200], default, headers, framing, _EVENT_STREAM)
         )
 
     async def send_events(self, events: bytes, *, is_last: bool) -> None:
@@ -134,11 +136,12 @@ class HttpExchange:
             await connection.flow.drain()
         if connection.is_lost:
             return
+        if self._is_chunked:
+            end = b"0\r\n\r\n" if is_last else b""
+            events = b"%x\r\n%b\r\n%b" % (len(events), events, end)
+        connection.transport.write(events)
         if is_last:
-            connection.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(events), events))
             self._complete()
-        else:
-            connection.transport.write(b"%x\r\n%b\r\n" % (len(events), events))
 
     def _complete(self) -> None:
         """What uvicorn does at the end of an answer."""

@@ -69,6 +69,19 @@ async def test_a_long_body_is_not_taken_for_headers(strict: RunningGateway) -> N
         assert await read_status(reader) == 200
 
 
+async def test_an_old_client_reads_a_stream_until_the_connection_ends(
+    strict: RunningGateway,
+) -> None:
+    request = format_request(strict, {"prompt": "Hi", "stream": True})
+    async with connect(strict) as (reader, writer):
+        writer.write(request.replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+        answer = await asyncio.wait_for(reader.read(), 10)
+    head, _, events = answer.partition(b"\r\n\r\n")
+    assert b"chunked" not in head
+    assert events.startswith(b"data: ")
+    assert events.endswith(b"data: [DONE]\n\n")
+
+
 async def test_pipelined_requests_are_answered_in_order(strict: RunningGateway) -> None:
     async with connect(strict) as (reader, writer):
         writer.write((LIVE + LIVE.replace(b"live", b"nope")) * 20)
