@@ -8,18 +8,18 @@ from typing import Final
 import msgspec
 
 from contracts.errors import InvalidRequest
-from contracts.inference import SCHEMA_VERSION, GenerateRequest
+from contracts.inference import SCHEMA_VERSION, NodeRequest
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_request_decoder: Final = msgspec.msgpack.Decoder(GenerateRequest)
+_request_decoder: Final[msgspec.msgpack.Decoder[NodeRequest]] = msgspec.msgpack.Decoder(NodeRequest)
 
 
-def encode_generate_request(request: GenerateRequest) -> bytes:
+def encode_request(request: NodeRequest) -> bytes:
     """The msgpack body of `Open` for `request`."""
     return _encoder.encode(request)
 
 
-def decode_generate_request(body: bytes) -> GenerateRequest:
+def decode_request(body: bytes) -> NodeRequest:
     """The request inside `body`; fields that this version does not know are ignored.
 
     Raises: `InvalidRequest` when it is malformed or of a newer schema.

@@ -2,14 +2,16 @@
 
     ServiceError
       RequestError    InvalidRequest · InvalidModelName · UnknownModel · ContextTooLong ·
-                      UnsupportedFeature · PayloadTooLarge · RequestTimeout · NotFound ·
+                      UnsupportedFeature · AdapterUnsupported · ConstraintUnmet ·
+                      PayloadTooLarge · RequestTimeout · NotFound ·
                       InvalidIdentifier · MethodNotAllowed · Conflict     client, never
-      AccessError     Unauthenticated · Forbidden · AccountSuspended ·
-                      ResidencyViolation                                  client, never
-      LimitError      RateLimited · ConcurrencyLimited · QuotaExceeded    tenancy
+      AccessError     Unauthenticated · Forbidden · AddressNotAllowed · ModelNotAllowed ·
+                      AccountSuspended · ResidencyViolation               client, never
+      LimitError      RateLimited · ConcurrencyLimited · QuotaExceeded ·
+                      PriceUnknown                                        tenancy
       CapacityError   NoEndpoint · ModelCold · PoolSaturated · OutOfBlocks pool, elsewhere
       UpstreamError   NodeUnreachable · StreamBroken · DeadlineExceeded ·
-                      TransferFailed                                      pool, same or elsewhere
+                      TransferFailed · ModelFailed                        pool, same or elsewhere
       InternalError   InvariantBroken · StoreUnavailable                  any, never
 
 Owns names, source and retry advice; must not know HTTP (`gateway/errors.py` has that table).
@@ -93,6 +95,18 @@ class UnsupportedFeature(RequestError):
     code = "unsupported_feature"
 
 
+class AdapterUnsupported(RequestError):
+    """The model takes no adapters."""
+
+    code = "adapter_unsupported"
+
+
+class ConstraintUnmet(RequestError):
+    """The answer ended before it had the shape that was asked for."""
+
+    code = "constraint_unmet"
+
+
 class PayloadTooLarge(RequestError):
     """The body is larger than the platform accepts."""
 
@@ -148,6 +162,18 @@ class Forbidden(AccessError):
     code = "forbidden"
 
 
+class AddressNotAllowed(AccessError):
+    """The credential is good, but may not be used from where the client is."""
+
+    code = "address_not_allowed"
+
+
+class ModelNotAllowed(AccessError):
+    """The account or API token is not let to this model, whether there is one or not."""
+
+    code = "model_not_allowed"
+
+
 class AccountSuspended(AccessError):
     """The account is suspended and refused everywhere."""
 
@@ -164,6 +190,9 @@ class LimitError(ServiceError):
     """A limit of the account or API token is reached."""
 
     source = Source.TENANCY
+
+    limit: int | None = None
+    """The limit that is reached, where it is a number."""
 
 
 class RateLimited(LimitError):
@@ -184,6 +213,12 @@ class QuotaExceeded(LimitError):
     """The budget of the day or month is used up."""
 
     code = "quota_exceeded"
+
+
+class PriceUnknown(LimitError):
+    """The model has no price, and this account pays."""
+
+    code = "price_unknown"
 
 
 class CapacityError(ServiceError):
@@ -249,6 +284,12 @@ class TransferFailed(UpstreamError):
 
     code = "transfer_failed"
     retry = Retry.SAME
+
+
+class ModelFailed(UpstreamError):
+    """The model is meant to be served, but could not be loaded; an operator has to look."""
+
+    code = "model_failed"
 
 
 class InternalError(ServiceError):

@@ -4,9 +4,29 @@ Owns the report; must not know how it is collected or what the router makes of i
 Read next: `contracts.wire`, whose stream 0 carries the reports.
 """
 
+from enum import StrEnum
+
 import msgspec
 
 from contracts.ids import BootId, ModelName, NodeId, RegionId
+
+
+class ModelFeature(StrEnum):
+    """What a model can do beyond text, under the names of the catalogue's properties."""
+
+    FUNCTION_CALLING = "function_calling"
+    """Its template takes tools, and its calls are understood."""
+    REASONING = "reasoning"
+    """It thinks before it answers, and its thoughts are told apart."""
+
+
+class NativeShape(StrEnum):
+    """What the native route answers with."""
+
+    CLASSIC = "classic"
+    """`{response, usage}`; 256 tokens unless the request says otherwise."""
+    CHAT = "chat"
+    """A chat completion inside the envelope; as long as the context allows."""
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -23,6 +43,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     description: str
     context_window: int
     created_unix_s: int = 0
+    features: tuple[ModelFeature, ...] = ()
+    native_shape: NativeShape = NativeShape.CLASSIC
 
 
 class ModelLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,8 +59,18 @@ class ModelLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks that can be handed out now, cached ones without an owner included."""
 
 
+class FailedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that a node should serve and cannot, until it is started again."""
+
+    name: ModelName
+    reason: str
+    """For operators only: it may name files."""
+
+
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's own account of itself, sent when a gateway connects and about once a second."""
+    """A node's own account of itself: sent when a gateway connects, about once a second, and soon
+    after a model has changed or has become idle.
+    """
 
     node_id: NodeId
     boot_id: BootId
@@ -47,3 +79,4 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     is_draining: bool
     models: tuple[ModelCard, ...]
     loads: tuple[ModelLoad, ...]
+    failed: tuple[FailedModel, ...] = ()

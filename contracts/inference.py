@@ -15,18 +15,44 @@ from contracts.ids import ModelName
 SCHEMA_VERSION: Final = 1
 
 
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that the model made in an earlier turn."""
+
+    id: str
+    name: str
+    arguments: str
+    """A JSON text, as the model wrote it."""
+
+
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One turn of a conversation; `role` is free text that the chat template interprets."""
 
     role: str
     content: str
     name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    """In a turn that carries a tool's result: which call it answers."""
+    reasoning: str | None = None
+    """What the model thought before it said `content`, for templates that want it back."""
 
 
-class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
+class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A function that the model may ask the client to call."""
+
+    name: str
+    description: str = ""
+    parameters: str = "{}"
+    """The JSON Schema of its arguments, as a JSON text."""
+
+
+class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="chat"):
     """A conversation; the node renders it through the model's chat template."""
 
     messages: tuple[ChatMessage, ...]
+    tools: tuple[Tool, ...] = ()
+    reasoning_effort: str | None = None
+    """A level the template knows; `none` turns thinking off where that is possible."""
 
 
 class TextPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
@@ -35,16 +61,25 @@ class TextPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
     text: str
 
 
-Prompt = ChatPrompt | TextPrompt
+class TokenPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
+    """Token ids that are continued as they stand; the node checks them against the vocabulary."""
+
+    token_ids: tuple[int, ...]
+
+
+Prompt = ChatPrompt | TextPrompt | TokenPrompt
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the next token is chosen and when to stop. Ranges are checked where requests enter.
 
-    Units: `max_tokens` counts generated tokens; None means up to the end of the context.
+    Units: `max_tokens` counts generated tokens; None means up to the end of the context, 0 that the
+    prompt alone is computed.
     """
 
     max_tokens: int | None = None
+    is_max_tokens_default: bool = False
+    """True: the client did not ask for `max_tokens`, so that the context may leave less."""
     temperature: float = 1.0
     """0 is greedy."""
     top_p: float = 1.0
@@ -58,15 +93,59 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Same seed, prompt and model: same tokens. None lets the node draw one."""
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Token ids and what is added to their logits."""
+    num_logprobs: int | None = None
+    """Alternatives to report for each generated token; 0: the chosen one's alone; None: nothing."""
+    num_prompt_logprobs: int | None = None
+    """The same for the prompt's tokens, which then are computed without the prefix cache."""
+
+    @property
+    def has_penalties(self) -> bool:
+        """True when a token's chance depends on how often it occurred."""
+        return (
+            self.repetition_penalty != 1.0
+            or self.frequency_penalty != 0.0
+            or self.presence_penalty != 0.0
+        )
+
+
+class JsonConstraint(msgspec.Struct, frozen=True, tag="json"):
+    """The answer is one JSON object."""
+
+
+class SchemaConstraint(msgspec.Struct, frozen=True, kw_only=True, tag="schema"):
+    """The answer is one JSON value that validates against a schema."""
+
+    schema: str
+    """The JSON Schema as a JSON text; the node refuses keywords that it cannot enforce."""
+
+
+Constraint = JsonConstraint | SchemaConstraint
+
+
+class ToolChoiceMode(StrEnum):
+    """Whether the model calls tools."""
+
+    AUTO = "auto"
+    NONE = "none"
+    REQUIRED = "required"
+
+
+class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the tools of a chat may be used."""
+
+    mode: ToolChoiceMode = ToolChoiceMode.AUTO
+    name: str | None = None
+    """With `REQUIRED`: the only tool that may be called."""
+    is_parallel: bool = True
+    """False: at most one call in an answer."""
 
 
 class GenerateRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="generate"
 ):
-    """One request for generated text, as the gateway sends it to a node.
-
-    The tag leaves room for requests of other kinds in the same place of the wire.
-    """
+    """One request for generated text, as the gateway sends it to a node."""
 
     model: ModelName
     prompt: Prompt
@@ -75,7 +154,32 @@ class GenerateRequest(
     """False: the node holds the text back and sends it in one piece at the end."""
     reject_if_busy: bool = False
     """True: refused at once with `PoolSaturated` instead of waiting for a free place."""
+    num_choices: int = 1
+    """Answers to the same prompt, told apart by `choice_index`; each draws with its own seed."""
+    echoes_prompt: bool = False
+    """True: each choice begins with a `Delta` of the prompt's own text, without token ids; the
+    prompt's logprobs, if asked for, come in `PromptScored` only."""
+    constraint: Constraint | None = None
+    tool_choice: ToolChoice = ToolChoice()
     schema_version: int = SCHEMA_VERSION
+
+
+class CountTokensRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="count_tokens"
+):
+    """Asks how many tokens a prompt has; answered by `TokensCounted` and a `Finished` without use.
+
+    Nothing is computed, so that neither a place nor credit is needed.
+    """
+
+    model: ModelName
+    prompt: Prompt
+    schema_version: int = SCHEMA_VERSION
+
+
+NodeRequest = GenerateRequest | CountTokensRequest
+"""What a node can be asked. Every kind is answered by events of its own and one last event, which
+is `Finished` or `Failed` as ever; further kinds (embeddings, scores) join here."""
 
 
 class FinishReason(StrEnum):
@@ -83,6 +187,7 @@ class FinishReason(StrEnum):
 
     STOP = "stop"
     LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
     ABORTED = "aborted"
 
 
@@ -92,6 +197,23 @@ class Usage(msgspec.Struct, frozen=True, array_like=True):
     num_prompt_tokens: int
     num_cached_tokens: int
     num_completion_tokens: int
+    """All choices together; the tokens of reasoning are a part."""
+    num_reasoning_tokens: int = 0
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """How likely a token was among all others, before sampling's filters.
+
+    Units: natural logarithms.
+    """
+
+    token_id: int
+    token: bytes
+    """Its own bytes, which need not be whole characters."""
+    logprob: float | None
+    """None for the first token of a prompt, which follows nothing."""
+    top: tuple[tuple[int, bytes, float], ...] = ()
+    """The likeliest tokens in falling order: id, bytes, logprob."""
 
 
 class Accepted(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -107,13 +229,61 @@ class Delta(msgspec.Struct, frozen=True, array_like=True, tag=1):
     text: str
     token_ids: tuple[int, ...]
     choice_index: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One entry per token of the text, when the request asked for them."""
+
+
+class ReasoningDelta(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """More of what the model thinks before it answers."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    choice_index: int = 0
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """The beginning of a tool call (`id` and `name` are set), or more of its arguments."""
+
+    call_index: int
+    """Counts the calls of this choice."""
+    id: str
+    name: str
+    arguments: str
+    """The next piece of a JSON text."""
+    token_ids: tuple[int, ...]
+    choice_index: int = 0
+
+
+class ChoiceFinished(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """One of several choices is complete, the last one included; `Finished` follows when all are.
+
+    Never sent for a request of a single choice.
+    """
+
+    choice_index: int
+    reason: FinishReason
+
+
+class PromptScored(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """The prompt's tokens and how likely each was; comes before the first `Delta`."""
+
+    logprobs: tuple[TokenLogprob, ...]
+
+
+class TokensCounted(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """The answer to a `CountTokensRequest`, template and tools included."""
+
+    num_tokens: int
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """The last event of a served stream; also the answer to an abort, with what was consumed."""
 
     reason: FinishReason
+    """Of the only choice; of several, the last one's."""
     usage: Usage
+    stop: str | None = None
+    """The stop string that ended the only choice, if one did."""
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -124,4 +294,14 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """What was consumed until then; None when nothing was computed."""
 
 
-GenerationEvent = Accepted | Delta | Finished | Failed
+GenerationEvent = (
+    Accepted
+    | Delta
+    | ReasoningDelta
+    | ToolCallDelta
+    | ChoiceFinished
+    | PromptScored
+    | TokensCounted
+    | Finished
+    | Failed
+)

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from contracts.fleet import NodeReport
-from contracts.inference import Accepted, Delta, Failed, Finished, GenerationEvent
+from contracts.inference import GenerationEvent
 
 WIRE_PATH: Final = "/wire/v1"
 GATEWAY_HEADER: Final = "x-hearth-gateway"
@@ -47,9 +47,10 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=10):
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag=11):
-    """Starts a stream. `body` is the first fragment of a msgpack `GenerateRequest`.
+    """Starts a stream. `body` is the first fragment of a msgpack `NodeRequest`.
 
-    Units: `credit` counts `Delta`s the node may send before it has to merge further ones.
+    Units: `credit` counts the deltas of any kind (text, reasoning, tool calls) that the node may
+    send before it has to merge further ones.
     """
 
     sealed_grant: bytes
@@ -69,7 +70,7 @@ class Abort(msgspec.Struct, frozen=True, array_like=True, tag=13):
 
 
 class Credit(msgspec.Struct, frozen=True, array_like=True, tag=14):
-    """Lets the node send `num_deltas` more `Delta`s."""
+    """Lets the node send `num_deltas` more deltas of any kind."""
 
     num_deltas: int
 
@@ -81,14 +82,26 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 ToNode = Hello | Open | Body | Abort | Credit
-FromNode = Accepted | Delta | Finished | Failed | Challenge | Report
+FromNode = GenerationEvent | Challenge | Report
+
+
+class FromNodeEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An `Entry` from a node with its message decoded; None stands for one that cannot be read."""
+
+    stream_id: int
+    attempt: int
+    message: FromNode | None
+
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _frame_decoder: Final = msgspec.msgpack.Decoder(list[Entry])
 _to_node_decoder: Final = msgspec.msgpack.Decoder(ToNode)
+_from_node_frame_decoder: Final = msgspec.msgpack.Decoder(list[FromNodeEntry])
+_from_node_decoder: Final[msgspec.msgpack.Decoder[FromNode]] = msgspec.msgpack.Decoder(FromNode)
 _event_decoder: Final[msgspec.msgpack.Decoder[GenerationEvent]] = msgspec.msgpack.Decoder(
-    Accepted | Delta | Finished | Failed
+    GenerationEvent
 )
+_MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _from_connection_decoder: Final[msgspec.msgpack.Decoder[Challenge | Report]] = (
     msgspec.msgpack.Decoder(Challenge | Report)
 )
@@ -107,6 +120,20 @@ def decode_frame(frame: bytes) -> list[Entry]:
     return _frame_decoder.decode(frame)
 
 
+def decode_frame_from_node(frame: bytes) -> list[FromNodeEntry]:
+    """The entries of `frame` with their messages, in one pass; one by one if that fails.
+
+    Raises: as `decode_frame`.
+    """
+    try:
+        return _from_node_frame_decoder.decode(frame)
+    except _MALFORMED:
+        return [
+            FromNodeEntry(entry.stream_id, entry.attempt, _decode_or_none(entry.message))
+            for entry in decode_frame(frame)
+        ]
+
+
 def decode_to_node(message: msgspec.Raw) -> ToNode:
     """A message for a node. Raises: `msgspec.MsgspecError`."""
     return _to_node_decoder.decode(message)
@@ -120,3 +147,11 @@ def decode_event(message: msgspec.Raw) -> GenerationEvent:
 def decode_from_connection(message: msgspec.Raw) -> Challenge | Report:
     """A message of stream 0, from the node. Raises: `msgspec.MsgspecError`."""
     return _from_connection_decoder.decode(message)
+
+
+def _decode_or_none(message: msgspec.Raw) -> FromNode | None:
+    """A message of a node; None when it cannot be read."""
+    try:
+        return _from_node_decoder.decode(message)
+    except _MALFORMED:
+        return None

@@ -3,13 +3,14 @@
 import msgspec
 import pytest
 
-from contracts.codec import decode_generate_request, encode_generate_request
+from contracts.codec import decode_request, encode_request
 from contracts.errors import InvalidRequest
 from contracts.ids import ModelName
 from contracts.inference import (
     SCHEMA_VERSION,
     ChatMessage,
     ChatPrompt,
+    CountTokensRequest,
     GenerateRequest,
     SamplingParams,
     TextPrompt,
@@ -23,29 +24,34 @@ _CHAT = GenerateRequest(
 
 
 def test_a_chat_survives_the_wire() -> None:
-    assert decode_generate_request(encode_generate_request(_CHAT)) == _CHAT
+    assert decode_request(encode_request(_CHAT)) == _CHAT
 
 
 def test_a_text_prompt_survives_the_wire() -> None:
     request = msgspec.structs.replace(_CHAT, prompt=TextPrompt(text="Once"), stream=False)
-    assert decode_generate_request(encode_generate_request(request)) == request
+    assert decode_request(encode_request(request)) == request
+
+
+def test_a_question_for_a_count_survives_the_wire() -> None:
+    request = CountTokensRequest(model=_CHAT.model, prompt=_CHAT.prompt)
+    assert decode_request(encode_request(request)) == request
 
 
 def test_a_field_from_a_newer_version_is_ignored() -> None:
     body = msgspec.to_builtins(_CHAT) | {"mood": "sunny"}
-    assert decode_generate_request(msgspec.msgpack.encode(body)) == _CHAT
+    assert decode_request(msgspec.msgpack.encode(body)) == _CHAT
 
 
 def test_a_newer_schema_is_refused_with_both_numbers() -> None:
     newer = msgspec.structs.replace(_CHAT, schema_version=SCHEMA_VERSION + 1)
     with pytest.raises(InvalidRequest, match=rf"{SCHEMA_VERSION + 1}.*{SCHEMA_VERSION}"):
-        decode_generate_request(encode_generate_request(newer))
+        decode_request(encode_request(newer))
 
 
 def test_a_request_of_another_kind_is_refused() -> None:
     body = msgspec.to_builtins(_CHAT) | {"type": "embed"}
     with pytest.raises(InvalidRequest, match="embed"):
-        decode_generate_request(msgspec.msgpack.encode(body))
+        decode_request(msgspec.msgpack.encode(body))
 
 
 @pytest.mark.parametrize(
@@ -53,4 +59,4 @@ def test_a_request_of_another_kind_is_refused() -> None:
 )
 def test_garbage_is_an_invalid_request(body: bytes) -> None:
     with pytest.raises(InvalidRequest):
-        decode_generate_request(body)
+        decode_request(body)

@@ -34,6 +34,13 @@ _GRANT = Grant(
 )
 
 
+def test_a_seal_is_hmac_sha256_over_what_follows_it() -> None:
+    for key in (b"", _KEY, b"k" * 64):
+        sealed = seal_grant(_GRANT, key)
+        payload = sealed[MAC_BYTES:]
+        assert sealed[:MAC_BYTES] == hmac.digest(key, payload, "sha256")
+
+
 def test_an_untouched_grant_opens_under_its_connection_key() -> None:
     assert unseal_grant(seal_grant(_GRANT, _KEY), _KEY) == _GRANT
 

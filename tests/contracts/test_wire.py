@@ -73,3 +73,19 @@ def test_stream_zero_carries_challenges_and_reports() -> None:
     )
     messages = [wire.decode_from_connection(entry.message) for entry in wire.decode_frame(frame)]
     assert messages == [wire.Challenge(b"nonce", "proof"), wire.Report(report)]
+
+
+def test_a_frame_from_a_node_is_read_in_one_pass_and_a_bad_message_harms_itself_alone() -> None:
+    good, event = (1, 1, Delta("a", (1,))), Accepted(3, 0)
+    assert [
+        e.message for e in wire.decode_frame_from_node(wire.encode_frame([good, (2, 1, event)]))
+    ] == [
+        good[2],
+        event,
+    ]
+    for bad in ([99, "x"], ["not", "a", "message"], {"a": 1}, None, [1, "text", "no ids"]):
+        frame = msgspec.msgpack.encode([good, (2, 1, bad), (3, 1, event)])
+        entries = wire.decode_frame_from_node(frame)
+        assert [(e.stream_id, e.message) for e in entries] == [(1, good[2]), (2, None), (3, event)]
+    with pytest.raises(msgspec.MsgspecError):
+        wire.decode_frame_from_node(b"\xc1")

@@ -1,0 +1,96 @@
+"""What one request consumed and what it cost: the record that journal and ledger keep.
+
+Owns the record, its form in the journal and the day it belongs to; must not know files, databases
+or prices. Read next: `contracts.pricing`.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from contracts.ids import AccountId, ApiTokenId, GatewayId, ModelName, NodeId, RegionId, RequestId
+from contracts.pricing import TokenCounts
+
+MS_PER_DAY: Final = 86_400_000
+
+
+class Outcome(StrEnum):
+    """How a request ended."""
+
+    COMPLETE = "complete"
+    ABORTED = "aborted"
+    """The client left; what had been computed until then is charged."""
+    FAILED = "failed"
+    """It broke off on our side; what the client had received until then is charged."""
+
+
+class UsageRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One row of the ledger. Later versions add fields at the end, with defaults."""
+
+    request_id: RequestId
+    account_id: AccountId
+    api_token_id: ApiTokenId
+    model: ModelName
+    node_id: NodeId | None
+    region: RegionId | None
+    gateway_id: GatewayId
+    finished_unix_ms: int
+    outcome: Outcome
+    tokens: TokenCounts
+    price_version: int | None
+    """None: the account pays nothing."""
+    cost_nano: int
+    num_microneurons: int
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(UsageRecord)
+
+
+def encode_usage_record(record: UsageRecord) -> bytes:
+    """The record as the journal keeps it."""
+    return _encoder.encode(record)
+
+
+def decode_usage_record(data: bytes) -> UsageRecord:
+    """The record inside `data`. Raises: `msgspec.MsgspecError`."""
+    return _decoder.decode(data)
+
+
+def read_unix_ms(request_id: RequestId) -> int:
+    """When the request began, in milliseconds since 1970: the first 48 bits of its id."""
+    return int(request_id[:8] + request_id[9:13], 16)
+
+
+def read_day(request_id: RequestId) -> int:
+    """The day since 1970, UTC, on which the request began: its partition of the ledger."""
+    return read_unix_ms(request_id) // MS_PER_DAY
+
+
+class Step(StrEnum):
+    """How finely usage is summed up."""
+
+    HOUR = "hour"
+    DAY = "day"
+
+
+class UsageTotal(msgspec.Struct, frozen=True, kw_only=True):
+    """What one API token used of one model within an hour or a day."""
+
+    period: int
+    """Hours or days since 1970, UTC."""
+    model: ModelName
+    api_token_id: ApiTokenId
+    num_requests: int
+    tokens: TokenCounts
+    cost_nano: int
+    num_microneurons: int
+
+
+class UsageCursor(msgspec.Struct, frozen=True):
+    """Where a page of totals ended; the next one begins behind it."""
+
+    period: int
+    model: ModelName
+    api_token_id: ApiTokenId
