@@ -1,6 +1,6 @@
 """Tenancy remembers who owns what: accounts, API tokens, operators.
 
-Other packages see `interfaces` and `errors` only; the real services are built in composition
-roots from `tenancy.directory`, the double from `tenancy.memory`.
-Read next: `tenancy.interfaces`.
+Other packages see `interfaces`, `administration`, `permissions` and `policies` only; the real
+services are built in composition roots from `tenancy.directory`.
+Read next: `tenancy.interfaces`, then `tenancy.store`.
 """

@@ -6,6 +6,7 @@ Read next: `tenancy.tables`, `tenancy.directory`.
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
@@ -90,6 +91,16 @@ class Database:
         self._engine = engine
         self._write_engine = engine.execution_options(**{_IS_WRITE: True})
 
+    @property
+    def is_postgresql(self) -> bool:
+        """False for SQLite, where one transaction writes at a time."""
+        return self._engine.dialect.name == "postgresql"
+
+    @property
+    def file(self) -> Path:
+        """Where SQLite keeps the database."""
+        return Path(str(self._engine.url.database))
+
     @asynccontextmanager
     async def read(self) -> AsyncGenerator[AsyncConnection]:
         """A connection for queries. Raises: `StoreUnavailable`."""
@@ -103,6 +114,12 @@ class Database:
         with translate_driver_errors():
             async with self._write_engine.begin() as connection:
                 yield connection
+
+    async def connect(self) -> AsyncConnection:
+        """A connection without transactions; the caller closes it. Raises: `StoreUnavailable`."""
+        with translate_driver_errors():
+            connection = await self._engine.connect()
+            return await connection.execution_options(isolation_level="AUTOCOMMIT")
 
     async def close(self) -> None:
         """Closes all connections."""

@@ -1,27 +1,23 @@
-"""What the gateway and the CLI may ask of tenancy, and the values that come back.
+"""Who is asking, and the values of tenancy: what the gateway reads on its hot path.
 
-Implemented twice: on SQLAlchemy (`tenancy.directory`) and in memory (`tenancy.memory`), both
-under the same contract tests. Must not know HTTP. Times are seconds since 1970, UTC.
+Implemented in `tenancy.directory`, on SQLite and PostgreSQL under the same tests. Must not know
+HTTP nor how anything is changed (`tenancy.administration`). Times are seconds since 1970, UTC.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from contracts.budgets import BudgetKey
 from contracts.grant import RetentionClass
-from contracts.ids import AccountId, ApiTokenId, OperatorId, RegionId
+from contracts.ids import AccountId, ApiTokenId, OperatorId, RegionId, RequestId
+from contracts.pricing import Price
+from contracts.quotas import Quota
 from contracts.settings import Secret
-
-
-class Permission(StrEnum):
-    """Rights a credential can hold; the values are the permission groups' public names."""
-
-    WORKERS_AI_READ = "Workers AI Read"
-    """Inference and the model list."""
-    WORKERS_AI_WRITE = "Workers AI Write"
-    ACCOUNT_SETTINGS_READ = "Account Settings Read"
-    API_TOKENS_READ = "API Tokens Read"
-    API_TOKENS_WRITE = "API Tokens Write"
+from contracts.usage import Step, UsageCursor, UsageRecord, UsageTotal
+from tenancy.permissions import Permission
+from tenancy.policies import AddressCondition, ModelAccess, Policies, evaluate_permissions
 
 
 class ApiTokenStatus(StrEnum):
@@ -51,6 +47,12 @@ class Account:
     retention: RetentionClass
     allowed_regions: tuple[RegionId, ...] | None
     """Regions that may compute for it: None means any, an empty tuple none at all."""
+    is_metered: bool = True
+    """False: its use is recorded and costs nothing, whatever the price list says."""
+    allowed_models: tuple[str, ...] | None = None
+    """Models it may use, as patterns (`tenancy.policies`); None means every one."""
+    priority: int = 0
+    """Which requests go first in a node's queue; higher is sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +65,17 @@ class ApiToken:
     hint: str
     """The first characters of the value, enough to recognise it in a list."""
     status: ApiTokenStatus
-    permissions: frozenset[Permission]
+    policies: Policies
+    condition: AddressCondition | None
     issued_unix_s: int
+    modified_unix_s: int
     not_before_unix_s: int | None
     expires_unix_s: int | None
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        """What the policies come to."""
+        return evaluate_permissions(self.policies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,7 @@ class IssuedApiToken:
 class Principal:
     """Who is asking: an API token and what the gateway needs to know of its account.
 
-    A snapshot that may be cached as long as `ApiTokenDirectory.read_epoch` stays the same; the
+    A snapshot that may be cached as long as `PrincipalDirectory.read_epoch` stays the same; the
     times are checked at each use. `status` is that of the stored token, never `expired`.
     """
 
@@ -98,6 +107,14 @@ class Principal:
     priority: int
     cache_salt: bytes = field(repr=False)
     """HKDF(master key, account id, salt generation); 32 bytes."""
+    quotas: tuple[Quota, ...] = ()
+    """The limits of the account and of this token, for every model and for single ones."""
+    is_metered: bool = True
+    """False: its use is recorded and costs nothing."""
+    models: ModelAccess | None = None
+    """Models that inference may use; None means every one."""
+    condition: AddressCondition | None = None
+    """Where the token may be used from; None means anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,66 +134,18 @@ class IssuedOperator:
     value: Secret
 
 
-class AccountDirectory(Protocol):
-    """Accounts."""
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A person of an account; for reading, since people hold no credential of their own."""
 
-    async def create_account(
-        self, name: str, *, allowed_regions: tuple[RegionId, ...] | None = None
-    ) -> Account:
-        """The new account. Raises: `InvalidRequest` for an empty or overlong name."""
-        ...
-
-    async def get_account(self, account_id: AccountId) -> Account:
-        """Raises: `NotFound`."""
-        ...
-
-    async def list_accounts(
-        self, *, limit: int = 100, after: AccountId | None = None
-    ) -> list[Account]:
-        """At most `limit` accounts in order of id, those after `after`."""
-        ...
-
-    async def set_account_status(self, account_id: AccountId, status: AccountStatus) -> Account:
-        """Suspends or resumes; takes effect with the next epoch. Raises: `NotFound`."""
-        ...
-
-    async def rotate_cache_salt(self, account_id: AccountId) -> Account:
-        """Makes every cached prefix of the account unreachable. Raises: `NotFound`."""
-        ...
+    member_id: str
+    account_id: AccountId
+    email: str
+    created_unix_s: int
 
 
-class ApiTokenDirectory(Protocol):
-    """API tokens."""
-
-    async def create_api_token(
-        self,
-        account_id: AccountId,
-        name: str,
-        permissions: frozenset[Permission],
-        *,
-        not_before_unix_s: int | None = None,
-        expires_unix_s: int | None = None,
-    ) -> IssuedApiToken:
-        """Raises: `NotFound` (account), `InvalidRequest`."""
-        ...
-
-    async def get_api_token(self, account_id: AccountId, api_token_id: ApiTokenId) -> ApiToken:
-        """Raises: `NotFound`, also when the token belongs to another account."""
-        ...
-
-    async def list_api_tokens(self, account_id: AccountId) -> list[ApiToken]:
-        """All tokens of the account, oldest first. Raises: `NotFound` (account)."""
-        ...
-
-    async def set_api_token_status(
-        self, account_id: AccountId, api_token_id: ApiTokenId, status: ApiTokenStatus
-    ) -> ApiToken:
-        """Enables or disables; `expired` cannot be set. Raises: `NotFound`, `InvalidRequest`."""
-        ...
-
-    async def delete_api_token(self, account_id: AccountId, api_token_id: ApiTokenId) -> None:
-        """Raises: `NotFound`."""
-        ...
+class PrincipalDirectory(Protocol):
+    """Who is behind a credential: all that the hot path asks of tenancy."""
 
     def digest_api_token(self, value: str) -> bytes | None:
         """Digest under the current pepper, or None when shape or checksum is wrong: no I/O."""
@@ -192,23 +161,118 @@ class ApiTokenDirectory(Protocol):
 
 
 class OperatorDirectory(Protocol):
-    """Operators."""
-
-    async def create_operator(self, name: str) -> IssuedOperator:
-        """Raises: `InvalidRequest`."""
-        ...
+    """Who is behind an operator's credential."""
 
     async def find_operator(self, value: str) -> Operator | None:
         """The operator whose credential has this value; None when unknown or malformed."""
         ...
 
-    async def list_operators(self) -> list[Operator]:
-        """All operators, oldest first."""
+
+class PriceDirectory(Protocol):
+    """The price list, for reading."""
+
+    async def list_prices(self) -> list[Price]:
+        """The prices that hold now, in order of model."""
         ...
 
 
-class Tenancy(AccountDirectory, ApiTokenDirectory, OperatorDirectory, Protocol):
-    """Everything at once, as the composition roots build it."""
+class UsageLedger(Protocol):
+    """The ledger, and its sums by hour and day."""
+
+    async def append_usage(self, records: Sequence[UsageRecord], owner: str) -> int:
+        """How many of `records` the ledger did not have; `owner` names whose slices they spend.
+
+        Raises: `StoreUnavailable`, and nothing was added.
+        """
+        ...
+
+    async def list_usage_records(
+        self, account_id: AccountId, day: int, *, limit: int = 100, after: RequestId | None = None
+    ) -> list[UsageRecord]:
+        """At most `limit` records of requests begun on `day`, in order of id, those after `after`.
+
+        Raises: `InvalidRequest` (limit).
+        """
+        ...
+
+    async def drop_usage_before(self, day: int) -> int:
+        """The first day that is kept: whole months before `day` leave the ledger, not the sums."""
+        ...
+
+    async def roll_up_usage(self) -> int:
+        """How many sums were added to the totals; 0 too while another worker is at it."""
+        ...
+
+    async def list_usage(
+        self,
+        account_id: AccountId,
+        step: Step,
+        since: int,
+        until: int,
+        *,
+        limit: int = 100,
+        after: UsageCursor | None = None,
+    ) -> list[UsageTotal]:
+        """At most `limit` totals of the hours or days from `since` to before `until`, in order of
+        period, model and token, those behind `after`. Raises: `InvalidRequest` (limit).
+        """
+        ...
+
+
+class BudgetStore(Protocol):
+    """Budgets of days and months, leased to gateways in slices."""
+
+    async def read_budget(self, key: BudgetKey) -> int:
+        """What the ledger has charged to the budget."""
+        ...
+
+    async def lease_budget(
+        self, key: BudgetKey, owner: str, limit: int, wanted: int, lease_ms: int
+    ) -> int:
+        """How much `owner` may spend more: `wanted`, or what the limit leaves of it.
+
+        The lease of all that it holds of this budget ends `lease_ms` from now.
+        """
+        ...
+
+    async def renew_budgets(self, owner: str, lease_ms: int) -> None:
+        """What `owner` holds stays its own for `lease_ms` from now, but not what it has lost."""
+        ...
+
+    async def release_budget(self, key: BudgetKey, owner: str) -> None:
+        """Gives back all that `owner` holds of one budget; its records must be in the ledger."""
+        ...
+
+    async def drop_budgets(self, owner: str) -> None:
+        """Gives back all that `owner` holds; its records must be in the ledger."""
+        ...
+
+
+class ProcessClaim(Protocol):
+    """The right to be the only gateway process on a database."""
+
+    @property
+    def is_lost(self) -> bool:
+        """True once another process has taken it."""
+        ...
+
+    async def acquire(self) -> None:
+        """Raises: `Conflict` when another process has it, `StoreUnavailable`."""
+        ...
+
+    async def watch(self) -> None:
+        """Keeps it for ever; takes it again when the database has let go, or notes the loss."""
+        ...
+
+    async def release(self) -> None:
+        """Gives it to whoever comes next."""
+        ...
+
+
+class TenancyDirectory(
+    PrincipalDirectory, OperatorDirectory, PriceDirectory, UsageLedger, BudgetStore, Protocol
+):
+    """Everything that gateways look up and write down, as the composition roots build it."""
 
     async def close(self) -> None:
         """Releases connections; nothing may follow."""

@@ -10,6 +10,7 @@ from typing import Final
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     ForeignKey,
@@ -19,10 +20,13 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    Text,
     column,
+    true,
 )
 
 from contracts.grant import RetentionClass
+from contracts.ids import MAX_MODEL_NAME_LENGTH
 from tenancy.interfaces import AccountStatus, ApiTokenStatus
 from tenancy.validation import MAX_NAME_LENGTH
 
@@ -30,6 +34,8 @@ ID_LENGTH: Final = 32
 DIGEST_BYTES: Final = 32
 EPOCH_ID: Final = 1
 """Key of the only row of `tenancy_epoch`."""
+AUDIT_CHAIN_ID: Final = 1
+"""Key of the only row of `audit_chain`."""
 
 metadata: Final = MetaData(
     naming_convention={
@@ -60,6 +66,10 @@ accounts: Final = Table(
     Column("retention", String(16), nullable=False),
     Column("priority", Integer, nullable=False),
     Column("allowed_regions", JSON(none_as_null=True)),  # list of region ids; NULL: any region
+    # False: its use is recorded and costs nothing.
+    Column("is_metered", Boolean, nullable=False, server_default=true()),
+    Column("allowed_models", JSON(none_as_null=True)),  # list of patterns; NULL: any model
+    Column("purged_unix_us", BigInteger),  # the row that keeps the id taken; NULL: it is alive
     _one_of("status", *AccountStatus),
     _one_of("retention", *RetentionClass),
 )
@@ -72,7 +82,11 @@ api_tokens: Final = Table(
     Column("name", String(MAX_NAME_LENGTH), nullable=False),
     Column("hint", String(32), nullable=False),
     Column("status", String(16), nullable=False),
-    Column("permissions", JSON, nullable=False),  # sorted list of permission names
+    # Sorted names of what the policies come to, for the version of Hearth that knew no policies.
+    Column("permissions", JSON, nullable=False),
+    Column("policies", JSON(none_as_null=True)),  # NULL: one policy that allows `permissions`
+    Column("condition", JSON(none_as_null=True)),  # networks; NULL: anywhere
+    Column("modified_unix_us", BigInteger),  # NULL: as issued
     Column("digest", LargeBinary(DIGEST_BYTES), nullable=False, unique=True),
     Column("pepper_version", Integer, nullable=False),  # the one the digest is made with
     Column("issued_unix_us", BigInteger, nullable=False),
@@ -98,4 +112,169 @@ tenancy_epoch: Final = Table(
     Column("epoch_id", Integer, primary_key=True, autoincrement=False),
     Column("epoch", BigInteger, nullable=False),
     CheckConstraint("epoch_id = 1", name="one_row"),
+)
+
+quotas: Final = Table(
+    "quotas",
+    metadata,
+    Column("account_id", String(ID_LENGTH), ForeignKey("accounts.account_id"), primary_key=True),
+    Column("api_token_id", String(ID_LENGTH), primary_key=True),  # empty: of the whole account
+    Column("model", String(MAX_MODEL_NAME_LENGTH), primary_key=True),  # empty: of every model
+    Column("requests_per_min", BigInteger),  # NULL is without limit, 0 is nothing at all
+    Column("tokens_per_min", BigInteger),
+    Column("concurrent_streams", BigInteger),
+    Column("neurons_per_day", BigInteger),
+    Column("spend_nano_per_month", BigInteger),
+)
+
+prices: Final = Table(
+    "prices",
+    metadata,
+    Column("version", Integer, primary_key=True),
+    Column("model", String(MAX_MODEL_NAME_LENGTH), nullable=False),  # a name, or a pattern with *
+    Column("money_uncached", BigInteger, nullable=False),  # nano-units per million tokens
+    Column("money_cached", BigInteger, nullable=False),
+    Column("money_output", BigInteger, nullable=False),
+    Column("money_reasoning", BigInteger, nullable=False),
+    Column("neurons_uncached", BigInteger, nullable=False),  # neurons per million tokens
+    Column("neurons_cached", BigInteger, nullable=False),
+    Column("neurons_output", BigInteger, nullable=False),
+    Column("neurons_reasoning", BigInteger, nullable=False),
+    Column("is_ended", Boolean, nullable=False),  # from here on the model has no price of its own
+    Column("created_unix_us", BigInteger, nullable=False),
+    Index(None, "model", "version"),
+)
+
+data_keys: Final = Table(
+    "data_keys",
+    metadata,
+    Column("account_id", String(ID_LENGTH), ForeignKey("accounts.account_id"), primary_key=True),
+    Column("wrapped_key", LargeBinary, nullable=False),
+    Column("master_key_version", Integer, nullable=False),  # the one that wraps it
+)
+
+members: Final = Table(
+    "members",
+    metadata,
+    Column("member_id", String(ID_LENGTH), primary_key=True),
+    Column("account_id", String(ID_LENGTH), ForeignKey("accounts.account_id"), nullable=False),
+    Column("sealed_email", LargeBinary, nullable=False),  # under the account's data key
+    Column("created_unix_us", BigInteger, nullable=False),
+    Index(None, "account_id", "created_unix_us"),
+)
+
+audit_log: Final = Table(
+    "audit_log",
+    metadata,
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("occurred_unix_us", BigInteger, nullable=False),
+    Column("account_id", String(ID_LENGTH)),  # no foreign key: entries outlive what they tell of
+    Column("actor_kind", String(16), nullable=False),
+    Column("actor_id", String(MAX_NAME_LENGTH), nullable=False),
+    Column("actor_account_id", String(ID_LENGTH)),
+    Column("actor_address", String(64)),
+    Column("request_id", String(36)),
+    Column("action", String(64), nullable=False),
+    Column("resource_id", String(64), nullable=False),
+    Column("details", Text, nullable=False),  # a JSON object, as the bytes that are hashed
+    Column("hash", LargeBinary(DIGEST_BYTES), nullable=False),
+    Index(None, "account_id", "sequence"),
+)
+
+audit_chain: Final = Table(
+    "audit_chain",
+    metadata,
+    Column("chain_id", Integer, primary_key=True, autoincrement=False),
+    Column("sequence", BigInteger, nullable=False),  # of the newest entry
+    Column("hash", LargeBinary(DIGEST_BYTES), nullable=False),
+    CheckConstraint("chain_id = 1", name="one_row"),
+)
+
+USAGE_SUMS: Final = (
+    "num_requests",
+    "num_uncached",
+    "num_cached",
+    "num_output",
+    "num_reasoning",
+    "cost_nano",
+    "num_microneurons",
+)
+
+
+def _usage_sums() -> list[Column[int]]:
+    """The columns that are added up."""
+    return [Column(name, BigInteger, nullable=False) for name in USAGE_SUMS]
+
+
+# On PostgreSQL partitioned by month; `hearth_ensure_usage_partition` makes the partitions.
+usage_ledger: Final = Table(
+    "usage_ledger",
+    metadata,
+    Column("day", Integer, primary_key=True, autoincrement=False),  # of the request id, since 1970
+    Column("request_id", String(36), primary_key=True),
+    Column("account_id", String(ID_LENGTH), nullable=False),
+    Column("api_token_id", String(ID_LENGTH), nullable=False),
+    Column("model", String(MAX_MODEL_NAME_LENGTH), nullable=False),
+    Column("node_id", String(63)),
+    Column("region", String(63)),
+    Column("gateway_id", String(63), nullable=False),
+    Column("finished_unix_ms", BigInteger, nullable=False),
+    Column("outcome", String(16), nullable=False),
+    Column("num_uncached", BigInteger, nullable=False),
+    Column("num_cached", BigInteger, nullable=False),
+    Column("num_output", BigInteger, nullable=False),
+    Column("num_reasoning", BigInteger, nullable=False),
+    Column("price_version", Integer),  # NULL: nothing was charged
+    Column("cost_nano", BigInteger, nullable=False),
+    Column("num_microneurons", BigInteger, nullable=False),
+    Index(None, "account_id", "day", "request_id"),
+    postgresql_partition_by="RANGE (day)",
+)
+
+# Sums of what was added to the ledger and is not in the tables below yet.
+usage_pending: Final = Table(
+    "usage_pending",
+    metadata,
+    Column("pending_id", String(ID_LENGTH), primary_key=True),
+    Column("account_id", String(ID_LENGTH), nullable=False),
+    Column("hour", Integer, nullable=False),
+    Column("model", String(MAX_MODEL_NAME_LENGTH), nullable=False),
+    Column("api_token_id", String(ID_LENGTH), nullable=False),
+    *_usage_sums(),
+    Index(None, "account_id", "hour"),
+)
+
+usage_hourly: Final = Table(
+    "usage_hourly",
+    metadata,
+    Column("account_id", String(ID_LENGTH), primary_key=True),
+    Column("hour", Integer, primary_key=True, autoincrement=False),  # since 1970
+    Column("model", String(MAX_MODEL_NAME_LENGTH), primary_key=True),
+    Column("api_token_id", String(ID_LENGTH), primary_key=True),
+    *_usage_sums(),
+)
+
+usage_daily: Final = Table(
+    "usage_daily",
+    metadata,
+    Column("account_id", String(ID_LENGTH), primary_key=True),
+    Column("day", Integer, primary_key=True, autoincrement=False),  # since 1970
+    Column("model", String(MAX_MODEL_NAME_LENGTH), primary_key=True),
+    Column("api_token_id", String(ID_LENGTH), primary_key=True),
+    *_usage_sums(),
+)
+
+# What gateways may still spend of budgets without asking again.
+budget_slices: Final = Table(
+    "budget_slices",
+    metadata,
+    Column("account_id", String(ID_LENGTH), primary_key=True),
+    Column("api_token_id", String(ID_LENGTH), primary_key=True),  # empty: of the whole account
+    Column("model", String(MAX_MODEL_NAME_LENGTH), primary_key=True),  # empty: of every model
+    Column("kind", String(16), primary_key=True),
+    Column("period", Integer, primary_key=True, autoincrement=False),
+    Column("owner", String(100), primary_key=True),  # one life of a gateway process
+    Column("remaining", BigInteger, nullable=False),
+    Column("expires_unix_ms", BigInteger, nullable=False),
+    Index(None, "owner"),
 )

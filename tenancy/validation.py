@@ -10,16 +10,31 @@ from collections.abc import Iterable
 from typing import Final
 
 from contracts.errors import InvalidRequest
-from contracts.ids import RegionId
-from tenancy.interfaces import Permission
+from contracts.ids import MAX_MODEL_NAME_LENGTH, RegionId, is_model_name
+from tenancy.policies import (
+    EVERYTHING,
+    AddressCondition,
+    Effect,
+    Policies,
+    can_be_narrowed,
+    is_narrowed,
+)
 
 MAX_NAME_LENGTH: Final = 100
 MAX_PAGE_SIZE: Final = 1000
 MAX_REGIONS: Final = 64
+MAX_MODELS: Final = 200
+MAX_POLICIES: Final = 32
+MAX_NETWORKS: Final = 200
+MAX_PRIORITY: Final = 100
+MAX_EMAIL_LENGTH: Final = 254
+"""Source: RFC 5321 section 4.5.3.1.3, less the angle brackets."""
 MAX_UNIX_S: Final = 253_402_300_799
 """The last second of the year 9999: later ones have no form that clients can read."""
 
 _REGION: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_MODEL_BEGINNING: Final = re.compile(r"@[A-Za-z0-9._/-]*")
+_EMAIL: Final = re.compile(r"[^@\s\x00-\x20\x7f<>\"]+@[^@\s\x00-\x20\x7f<>\"]+")
 _UNPRINTABLE: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Unicode categories of control characters, lone surrogates, line and paragraph separators."""
 
@@ -52,12 +67,66 @@ def check_regions(regions: Iterable[RegionId] | None) -> tuple[RegionId, ...] | 
     return unique
 
 
-def check_permissions(permissions: Iterable[Permission]) -> frozenset[Permission]:
-    """`permissions`, of which there is at least one."""
-    granted = frozenset(permissions)
-    if not granted:
-        raise InvalidRequest("An API token needs at least one permission.", param="permissions")
-    return granted
+def check_models(patterns: Iterable[str] | None, param: str) -> tuple[str, ...] | None:
+    """`patterns` without repetitions: models' names, beginnings with `*`, or `*` alone."""
+    if patterns is None:
+        return None
+    unique = tuple(dict.fromkeys(patterns))
+    if len(unique) > MAX_MODELS:
+        raise InvalidRequest(f"`{param}` names at most {MAX_MODELS} models.", param=param)
+    if not all(_is_model_pattern(pattern) for pattern in unique):
+        raise InvalidRequest(
+            f"`{param}` holds names of models, beginnings such as `@cf/meta/*`, or `*`.",
+            param=param,
+        )
+    return unique
+
+
+def check_policies(policies: Policies) -> Policies:
+    """`policies`, of which one allows something, and which single out models for models only."""
+    if not any(policy.effect is Effect.ALLOW for policy in policies):
+        raise InvalidRequest("An API token needs a policy that allows something.", param="policies")
+    if len(policies) > MAX_POLICIES:
+        raise InvalidRequest(f"An API token has at most {MAX_POLICIES} policies.", param="policies")
+    for policy in policies:
+        if not policy.permissions or not policy.models:
+            raise InvalidRequest(
+                "A policy names at least one permission and one resource.", param="policies"
+            )
+        check_models(policy.models, "policies")
+        if is_narrowed(policy) and not can_be_narrowed(policy):
+            raise InvalidRequest(
+                "Only the permissions of Workers AI can be held for single models.",
+                param="policies",
+            )
+    return policies
+
+
+def check_condition(condition: AddressCondition | None) -> AddressCondition | None:
+    """`condition`, which is of a size that can be checked at each request."""
+    if condition is None:
+        return None
+    if len(condition.allowed) + len(condition.denied) > MAX_NETWORKS:
+        raise InvalidRequest(
+            f"A condition names at most {MAX_NETWORKS} networks.", param="condition"
+        )
+    return condition
+
+
+def check_priority(priority: int) -> int:
+    """`priority`, between -100 and 100."""
+    if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        raise InvalidRequest(
+            f"A priority lies between -{MAX_PRIORITY} and {MAX_PRIORITY}.", param="priority"
+        )
+    return priority
+
+
+def check_email(email: str) -> str:
+    """`email`, which looks like an address; whether anybody reads it is not asked."""
+    if len(email) > MAX_EMAIL_LENGTH or _EMAIL.fullmatch(email) is None:
+        raise InvalidRequest("This is not an e-mail address.", param="email")
+    return email
 
 
 def check_lifetime(not_before_unix_s: int | None, expires_unix_s: int | None) -> None:
@@ -76,3 +145,11 @@ def check_page_size(limit: int) -> int:
     if not 1 <= limit <= MAX_PAGE_SIZE:
         raise InvalidRequest(f"`limit` lies between 1 and {MAX_PAGE_SIZE}.", param="limit")
     return limit
+
+
+def _is_model_pattern(pattern: str) -> bool:
+    """True for a model's name, a beginning of some with `*`, and `*` alone."""
+    if pattern == EVERYTHING or is_model_name(pattern):
+        return True
+    is_short = len(pattern) <= MAX_MODEL_NAME_LENGTH
+    return is_short and pattern.endswith("*") and bool(_MODEL_BEGINNING.fullmatch(pattern[:-1]))

@@ -1,52 +1,79 @@
-"""Accounts in the database: `AccountDirectory` on SQLAlchemy.
+"""Accounts in the database: `AccountAdministration` on SQLAlchemy.
 
 Owns the statements on `accounts`; must not know credentials. Every change that a cached principal
-depends on bumps the epoch. Read next: `tenancy.tokens.store`.
+depends on bumps the epoch. Read next: `tenancy.accounts.purge`, `tenancy.tokens.store`.
 """
 
 from collections.abc import Collection
 from typing import Any
 
+from msgspec import UNSET
 from sqlalchemy import Row, insert, select, update
 
-from contracts.errors import InvalidRequest, NotFound
+from contracts.errors import InvalidRequest
 from contracts.grant import RetentionClass
 from contracts.ids import AccountId, RegionId, is_account_id
+from tenancy.accounts.purge import purge_account
+from tenancy.administration import AccountChange, Action
+from tenancy.encryption.data_keys import create_data_key
 from tenancy.interfaces import Account, AccountStatus
+from tenancy.ownership import create_account_not_found, is_living_account
 from tenancy.sources import create_id, read_unix_us
-from tenancy.store import Store
+from tenancy.store import ActingStore
 from tenancy.tables import accounts
-from tenancy.validation import check_name, check_page_size, check_regions
+from tenancy.validation import (
+    check_models,
+    check_name,
+    check_page_size,
+    check_priority,
+    check_regions,
+)
 
 
-class AccountStore(Store):
+class AccountStore(ActingStore):
     """Creates, lists and changes accounts."""
 
     async def create_account(
-        self, name: str, *, allowed_regions: tuple[RegionId, ...] | None = None
+        self,
+        name: str,
+        *,
+        allowed_regions: tuple[RegionId, ...] | None = None,
+        allowed_models: tuple[str, ...] | None = None,
+        retention: RetentionClass = RetentionClass.STANDARD,
+        priority: int = 0,
     ) -> Account:
         """The new account. Raises: `InvalidRequest` for an empty or overlong name."""
-        regions = check_regions(allowed_regions)
+        self._require_platform()
+        given = AccountChange(
+            name=name,
+            allowed_regions=allowed_regions,
+            allowed_models=allowed_models,
+            retention=retention,
+            priority=priority,
+        )
+        account_id = AccountId(create_id(self._randomness))
+        columns = _to_columns(given)
         row = {
-            "account_id": create_id(self._randomness),
-            "name": check_name(name),
+            "account_id": account_id,
             "status": AccountStatus.ACTIVE,
             "created_unix_us": read_unix_us(self._clock),
             "cache_salt_generation": 1,
-            "master_key_version": self._key_ring.master_keys.current_version,
-            "retention": RetentionClass.STANDARD,
-            "priority": 0,
-            "allowed_regions": None if regions is None else list(regions),
+            "master_key_version": self._keys.master_keys.current_version,
+            **columns,
         }
-        async with self._database.write() as connection:
-            result = await connection.execute(insert(accounts).values(row).returning(accounts))
+        async with self._change(Action.ACCOUNT_CREATE, moves_epoch=False) as change:
+            result = await change.connection.execute(
+                insert(accounts).values(row).returning(accounts)
+            )
+            await create_data_key(change.connection, account_id, self._keys, self._randomness)
+            change.note(account_id, account_id, **columns)
             return _to_account(result.one())
 
     async def get_account(self, account_id: AccountId) -> Account:
         """Raises: `NotFound`."""
-        _require_account_id(account_id)
+        self._require_own(account_id)
         async with self._database.read() as connection:
-            query = select(accounts).where(accounts.c.account_id == account_id)
+            query = select(accounts).where(is_living_account(account_id))
             row = (await connection.execute(query)).one_or_none()
         if row is None:
             raise create_account_not_found()
@@ -56,7 +83,13 @@ class AccountStore(Store):
         self, *, limit: int = 100, after: AccountId | None = None
     ) -> list[Account]:
         """At most `limit` accounts in order of id, those after `after`."""
-        query = select(accounts).order_by(accounts.c.account_id).limit(check_page_size(limit))
+        self._require_platform()
+        query = (
+            select(accounts)
+            .where(accounts.c.purged_unix_us.is_(None))
+            .order_by(accounts.c.account_id)
+            .limit(check_page_size(limit))
+        )
         if after is not None:
             if not is_account_id(after):
                 raise InvalidRequest("`after` is not an account id.", param="after")
@@ -64,39 +97,61 @@ class AccountStore(Store):
         async with self._database.read() as connection:
             return [_to_account(row) for row in await connection.execute(query)]
 
+    async def change_account(self, account_id: AccountId, change: AccountChange) -> Account:
+        """Takes effect with the next epoch. Raises: `NotFound`, `InvalidRequest`."""
+        columns = _to_columns(change)
+        if not columns:
+            raise InvalidRequest("There is nothing to change.")
+        return await self._update_account(Action.ACCOUNT_UPDATE, account_id, columns, columns)
+
     async def set_account_status(self, account_id: AccountId, status: AccountStatus) -> Account:
         """Suspends or resumes; takes effect with the next epoch. Raises: `NotFound`."""
-        return await self._change(account_id, {"status": status})
+        return await self.change_account(account_id, AccountChange(status=status))
+
+    async def set_account_metered(self, account_id: AccountId, is_metered: bool) -> Account:
+        """Whether the account pays; takes effect with the next epoch. Raises: `NotFound`."""
+        return await self.change_account(account_id, AccountChange(is_metered=is_metered))
 
     async def rotate_cache_salt(self, account_id: AccountId) -> Account:
         """Makes every cached prefix of the account unreachable. Raises: `NotFound`."""
-        return await self._change(
-            account_id,
-            {
-                "cache_salt_generation": accounts.c.cache_salt_generation + 1,
-                "master_key_version": self._key_ring.master_keys.current_version,
-            },
-        )
+        columns = {
+            "cache_salt_generation": accounts.c.cache_salt_generation + 1,
+            "master_key_version": self._keys.master_keys.current_version,
+        }
+        return await self._update_account(Action.CACHE_SALT_ROTATE, account_id, columns, {})
 
-    async def _change(self, account_id: AccountId, values: dict[str, Any]) -> Account:
-        """The account with `values` set, the epoch bumped in the same transaction."""
-        _require_account_id(account_id)
+    async def purge_account(self, account_id: AccountId) -> None:
+        """Removes a suspended account with all it owns and shreds its data key.
+
+        The id stays taken, so that books and audit log never point at somebody else.
+        Raises: `NotFound`, `Conflict` unless it is suspended.
+        """
+        self._require_platform()
+        async with self._change(Action.ACCOUNT_PURGE) as change:
+            await purge_account(change.connection, account_id, read_unix_us(self._clock))
+            change.note(account_id, account_id)
+
+    async def _update_account(
+        self,
+        action: Action,
+        account_id: AccountId,
+        columns: dict[str, Any],
+        details: dict[str, Any],
+    ) -> Account:
+        """The account with `columns` set."""
+        self._require_platform()
         statement = (
             update(accounts)
-            .where(accounts.c.account_id == account_id)
-            .values(values)
+            .where(is_living_account(account_id))
+            .values(columns)
             .returning(accounts)
         )
-        async with self._write_and_bump() as connection:
-            row = (await connection.execute(statement)).one_or_none()
+        async with self._change(action) as change:
+            row = (await change.connection.execute(statement)).one_or_none()
             if row is None:
                 raise create_account_not_found()
+            change.note(account_id, account_id, **details)
             return _to_account(row)
-
-
-def create_account_not_found() -> NotFound:
-    """The error for an account id that nobody has."""
-    return NotFound("There is no account with this id.", param="account_id")
 
 
 def to_regions(names: Collection[str] | None) -> tuple[RegionId, ...] | None:
@@ -104,10 +159,31 @@ def to_regions(names: Collection[str] | None) -> tuple[RegionId, ...] | None:
     return None if names is None else tuple(RegionId(name) for name in names)
 
 
-def _require_account_id(account_id: AccountId) -> None:
-    """Answers for ids that no account can have without asking the database."""
-    if not is_account_id(account_id):
-        raise create_account_not_found()
+def to_models(patterns: Collection[str] | None) -> tuple[str, ...] | None:
+    """The patterns of a stored list; without a list, None, which is any model."""
+    return None if patterns is None else tuple(patterns)
+
+
+def _to_columns(change: AccountChange) -> dict[str, Any]:
+    """The columns that `change` sets, checked. Raises: `InvalidRequest`."""
+    columns: dict[str, Any] = {}
+    if change.name is not UNSET:
+        columns["name"] = check_name(change.name)
+    if change.status is not UNSET:
+        columns["status"] = change.status
+    if change.allowed_regions is not UNSET:
+        regions = check_regions(change.allowed_regions)
+        columns["allowed_regions"] = None if regions is None else list(regions)
+    if change.allowed_models is not UNSET:
+        models = check_models(change.allowed_models, "allowed_models")
+        columns["allowed_models"] = None if models is None else list(models)
+    if change.retention is not UNSET:
+        columns["retention"] = change.retention
+    if change.priority is not UNSET:
+        columns["priority"] = check_priority(change.priority)
+    if change.is_metered is not UNSET:
+        columns["is_metered"] = change.is_metered
+    return columns
 
 
 def _to_account(row: Row[Any]) -> Account:
@@ -120,4 +196,7 @@ def _to_account(row: Row[Any]) -> Account:
         cache_salt_generation=row.cache_salt_generation,
         retention=RetentionClass(row.retention),
         allowed_regions=to_regions(row.allowed_regions),
+        allowed_models=to_models(row.allowed_models),
+        priority=row.priority,
+        is_metered=row.is_metered,
     )

@@ -7,7 +7,7 @@ written under, so nothing has to change at once. Must not know where the keys ar
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from contracts.errors import InvariantBroken
 from contracts.settings import SettingsError
@@ -63,6 +63,40 @@ class KeyRing:
     """Keys of the HMAC under which credentials are stored."""
     master_keys: VersionedKeys
     """Keys from which others are derived, such as cache salts."""
+
+    def refresh(self) -> bool:
+        """A ring in memory never changes."""
+        return False
+
+
+class Keys(Protocol):
+    """A key ring as its users see it: one that stays, or one that follows its file."""
+
+    @property
+    def peppers(self) -> VersionedKeys:
+        """Keys of the HMAC under which credentials are stored."""
+        ...
+
+    @property
+    def master_keys(self) -> VersionedKeys:
+        """Keys from which others are derived."""
+        ...
+
+    def refresh(self) -> bool:
+        """True when the keys have changed since the last call, and are the new ones now."""
+        ...
+
+
+def stage_version(versioned: VersionedKeys, randomness: Randomness) -> VersionedKeys:
+    """The same keys and a new one, which is not yet the current one."""
+    version = max(versioned.keys) + 1
+    keys = {**versioned.keys, version: randomness(KEY_BYTES)}
+    return VersionedKeys(versioned.current_version, keys)
+
+
+def activate_newest(versioned: VersionedKeys) -> VersionedKeys:
+    """The same keys, the newest one current."""
+    return VersionedKeys(max(versioned.keys), versioned.keys)
 
 
 def create_key_ring(randomness: Randomness) -> KeyRing:

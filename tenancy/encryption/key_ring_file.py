@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import structlog
 
 from contracts.settings import SettingsError
 from tenancy.encryption.key_ring import KeyRing, VersionedKeys, create_key_ring
 from tenancy.sources import Randomness
 
+log = structlog.get_logger(__name__)
 FORMAT: Final = 1
 MAX_FILE_BYTES: Final = 1024 * 1024
 
@@ -71,6 +73,53 @@ def create_key_ring_file(path: Path, randomness: Randomness) -> KeyRing:
     return key_ring
 
 
+def replace_key_ring_file(path: Path, key_ring: KeyRing, randomness: Randomness) -> None:
+    """Puts `key_ring` in the place of the ring at `path`: a reader sees the old one or the new.
+
+    Raises: `SettingsError` when it cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.{randomness(8).hex()}")
+    try:
+        _write_private(draft, _encode(key_ring))
+        draft.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise SettingsError(f"The key ring {path} cannot be written: {error.strerror}.") from error
+
+
+class FollowedKeyRing:
+    """The ring in a file that may be replaced while a process runs; `refresh` looks again."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises: `SettingsError`, as `load_key_ring` does."""
+        self._path = path
+        self._stamp = _stamp(path)
+        self._key_ring = load_key_ring(path)
+
+    @property
+    def peppers(self) -> VersionedKeys:
+        """As of the last look."""
+        return self._key_ring.peppers
+
+    @property
+    def master_keys(self) -> VersionedKeys:
+        """As of the last look."""
+        return self._key_ring.master_keys
+
+    def refresh(self) -> bool:
+        """True when the file held another ring. One that is missing or unusable changes nothing."""
+        stamp = _stamp(self._path)
+        if stamp == self._stamp or stamp is None:
+            return False
+        try:
+            self._key_ring = load_key_ring(self._path)
+        except SettingsError as error:
+            log.error("key_ring_unusable", reason=str(error))
+            return False
+        self._stamp = stamp
+        return True
+
+
 def load_or_create_key_ring(path: Path, randomness: Randomness) -> KeyRing:
     """The ring at `path`, created first when there is none; several processes may race for it.
 
@@ -80,6 +129,15 @@ def load_or_create_key_ring(path: Path, randomness: Randomness) -> KeyRing:
         with suppress(SettingsError):  # lost the race, or not writable: loading tells which
             create_key_ring_file(path, randomness)
     return load_key_ring(path)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What tells one file at `path` from the next; None when there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return (status.st_ino, status.st_mtime_ns)
 
 
 def _refuse_exposed(path: Path, status: os.stat_result) -> None:

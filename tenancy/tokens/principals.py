@@ -1,7 +1,7 @@
-"""From the digests of a credential to the principal behind it, in one query.
+"""From the digests of a credential to the principal behind it.
 
-Owns the join of `api_tokens` and `accounts`; must not know the credential itself.
-Read next: `tenancy.tokens.store`.
+Owns the join of `api_tokens` and `accounts`; must not know the credential itself. What a token may
+do is worked out here, once, so that a request only has to look. Read next: `tenancy.policies`.
 """
 
 from collections.abc import Collection
@@ -12,25 +12,33 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from contracts.grant import RetentionClass
 from contracts.ids import AccountId, ApiTokenId
-from tenancy.accounts.store import to_regions
+from contracts.quotas import Quota
+from tenancy.accounts.store import to_models, to_regions
 from tenancy.encryption.cache_salt import derive_cache_salt
 from tenancy.encryption.key_ring import VersionedKeys
-from tenancy.interfaces import AccountStatus, ApiTokenStatus, Permission, Principal
+from tenancy.interfaces import AccountStatus, ApiTokenStatus, Principal
+from tenancy.policies import evaluate_models, evaluate_permissions
+from tenancy.quotas.store import find_quotas_of_token
 from tenancy.tables import accounts, api_tokens
+from tenancy.tokens.rights_columns import to_condition, to_policies
 
 _QUERY: Final = select(
     api_tokens.c.api_token_id,
     api_tokens.c.status,
     api_tokens.c.permissions,
+    api_tokens.c.policies,
+    api_tokens.c.condition,
     api_tokens.c.not_before_unix_s,
     api_tokens.c.expires_unix_s,
     accounts.c.account_id,
     accounts.c.status.label("account_status"),
     accounts.c.retention,
     accounts.c.allowed_regions,
+    accounts.c.allowed_models,
     accounts.c.priority,
     accounts.c.master_key_version,
     accounts.c.cache_salt_generation,
+    accounts.c.is_metered,
 ).join_from(api_tokens, accounts)
 
 
@@ -43,28 +51,33 @@ async def find_principal_by_digests(
     """
     result = await connection.execute(_QUERY.where(api_tokens.c.digest.in_(digests)))
     row = result.mappings().one_or_none()
-    return None if row is None else _to_principal(row, master_keys)
+    if row is None:
+        return None
+    limits = await find_quotas_of_token(connection, row["account_id"], row["api_token_id"])
+    return _to_principal(row, master_keys, limits)
 
 
-def to_permissions(names: Collection[str]) -> frozenset[Permission]:
-    """The rights in `names`; ones that this version does not know grant nothing."""
-    return frozenset(permission for permission in Permission if permission.value in names)
-
-
-def _to_principal(row: RowMapping, master_keys: VersionedKeys) -> Principal:
+def _to_principal(
+    row: RowMapping, master_keys: VersionedKeys, quotas: tuple[Quota, ...]
+) -> Principal:
     """The principal a joined row describes."""
     account_id = AccountId(row["account_id"])
     master_key = master_keys.get(row["master_key_version"])
+    policies = to_policies(row["policies"], row["permissions"])
     return Principal(
         api_token_id=ApiTokenId(row["api_token_id"]),
         account_id=account_id,
         status=ApiTokenStatus(row["status"]),
         account_status=AccountStatus(row["account_status"]),
-        permissions=to_permissions(row["permissions"]),
+        permissions=evaluate_permissions(policies),
         not_before_unix_s=row["not_before_unix_s"],
         expires_unix_s=row["expires_unix_s"],
         retention=RetentionClass(row["retention"]),
         allowed_regions=to_regions(row["allowed_regions"]),
         priority=row["priority"],
+        models=evaluate_models(policies, to_models(row["allowed_models"])),
+        condition=to_condition(row["condition"]),
         cache_salt=derive_cache_salt(master_key, account_id, row["cache_salt_generation"]),
+        quotas=quotas,
+        is_metered=row["is_metered"],
     )

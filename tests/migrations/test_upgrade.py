@@ -25,7 +25,11 @@ from tenancy.db import Database, create_engine, parse_database_url
 from tenancy.tables import metadata
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = {"accounts", "api_tokens", "operators", "tenancy_epoch", "alembic_version"}
+TABLES = {"audit_chain", "audit_log", "data_keys", "members"} | {
+    *("accounts", "api_tokens", "operators", "tenancy_epoch", "alembic_version"),
+    *("quotas", "prices", "usage_ledger", "usage_pending", "usage_hourly", "usage_daily"),
+    "budget_slices",
+}
 URL = "sqlite:///a.db"
 UPGRADE = "import sys; from migrations.upgrade import upgrade_database as up; up(sys.argv[1])"
 WAIT_AND_UPGRADE = """

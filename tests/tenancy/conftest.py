@@ -1,7 +1,7 @@
-"""Fixtures: a clock, a key ring, and `tenancy` on every back end (memory, SQLite, PostgreSQL).
+"""Fixtures: a clock, a key ring, and `tenancy` on both back ends (SQLite, PostgreSQL).
 
-`database_url` is a fresh database with the current schema, on each kind in turn; `tenancy` is that
-or the double. On PostgreSQL one database serves the run, emptied before each test.
+`database_url` is a fresh database with the current schema, on each kind in turn; `tenancy` stands
+on it. On PostgreSQL one database serves the run, emptied before each test.
 """
 
 import asyncio
@@ -16,8 +16,7 @@ import pytest
 from migrations.upgrade import upgrade_database
 from tenancy.directory import create_tenancy
 from tenancy.encryption.key_ring import KeyRing, create_key_ring
-from tenancy.interfaces import Tenancy
-from tenancy.memory import MemoryTenancy
+from tests.fixtures.acting_tenancy import ActingTenancy
 from tests.tenancy.manual_clock import ManualClock
 from tests.tenancy.postgres_server import (
     NOT_RUN,
@@ -30,16 +29,18 @@ from tests.tenancy.postgres_server import (
 
 __all__ = ["postgres_server"]
 
-MEMORY: Final = "memory"
-EMPTY_TABLES: Final = "TRUNCATE accounts, api_tokens, operators"
+EMPTY_TABLES: Final = (
+    "TRUNCATE accounts, api_tokens, operators, quotas, data_keys, members, audit_log; "
+    "TRUNCATE usage_ledger, usage_pending, usage_hourly, usage_daily, budget_slices; "
+    "UPDATE audit_chain SET sequence = 0, hash = decode(repeat('00', 32), 'hex'); "
+    "DELETE FROM prices WHERE version > 1"
+)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Runs a test once per back end that its fixtures can stand on."""
     databases = ["sqlite", "postgres"] if is_postgres_expected() else ["sqlite"]
-    if "tenancy" in metafunc.fixturenames:
-        metafunc.parametrize("backend", [MEMORY, *databases])
-    elif "database_url" in metafunc.fixturenames:
+    if "database_url" in metafunc.fixturenames:
         metafunc.parametrize("backend", databases)
 
 
@@ -84,26 +85,21 @@ def postgres_database(postgres_server: str) -> Generator[str]:
 
 @pytest.fixture
 def database_url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database with the current schema and no rows; empty text for the double."""
+    """A database with the current schema and no rows."""
     if backend == "sqlite":
         path = tmp_path / "tenancy.db"
         shutil.copy(request.getfixturevalue("sqlite_template"), path)
         return f"sqlite+aiosqlite:///{path}"
-    if backend == "postgres":
-        url: str = request.getfixturevalue("postgres_database")
-        asyncio.run(execute(url, EMPTY_TABLES))
-        return url
-    return ""
+    url: str = request.getfixturevalue("postgres_database")
+    asyncio.run(execute(url, EMPTY_TABLES))
+    return url
 
 
 @pytest.fixture
 async def tenancy(
     database_url: str, key_ring: KeyRing, clock: ManualClock
-) -> AsyncGenerator[Tenancy]:
-    """Tenancy, real or double, without content."""
-    if not database_url:
-        yield MemoryTenancy(key_ring, clock, secrets.token_bytes)
-        return
+) -> AsyncGenerator[ActingTenancy]:
+    """Tenancy without content."""
     opened = create_tenancy(database_url, key_ring, clock, secrets.token_bytes)
-    yield opened
+    yield ActingTenancy(opened)
     await opened.close()

@@ -5,14 +5,15 @@ import pytest
 from contracts.errors import InvalidRequest, NotFound
 from contracts.grant import RetentionClass
 from contracts.ids import AccountId, RegionId, is_account_id
-from tenancy.interfaces import AccountStatus, Tenancy
+from tenancy.interfaces import AccountStatus
+from tests.fixtures.acting_tenancy import ActingTenancy
 
 UNKNOWN = AccountId("f" * 32)
 NOT_IDS = ["", "x", "F" * 32, "f" * 33, "\0" * 32, "é" * 32, "\ud800" * 32, "' OR 1=1 --"]
 BAD_NAMES = ["", "   ", "x" * 101, "a\nb", "a\x00b", "a\x7fb", "a\u2028b", "\ud800"]
 
 
-async def test_a_new_account_is_active_and_says_what_it_was_given(tenancy: Tenancy) -> None:
+async def test_a_new_account_is_active_and_says_what_it_was_given(tenancy: ActingTenancy) -> None:
     account = await tenancy.create_account("Acme 🚀", allowed_regions=(RegionId("weur"),))
     assert is_account_id(account.account_id)
     assert account.name == "Acme 🚀"
@@ -24,13 +25,13 @@ async def test_a_new_account_is_active_and_says_what_it_was_given(tenancy: Tenan
     assert await tenancy.get_account(account.account_id) == account
 
 
-async def test_regions_keep_their_order_without_repetitions(tenancy: Tenancy) -> None:
+async def test_regions_keep_their_order_without_repetitions(tenancy: ActingTenancy) -> None:
     regions = tuple(RegionId(name) for name in ("weur", "enam", "weur"))
     account = await tenancy.create_account("a", allowed_regions=regions)
     assert account.allowed_regions == ("weur", "enam")
 
 
-async def test_any_region_and_no_region_are_told_apart(tenancy: Tenancy) -> None:
+async def test_any_region_and_no_region_are_told_apart(tenancy: ActingTenancy) -> None:
     for regions in (None, ()):
         account = await tenancy.create_account("a", allowed_regions=regions)
         assert account.allowed_regions == regions
@@ -39,32 +40,32 @@ async def test_any_region_and_no_region_are_told_apart(tenancy: Tenancy) -> None
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-async def test_a_bad_name_is_refused_and_leaves_nothing(tenancy: Tenancy, name: str) -> None:
+async def test_a_bad_name_is_refused_and_leaves_nothing(tenancy: ActingTenancy, name: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         await tenancy.create_account(name)
     assert refusal.value.param == "name"
     assert await tenancy.list_accounts() == []
 
 
-async def test_a_name_of_one_hundred_characters_is_accepted(tenancy: Tenancy) -> None:
+async def test_a_name_of_one_hundred_characters_is_accepted(tenancy: ActingTenancy) -> None:
     account = await tenancy.create_account("🚀" * 100)
     assert (await tenancy.get_account(account.account_id)).name == "🚀" * 100
 
 
 @pytest.mark.parametrize("region", ["", "WEUR", "we ur", "-weur", "x" * 64, "weur\n"])
-async def test_a_malformed_region_is_refused(tenancy: Tenancy, region: str) -> None:
+async def test_a_malformed_region_is_refused(tenancy: ActingTenancy, region: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         await tenancy.create_account("a", allowed_regions=(RegionId(region),))
     assert refusal.value.param == "allowed_regions"
 
 
-async def test_names_that_look_like_sql_are_just_names(tenancy: Tenancy) -> None:
+async def test_names_that_look_like_sql_are_just_names(tenancy: ActingTenancy) -> None:
     name = "'; DROP TABLE accounts; --"
     account = await tenancy.create_account(name)
     assert (await tenancy.get_account(account.account_id)).name == name
 
 
-async def test_pages_of_accounts_follow_one_another_in_order_of_id(tenancy: Tenancy) -> None:
+async def test_pages_of_accounts_follow_one_another_in_order_of_id(tenancy: ActingTenancy) -> None:
     created = {(await tenancy.create_account(f"a{n}")).account_id for n in range(5)}
     first = await tenancy.list_accounts(limit=3)
     rest = await tenancy.list_accounts(limit=3, after=first[-1].account_id)
@@ -73,17 +74,17 @@ async def test_pages_of_accounts_follow_one_another_in_order_of_id(tenancy: Tena
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1001])
-async def test_a_page_size_out_of_range_is_refused(tenancy: Tenancy, limit: int) -> None:
+async def test_a_page_size_out_of_range_is_refused(tenancy: ActingTenancy, limit: int) -> None:
     with pytest.raises(InvalidRequest):
         await tenancy.list_accounts(limit=limit)
 
 
-async def test_a_page_after_something_that_is_no_id_is_refused(tenancy: Tenancy) -> None:
+async def test_a_page_after_something_that_is_no_id_is_refused(tenancy: ActingTenancy) -> None:
     with pytest.raises(InvalidRequest):
         await tenancy.list_accounts(after=AccountId("' OR 1=1 --"))
 
 
-async def test_an_account_can_be_suspended_and_resumed(tenancy: Tenancy) -> None:
+async def test_an_account_can_be_suspended_and_resumed(tenancy: ActingTenancy) -> None:
     account = await tenancy.create_account("a")
     suspended = await tenancy.set_account_status(account.account_id, AccountStatus.SUSPENDED)
     assert suspended.status is AccountStatus.SUSPENDED
@@ -91,7 +92,7 @@ async def test_an_account_can_be_suspended_and_resumed(tenancy: Tenancy) -> None
     assert await tenancy.set_account_status(account.account_id, AccountStatus.ACTIVE) == account
 
 
-async def test_a_change_to_one_account_leaves_the_others_alone(tenancy: Tenancy) -> None:
+async def test_a_change_to_one_account_leaves_the_others_alone(tenancy: ActingTenancy) -> None:
     changed = await tenancy.create_account("changed")
     other = await tenancy.create_account("other")
     await tenancy.set_account_status(changed.account_id, AccountStatus.SUSPENDED)
@@ -99,14 +100,16 @@ async def test_a_change_to_one_account_leaves_the_others_alone(tenancy: Tenancy)
     assert await tenancy.get_account(other.account_id) == other
 
 
-async def test_rotating_the_salt_counts_its_generation_up(tenancy: Tenancy) -> None:
+async def test_rotating_the_salt_counts_its_generation_up(tenancy: ActingTenancy) -> None:
     account = await tenancy.create_account("a")
     assert (await tenancy.rotate_cache_salt(account.account_id)).cache_salt_generation == 2
     assert (await tenancy.rotate_cache_salt(account.account_id)).cache_salt_generation == 3
 
 
 @pytest.mark.parametrize("account_id", [UNKNOWN, *NOT_IDS])
-async def test_an_id_that_no_account_has_is_not_found(tenancy: Tenancy, account_id: str) -> None:
+async def test_an_id_that_no_account_has_is_not_found(
+    tenancy: ActingTenancy, account_id: str
+) -> None:
     nobody = AccountId(account_id)
     with pytest.raises(NotFound):
         await tenancy.get_account(nobody)

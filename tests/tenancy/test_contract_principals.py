@@ -8,15 +8,15 @@ from tenancy.interfaces import (
     ApiTokenStatus,
     IssuedApiToken,
     Permission,
-    Tenancy,
 )
+from tests.fixtures.acting_tenancy import ActingTenancy
 from tests.tenancy.manual_clock import ManualClock
 
 READ = frozenset({Permission.WORKERS_AI_READ})
 
 
 async def test_the_value_of_a_token_leads_to_its_account(
-    tenancy: Tenancy, key_ring: KeyRing
+    tenancy: ActingTenancy, key_ring: KeyRing
 ) -> None:
     account = await tenancy.create_account("a", allowed_regions=(RegionId("weur"),))
     issued = await tenancy.create_api_token(
@@ -38,7 +38,7 @@ async def test_the_value_of_a_token_leads_to_its_account(
     assert principal.cache_salt.hex() not in repr(principal)
 
 
-async def test_a_principal_of_no_region_is_not_one_of_any(tenancy: Tenancy) -> None:
+async def test_a_principal_of_no_region_is_not_one_of_any(tenancy: ActingTenancy) -> None:
     for regions in (None, ()):
         account = await tenancy.create_account("a", allowed_regions=regions)
         issued = await tenancy.create_api_token(account.account_id, "t", READ)
@@ -47,7 +47,9 @@ async def test_a_principal_of_no_region_is_not_one_of_any(tenancy: Tenancy) -> N
         assert principal.allowed_regions == regions
 
 
-async def test_a_well_formed_value_that_was_never_issued_leads_nowhere(tenancy: Tenancy) -> None:
+async def test_a_well_formed_value_that_was_never_issued_leads_nowhere(
+    tenancy: ActingTenancy,
+) -> None:
     issued = await issue_in_new_account(tenancy)
     other = await issue_in_new_account(tenancy)
     await tenancy.delete_api_token(other.api_token.account_id, other.api_token.api_token_id)
@@ -56,7 +58,7 @@ async def test_a_well_formed_value_that_was_never_issued_leads_nowhere(tenancy: 
     assert await tenancy.find_principal(issued.value.reveal()) is not None
 
 
-async def test_malformed_values_lead_nowhere(tenancy: Tenancy) -> None:
+async def test_malformed_values_lead_nowhere(tenancy: ActingTenancy) -> None:
     value = (await issue_in_new_account(tenancy)).value.reveal()
     operator = (await tenancy.create_operator("o")).value.reveal()
     malformed = ["", value[:-1], value + "0", value.upper(), f" {value}", value + "\n", operator]
@@ -66,7 +68,7 @@ async def test_malformed_values_lead_nowhere(tenancy: Tenancy) -> None:
         assert await tenancy.find_principal(bad) is None
 
 
-async def test_accounts_have_different_cache_salts(tenancy: Tenancy) -> None:
+async def test_accounts_have_different_cache_salts(tenancy: ActingTenancy) -> None:
     first, second = await issue_in_new_account(tenancy), await issue_in_new_account(tenancy)
     one = await tenancy.find_principal(first.value.reveal())
     two = await tenancy.find_principal(second.value.reveal())
@@ -75,7 +77,7 @@ async def test_accounts_have_different_cache_salts(tenancy: Tenancy) -> None:
     assert one.cache_salt != two.cache_salt
 
 
-async def test_tokens_of_one_account_share_its_cache_salt(tenancy: Tenancy) -> None:
+async def test_tokens_of_one_account_share_its_cache_salt(tenancy: ActingTenancy) -> None:
     first = await issue_in_new_account(tenancy)
     second = await tenancy.create_api_token(first.api_token.account_id, "second", READ)
     one = await tenancy.find_principal(first.value.reveal())
@@ -85,7 +87,7 @@ async def test_tokens_of_one_account_share_its_cache_salt(tenancy: Tenancy) -> N
     assert one.cache_salt == two.cache_salt
 
 
-async def test_every_change_to_a_principal_comes_with_a_new_epoch(tenancy: Tenancy) -> None:
+async def test_every_change_to_a_principal_comes_with_a_new_epoch(tenancy: ActingTenancy) -> None:
     issued = await issue_in_new_account(tenancy)
     account_id, token_id = issued.api_token.account_id, issued.api_token.api_token_id
     changes = [
@@ -105,7 +107,7 @@ async def test_every_change_to_a_principal_comes_with_a_new_epoch(tenancy: Tenan
 
 
 async def test_what_changes_no_principal_keeps_the_epoch(
-    tenancy: Tenancy, clock: ManualClock
+    tenancy: ActingTenancy, clock: ManualClock
 ) -> None:
     epoch = await tenancy.read_epoch()
     issued = await issue_in_new_account(tenancy)
@@ -115,7 +117,7 @@ async def test_what_changes_no_principal_keeps_the_epoch(
     assert await tenancy.read_epoch() == epoch
 
 
-async def issue_in_new_account(tenancy: Tenancy) -> IssuedApiToken:
+async def issue_in_new_account(tenancy: ActingTenancy) -> IssuedApiToken:
     """A token in an account of its own."""
     account = await tenancy.create_account("a")
     return await tenancy.create_api_token(account.account_id, "t", READ)

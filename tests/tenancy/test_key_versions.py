@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from contracts.errors import InvariantBroken
-from tenancy.directory import SqlTenancy, create_tenancy
+from tenancy.directory import create_tenancy
 from tenancy.encryption.cache_salt import derive_cache_salt
 from tenancy.encryption.key_ring import KeyRing, VersionedKeys
 from tenancy.interfaces import Permission
+from tests.fixtures.acting_tenancy import ActingTenancy
 from tests.tenancy.manual_clock import ManualClock
 
 FIRST, SECOND = bytes([1]) * 32, bytes([2]) * 32
@@ -21,9 +22,9 @@ NEW_RING = KeyRing(VersionedKeys(2, {2: SECOND}), VersionedKeys(2, {2: SECOND}))
 
 
 @asynccontextmanager
-async def open_tenancy(url: str, ring: KeyRing) -> AsyncGenerator[SqlTenancy]:
+async def open_tenancy(url: str, ring: KeyRing) -> AsyncGenerator[ActingTenancy]:
     """The tenancy at `url` under `ring`."""
-    tenancy = create_tenancy(url, ring, ManualClock(0), secrets.token_bytes)
+    tenancy = ActingTenancy(create_tenancy(url, ring, ManualClock(0), secrets.token_bytes))
     try:
         yield tenancy
     finally:

@@ -13,12 +13,19 @@ from sqlalchemy import make_url
 
 from contracts.errors import StoreUnavailable
 from contracts.ids import AccountId, ApiTokenId
+from contracts.pricing import TokenRates
+from contracts.quotas import QuotaLimits, QuotaScope
+from contracts.usage import Step
+from tenancy.administration import AccountChange, ApiTokenChange, AuditFilter
 from tenancy.directory import SqlTenancy, create_tenancy
 from tenancy.encryption.key_ring import KeyRing
 from tenancy.interfaces import AccountStatus, ApiTokenStatus, Permission
+from tenancy.sql_administration import SqlAdministration
 from tenancy.tokens.format import CredentialKind, create_credential
+from tests.fixtures.acting_tenancy import ActingTenancy
 from tests.tenancy.manual_clock import ManualClock
 from tests.tenancy.tcp_proxy import TcpProxy
+from tests.tenancy.test_contract_usage import DAY, NEURONS, record
 
 ID = "a" * 32
 ACCOUNT, TOKEN = AccountId(ID), ApiTokenId(ID)
@@ -26,22 +33,50 @@ ALL = frozenset(Permission)
 API_TOKEN = create_credential(CredentialKind.API_TOKEN, secrets.token_bytes).reveal()
 OPERATOR = create_credential(CredentialKind.OPERATOR, secrets.token_bytes).reveal()
 
-CALLS: dict[str, Callable[[SqlTenancy], Awaitable[Any]]] = {
+CALLS: dict[str, Callable[[ActingTenancy], Awaitable[Any]]] = {
     "create_account": lambda t: t.create_account("a"),
     "get_account": lambda t: t.get_account(ACCOUNT),
     "list_accounts": lambda t: t.list_accounts(),
     "set_account_status": lambda t: t.set_account_status(ACCOUNT, AccountStatus.ACTIVE),
     "rotate_cache_salt": lambda t: t.rotate_cache_salt(ACCOUNT),
+    "set_account_metered": lambda t: t.set_account_metered(ACCOUNT, False),
     "create_api_token": lambda t: t.create_api_token(ACCOUNT, "a", ALL),
     "get_api_token": lambda t: t.get_api_token(ACCOUNT, TOKEN),
     "list_api_tokens": lambda t: t.list_api_tokens(ACCOUNT),
     "set_api_token_status": lambda t: t.set_api_token_status(ACCOUNT, TOKEN, ApiTokenStatus.ACTIVE),
     "delete_api_token": lambda t: t.delete_api_token(ACCOUNT, TOKEN),
+    "change_account": lambda t: t.change_account(ACCOUNT, AccountChange(name="b")),
+    "purge_account": lambda t: t.purge_account(ACCOUNT),
+    "change_api_token": lambda t: t.change_api_token(ACCOUNT, TOKEN, ApiTokenChange(name="b")),
+    "roll_api_token": lambda t: t.roll_api_token(ACCOUNT, TOKEN),
+    "add_member": lambda t: t.add_member(ACCOUNT, "a@example.org"),
+    "get_member": lambda t: t.get_member(ACCOUNT, ID),
+    "list_members": lambda t: t.list_members(ACCOUNT),
+    "remove_member": lambda t: t.remove_member(ACCOUNT, ID),
+    "delete_operator": lambda t: t.delete_operator(ID),
+    "list_audit_entries": lambda t: t.list_audit_entries(AuditFilter()),
+    "rewrap_data_keys": lambda t: t.rewrap_data_keys(),
     "find_principal": lambda t: t.find_principal(API_TOKEN),
     "read_epoch": lambda t: t.read_epoch(),
     "create_operator": lambda t: t.create_operator("a"),
     "find_operator": lambda t: t.find_operator(OPERATOR),
     "list_operators": lambda t: t.list_operators(),
+    "set_quota": lambda t: t.set_quota(QuotaScope(ACCOUNT), QuotaLimits()),
+    "delete_quota": lambda t: t.delete_quota(QuotaScope(ACCOUNT)),
+    "list_quotas": lambda t: t.list_quotas(ACCOUNT),
+    "set_price": lambda t: t.set_price("*", TokenRates(1, 1, 1, 1)),
+    "end_price": lambda t: t.end_price("*"),
+    "list_prices": lambda t: t.list_prices(),
+    "append_usage": lambda t: t.append_usage([record(1)], "o"),
+    "list_usage_records": lambda t: t.list_usage_records(ACCOUNT, DAY),
+    "drop_usage_before": lambda t: t.drop_usage_before(DAY),
+    "roll_up_usage": lambda t: t.roll_up_usage(),
+    "list_usage": lambda t: t.list_usage(ACCOUNT, Step.DAY, DAY, DAY + 1),
+    "read_budget": lambda t: t.read_budget(NEURONS),
+    "lease_budget": lambda t: t.lease_budget(NEURONS, "o", 1, 1, 1),
+    "renew_budgets": lambda t: t.renew_budgets("o", 1),
+    "release_budget": lambda t: t.release_budget(NEURONS, "o"),
+    "drop_budgets": lambda t: t.drop_budgets("o"),
 }
 
 
@@ -54,9 +89,9 @@ async def _driver_threads_end() -> AsyncGenerator[None]:
             await asyncio.to_thread(thread.join, 30)
 
 
-def open_tenancy(url: str, key_ring: KeyRing) -> SqlTenancy:
+def open_tenancy(url: str, key_ring: KeyRing) -> ActingTenancy:
     """Tenancy at `url`, whether anything is there or not."""
-    return create_tenancy(url, key_ring, ManualClock(0), secrets.token_bytes)
+    return ActingTenancy(create_tenancy(url, key_ring, ManualClock(0), secrets.token_bytes))
 
 
 def find_closed_port() -> int:
@@ -66,7 +101,7 @@ def find_closed_port() -> int:
         return probe.getsockname()[1]
 
 
-async def expect_unavailable(tenancy: SqlTenancy, calls: list[str]) -> None:
+async def expect_unavailable(tenancy: ActingTenancy, calls: list[str]) -> None:
     """Each call fails as it should, and says nothing about the database's address."""
     for name in calls:
         with pytest.raises(StoreUnavailable) as failure:
@@ -75,8 +110,16 @@ async def expect_unavailable(tenancy: SqlTenancy, calls: list[str]) -> None:
 
 
 def test_every_method_that_asks_the_database_is_tried() -> None:
-    methods = {name for name in dir(SqlTenancy) if not name.startswith("_")}
-    assert set(CALLS) == methods - {"close", "digest_api_token"}
+    methods = {
+        name
+        for kind in (SqlTenancy, SqlAdministration)
+        for name in dir(kind)
+        if not name.startswith("_")
+    }
+    assert set(CALLS) == methods - {
+        *("act_as", "close", "digest_api_token", "create_process_claim"),
+        "follow_keys",
+    }
 
 
 async def test_nobody_listens_on_the_database_port(key_ring: KeyRing) -> None:

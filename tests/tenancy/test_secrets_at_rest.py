@@ -10,6 +10,7 @@ from migrations.upgrade import upgrade_database_async
 from tenancy.directory import create_tenancy
 from tenancy.encryption.key_ring import KeyRing
 from tenancy.interfaces import Permission
+from tests.fixtures.acting_tenancy import ActingTenancy
 from tests.tenancy.manual_clock import ManualClock
 
 
@@ -28,7 +29,7 @@ async def test_no_credential_or_key_is_in_the_files_of_the_database(
     sqlite_template: Path, tmp_path: Path, key_ring: KeyRing
 ) -> None:
     url = copy_template(sqlite_template, tmp_path)
-    tenancy = create_tenancy(url, key_ring, ManualClock(0), secrets.token_bytes)
+    tenancy = ActingTenancy(create_tenancy(url, key_ring, ManualClock(0), secrets.token_bytes))
     account = await tenancy.create_account("canary")
     issued = await tenancy.create_api_token(account.account_id, "t", frozenset(Permission))
     operator = await tenancy.create_operator("o")
@@ -50,14 +51,14 @@ async def test_a_database_is_of_no_use_with_other_peppers(
     sqlite_template: Path, tmp_path: Path, key_ring: KeyRing
 ) -> None:
     url = copy_template(sqlite_template, tmp_path)
-    tenancy = create_tenancy(url, key_ring, ManualClock(0), secrets.token_bytes)
+    tenancy = ActingTenancy(create_tenancy(url, key_ring, ManualClock(0), secrets.token_bytes))
     account = await tenancy.create_account("a")
     issued = await tenancy.create_api_token(account.account_id, "t", frozenset(Permission))
     await tenancy.close()
     keys = {1: bytes(32)}
     wrong = KeyRing(type(key_ring.peppers)(1, keys), key_ring.master_keys)
     for ring, is_found in ((wrong, False), (key_ring, True)):
-        opened = create_tenancy(url, ring, ManualClock(0), secrets.token_bytes)
+        opened = ActingTenancy(create_tenancy(url, ring, ManualClock(0), secrets.token_bytes))
         assert (await opened.find_principal(issued.value.reveal()) is not None) == is_found
         await opened.close()
 
@@ -68,7 +69,7 @@ async def test_the_files_of_the_database_are_for_their_owner_alone(
 ) -> None:
     url = f"sqlite:///{tmp_path}/state/tenancy.db"
     await upgrade_database_async(url)
-    tenancy = create_tenancy(url, key_ring, ManualClock(0), secrets.token_bytes)
+    tenancy = ActingTenancy(create_tenancy(url, key_ring, ManualClock(0), secrets.token_bytes))
     await tenancy.create_account("a")
     mode = (tmp_path / "state" / f"tenancy.db{extension}").stat().st_mode
     await tenancy.close()

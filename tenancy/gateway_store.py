@@ -1,0 +1,19 @@
+"""What gateways alone ask of the database besides credentials: prices, usage, budgets, the claim.
+
+Read next: `tenancy.usage.ledger`, `tenancy.usage.roll_up`, `tenancy.usage.budgets`.
+"""
+
+from tenancy.interfaces import ProcessClaim
+from tenancy.prices.store import PriceList
+from tenancy.process_claim import create_process_claim
+from tenancy.usage.budgets import BudgetStore
+from tenancy.usage.ledger import LedgerStore
+from tenancy.usage.roll_up import RollUpStore
+
+
+class GatewayStore(PriceList, LedgerStore, RollUpStore, BudgetStore):
+    """The part of tenancy that deals with money while requests are served."""
+
+    def create_process_claim(self) -> ProcessClaim:
+        """The right to be the only gateway process here; not acquired yet."""
+        return create_process_claim(self._database)

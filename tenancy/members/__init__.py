@@ -1,0 +1,1 @@
+"""The people of an account. Read next: `tenancy.members.store`."""

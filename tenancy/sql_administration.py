@@ -1,0 +1,26 @@
+"""All that one actor may change, on a database: every store in one.
+
+Read next: the stores.
+"""
+
+from tenancy.accounts.store import AccountStore
+from tenancy.audit.store import AuditStore
+from tenancy.encryption.store import DataKeyStore
+from tenancy.members.store import MemberStore
+from tenancy.operators.store import OperatorStore
+from tenancy.prices.store import PriceStore
+from tenancy.quotas.store import QuotaStore
+from tenancy.tokens.store import ApiTokenStore
+
+
+class SqlAdministration(
+    AccountStore,
+    ApiTokenStore,
+    MemberStore,
+    OperatorStore,
+    QuotaStore,
+    PriceStore,
+    AuditStore,
+    DataKeyStore,
+):
+    """`Administration` on SQLite or PostgreSQL."""

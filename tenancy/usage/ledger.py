@@ -1,0 +1,143 @@
+"""The ledger in the database: `UsageLedger` on SQLAlchemy.
+
+Owns the statements on `usage_ledger`, to which rows are only added. A batch goes in as one
+transaction together with its sums for the roll-up and with what it takes from the budget slices of
+the gateway that wrote it, so that all three agree at any moment. Adding a record again changes
+nothing. Read next: `tenancy.usage.roll_up`, `tenancy.usage.budgets`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, delete, func, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from contracts.budgets import first_day_of_month, to_month
+from contracts.ids import AccountId, RequestId
+from contracts.pricing import TokenCounts
+from contracts.usage import Outcome, UsageRecord, read_day
+from tenancy.sources import create_id
+from tenancy.store import Store
+from tenancy.tables import usage_ledger, usage_pending
+from tenancy.usage.budgets import charge_slices
+from tenancy.usage.sums import sum_records
+from tenancy.validation import check_page_size
+
+
+class LedgerStore(Store):
+    """Adds to the ledger and reads from it."""
+
+    async def append_usage(self, records: Sequence[UsageRecord], owner: str) -> int:
+        """How many of `records` the ledger did not have; `owner` names whose slices they spend.
+
+        Raises: `StoreUnavailable`, and nothing was added.
+        """
+        by_id = {record.request_id: record for record in records}
+        if not by_id:
+            return 0
+        await self._ensure_partitions({read_day(request_id) for request_id in by_id})
+        async with self._database.write() as connection:
+            for request_id in await _find_known(connection, by_id):
+                del by_id[request_id]
+            fresh = list(by_id.values())
+            if fresh:
+                await connection.execute(insert(usage_ledger), [_to_row(one) for one in fresh])
+                sums = sum_records(fresh)
+                rows = [{"pending_id": create_id(self._randomness), **one} for one in sums]
+                await connection.execute(insert(usage_pending), rows)
+                await charge_slices(connection, owner, fresh)
+        return len(fresh)
+
+    async def list_usage_records(
+        self, account_id: AccountId, day: int, *, limit: int = 100, after: RequestId | None = None
+    ) -> list[UsageRecord]:
+        """At most `limit` records of requests begun on `day`, in order of id, those after `after`.
+
+        Raises: `InvalidRequest` (limit).
+        """
+        query = (
+            select(usage_ledger)
+            .where(usage_ledger.c.account_id == account_id, usage_ledger.c.day == day)
+            .order_by(usage_ledger.c.request_id)
+            .limit(check_page_size(limit))
+        )
+        if after is not None:
+            query = query.where(usage_ledger.c.request_id > after)
+        async with self._database.read() as connection:
+            return [_to_record(row) for row in await connection.execute(query)]
+
+    async def drop_usage_before(self, day: int) -> int:
+        """The first day that is kept: whole months before `day` leave the ledger.
+
+        On PostgreSQL a month is a partition that is dropped. Sums by hour and day stay.
+        """
+        kept = first_day_of_month(to_month(day))
+        async with self._database.write() as connection:
+            if self._database.is_postgresql:
+                await connection.execute(select(func.hearth_drop_usage_before(kept)))
+            else:
+                await connection.execute(delete(usage_ledger).where(usage_ledger.c.day < kept))
+        return kept
+
+    async def _ensure_partitions(self, days: set[int]) -> None:
+        """Makes the partitions of `days` where the database has such."""
+        if not self._database.is_postgresql:
+            return
+        async with self._database.write() as connection:
+            for month in sorted({to_month(day) for day in days}):
+                first = first_day_of_month(month)
+                await connection.execute(select(func.hearth_ensure_usage_partition(first)))
+
+
+async def _find_known(
+    connection: AsyncConnection, by_id: dict[RequestId, UsageRecord]
+) -> list[RequestId]:
+    """The ids among `by_id` that the ledger has already."""
+    query = select(usage_ledger.c.request_id).where(
+        usage_ledger.c.day.in_({read_day(request_id) for request_id in by_id}),
+        usage_ledger.c.request_id.in_(list(by_id)),
+    )
+    return [RequestId(row.request_id) for row in await connection.execute(query)]
+
+
+def _to_row(record: UsageRecord) -> dict[str, Any]:
+    """The columns of a record."""
+    tokens = record.tokens
+    return {
+        "day": read_day(record.request_id),
+        "request_id": record.request_id,
+        "account_id": record.account_id,
+        "api_token_id": record.api_token_id,
+        "model": record.model,
+        "node_id": record.node_id,
+        "region": record.region,
+        "gateway_id": record.gateway_id,
+        "finished_unix_ms": record.finished_unix_ms,
+        "outcome": record.outcome,
+        "num_uncached": tokens.num_uncached,
+        "num_cached": tokens.num_cached,
+        "num_output": tokens.num_output,
+        "num_reasoning": tokens.num_reasoning,
+        "price_version": record.price_version,
+        "cost_nano": record.cost_nano,
+        "num_microneurons": record.num_microneurons,
+    }
+
+
+def _to_record(row: Row[Any]) -> UsageRecord:
+    """The record a row describes."""
+    return UsageRecord(
+        RequestId(row.request_id),
+        row.account_id,
+        row.api_token_id,
+        row.model,
+        row.node_id,
+        row.region,
+        row.gateway_id,
+        row.finished_unix_ms,
+        Outcome(row.outcome),
+        TokenCounts(row.num_uncached, row.num_cached, row.num_output, row.num_reasoning),
+        row.price_version,
+        row.cost_nano,
+        row.num_microneurons,
+    )

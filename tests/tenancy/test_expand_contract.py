@@ -1,0 +1,98 @@
+"""The version before this one, working on this one's schema while gateways are replaced.
+
+What it writes and reads is kept here as it was: statements with the columns of revision 0002.
+"""
+
+import ipaddress
+import json
+
+import pytest
+from sqlalchemy import text
+
+from tenancy.db import Database, create_engine, parse_database_url
+from tenancy.encryption.key_ring import KeyRing
+from tenancy.interfaces import ApiTokenStatus
+from tenancy.permissions import Permission
+from tenancy.policies import EVERYTHING, AddressCondition, Effect, Policies, Policy, allow
+from tenancy.tokens.digests import digest_issued
+from tenancy.tokens.format import CredentialKind, create_credential
+from tests.fixtures.acting_tenancy import ActingTenancy
+
+READ = frozenset({Permission.WORKERS_AI_READ})
+ACCOUNT, TOKEN = "a" * 32, "b" * 32
+INSERT_ACCOUNT = """
+INSERT INTO accounts (account_id, name, status, created_unix_us, cache_salt_generation,
+    master_key_version, retention, priority, allowed_regions)
+VALUES (:id, 'old', 'active', 1, 1, 1, 'standard', 0, NULL)
+"""
+INSERT_TOKEN = """
+INSERT INTO api_tokens (api_token_id, account_id, name, hint, status, permissions, digest,
+    pepper_version, issued_unix_us, not_before_unix_s, expires_unix_s)
+VALUES (:id, :account, 'old', 'hearth_pat_old0', 'active', :permissions, :digest, 1, 1, NULL, NULL)
+"""
+SELECT_RIGHTS = "SELECT permissions, status FROM api_tokens WHERE api_token_id = :id"
+
+
+async def execute(url: str, statement: str, **values: object) -> list[tuple[object, ...]]:
+    """One statement of the older version."""
+    database = Database(create_engine(parse_database_url(url)))
+    async with database.write() as connection:
+        result = await connection.execute(text(statement), values)
+        rows = [tuple(row) for row in result] if result.returns_rows else []
+    await database.close()
+    return rows
+
+
+async def test_what_the_older_version_writes_is_read_in_full(
+    tenancy: ActingTenancy, database_url: str, key_ring: KeyRing
+) -> None:
+    value = create_credential(CredentialKind.API_TOKEN, lambda size: bytes(range(size)))
+    await execute(database_url, INSERT_ACCOUNT, id=ACCOUNT)
+    await execute(
+        database_url,
+        INSERT_TOKEN,
+        id=TOKEN,
+        account=ACCOUNT,
+        permissions=json.dumps(sorted(READ)),
+        digest=digest_issued(value, key_ring.peppers.current),
+    )
+    principal = await tenancy.find_principal(value.reveal())
+    assert principal is not None
+    assert principal.permissions == READ
+    assert (principal.models, principal.condition) == (None, None)
+    stored = await tenancy.get_api_token(ACCOUNT, TOKEN)
+    assert stored.policies == allow(READ)
+    assert stored.modified_unix_s == stored.issued_unix_s
+    disabled = await tenancy.set_api_token_status(ACCOUNT, TOKEN, ApiTokenStatus.DISABLED)
+    assert disabled.policies == allow(READ)
+    # The account had no data key; it gets one when it needs one.
+    assert (await tenancy.add_member(ACCOUNT, "a@example.org")).email == "a@example.org"
+
+
+@pytest.mark.parametrize(
+    ("policies", "condition", "expected"),
+    [
+        (allow(READ), None, sorted(READ)),
+        ((Policy(Effect.ALLOW, READ, ("@a/*",)),), None, []),
+        (
+            (Policy(Effect.ALLOW, READ, (EVERYTHING,)), Policy(Effect.DENY, READ, ("@a/*",))),
+            None,
+            [],
+        ),
+        (allow(READ), AddressCondition(allowed=(ipaddress.ip_network("10.0.0.0/8"),)), []),
+    ],
+)
+async def test_the_older_version_never_reads_more_rights_than_were_granted(
+    tenancy: ActingTenancy,
+    database_url: str,
+    policies: Policies,
+    condition: AddressCondition | None,
+    expected: list[str],
+) -> None:
+    account = await tenancy.create_account("new")
+    issued = await tenancy.create_api_token(account.account_id, "t", policies, condition=condition)
+    ((permissions, status),) = await execute(
+        database_url, SELECT_RIGHTS, id=issued.api_token.api_token_id
+    )
+    read = json.loads(permissions) if isinstance(permissions, str) else permissions
+    assert (read, status) == (expected, "active")
