@@ -1,105 +1,194 @@
 """Translate: a node's events into the client's language, in one piece or as they come.
 
-Owns what happens after the first byte: all text that waits goes out in one message, an error
-becomes an event, and once the client has left the rest is only read for its usage. Must not know
-routing. Read next: `gateway.dialects.dialect`.
+Owns what happens after the first byte: all events that wait go out in one message, an error
+becomes an event, and once the client has left the rest is only read for its usage. The request is
+settled before the last byte goes out. Must not know routing. Read next: `gateway.dialects.dialect`.
 """
 
+import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from contracts.errors import InvariantBroken, ServiceError, StreamBroken, from_error_report
-from contracts.inference import Delta, Failed, Finished, FinishReason, GenerationEvent
-from gateway.dialects.dialect import Dialect, EventRenderer, ReplyHead
-from gateway.errors import find_row, format_error_headers
-from gateway.forwarding import Forwarded
+from contracts.inference import (
+    Accepted,
+    Delta,
+    Failed,
+    Finished,
+    FinishReason,
+    GenerationEvent,
+    TokensCounted,
+)
+from contracts.usage import Outcome
+from gateway.dialects.answer import gather_answer
+from gateway.dialects.dialect import EventRenderer, ReplyForm, ReplyHead
+from gateway.errors import find_row, format_error_headers, render_error
 from gateway.middleware.exchange import HttpExchange
 from gateway.request_context import RequestContext
+from gateway.settlement import Settlement
+from gateway.upstream.node_stream import NodeStream
+
+_NOT_ACCEPTED: Final = Accepted(0, 0)
 
 
 async def answer_whole(
     context: RequestContext,
     exchange: HttpExchange,
-    dialect: Dialect,
+    form: ReplyForm,
     events: list[GenerationEvent],
+    settlement: Settlement,
     headers: bytes,
-) -> int:
-    """The status, once the whole answer is sent and its usage noted."""
+) -> bytes:
+    """The whole answer, once the request is settled and it is sent. Raises: `RequestError`."""
     last = events[-1]
     if type(last) is not Finished:
         raise InvariantBroken("The answer has no end.")
     context.usage = last.usage
-    head = _create_head(context, includes_usage=True)
-    text = "".join([event.text for event in events if type(event) is Delta])
-    await exchange.reply(200, dialect.render_reply(head, text, last.reason, last.usage), headers)
-    return 200
+    body = form.render_reply(create_head(context), gather_answer(events))
+    await settlement.settle(Outcome.ABORTED if exchange.is_lost else Outcome.COMPLETE)
+    if exchange.is_blocked:
+        await exchange.drain()
+    exchange.reply(200, body, headers)
+    return body
 
 
-async def answer_error(
-    exchange: HttpExchange, dialect: Dialect, error: ServiceError, headers: bytes
-) -> int:
+async def answer_error(exchange: HttpExchange, error: ServiceError, headers: bytes) -> int:
     """The status of `error`, once it is sent; after the first byte the connection is cut."""
     status = find_row(error).status
     if exchange.has_started:
         exchange.cut()
     else:
-        headers = format_error_headers(error) + headers
-        await exchange.reply(status, dialect.render_error(error), headers)
+        if exchange.is_blocked:
+            await exchange.drain()
+        exchange.reply(status, render_error(error), format_error_headers(error) + headers)
     return status
 
 
-async def answer_events(
-    context: RequestContext,
-    exchange: HttpExchange,
-    renderer: EventRenderer,
-    forwarded: Forwarded,
-    on_first_text: Callable[[], None],
-) -> int:
-    """The status that the stream's end stands for, once all events are sent and its usage noted.
+class EventPump:
+    """A stream's way from the node to the client, without a task between the two.
 
-    The client was told 200 before.
+    `run` sends the beginning and the end; all in between is sent as it comes, inside the read of
+    the frame that brought it. While the client does not read, events stay with the stream, whose
+    credit then runs out.
     """
-    stream, events = forwarded.stream, forwarded.events
-    waits_for_text = True
-    opening = renderer.begin()
-    while True:
-        # Not `stream.is_over`: that may turn true while we wait, with the last event still to take.
+
+    __slots__ = ("_end", "_exchange", "_on_first_text", "_renderer", "_stream", "_waits_for_text")
+
+    def __init__(
+        self,
+        exchange: HttpExchange,
+        renderer: EventRenderer,
+        stream: NodeStream,
+        on_first_text: Callable[[], None],
+    ) -> None:
+        """The head of the answer has been sent."""
+        self._exchange = exchange
+        self._renderer = renderer
+        self._stream = stream
+        self._on_first_text = on_first_text
+        self._waits_for_text = True
+        self._end: asyncio.Future[list[GenerationEvent]] | None = None
+
+    async def run(
+        self, context: RequestContext, events: list[GenerationEvent], settlement: Settlement
+    ) -> int:
+        """The status that the end stands for, once it is settled and all is sent.
+
+        `events` are the first ones. The client was told 200 before.
+        """
+        first = events[0]
+        opening = self._renderer.begin(first if type(first) is Accepted else _NOT_ACCEPTED)
+        # Not `stream.is_over`: that may be true already, with the last event still to take.
+        if not isinstance(events[-1], Finished | Failed):
+            self._send(events, opening)
+            opening = b""
+            events = await self._wait_for_end()
         last = events[-1]
-        is_last = isinstance(last, Finished | Failed)
-        text = _join_text(events)
-        data = opening + renderer.render_text(text) if text else opening
-        opening = b""
-        error = None
-        if is_last:
-            context.usage = last.usage
-            error = _find_error(last, stream.is_aborted)
-            data += _render_end(renderer, last, error)
-        if data and not exchange.is_lost:
-            await exchange.send_events(data, is_last=is_last)
-        if waits_for_text and text:
-            waits_for_text = False
-            on_first_text()
-        if is_last:
-            return 200 if error is None else find_row(error).status
-        events = await stream.take()
+        assert isinstance(last, Finished | Failed)
+        context.usage = self._stream.read_usage()
+        error = _find_error(last, self._stream.is_aborted)
+        await settlement.settle(_find_outcome(self._exchange, error))
+        if self._exchange.is_blocked:
+            await self._exchange.drain()
+        self._send(events, opening, lambda: _render_end(self._renderer, last, error))
+        return 200 if error is None else find_row(error).status
+
+    async def _wait_for_end(self) -> list[GenerationEvent]:
+        """The last events; those before them are sent meanwhile."""
+        self._end = asyncio.get_running_loop().create_future()
+        self._stream.listen(self._pump)
+        self._exchange.watch_writable(self._pump)
+        try:
+            self._pump()  # what came between
+            return await self._end
+        finally:
+            self._stream.listen(None)
+            self._exchange.watch_writable(None)
+
+    def _pump(self) -> None:
+        """Sends what is there, unless the client should read first."""
+        end = self._end
+        if end is None or end.done() or self._exchange.is_blocked:
+            return
+        events = self._stream.take_now()
+        if not events:
+            return
+        if self._stream.is_over:
+            end.set_result(events)
+            return
+        try:
+            self._send(events)
+        except Exception as error:  # the reader of all streams calls this
+            end.set_exception(error)
+
+    def _send(
+        self,
+        events: list[GenerationEvent],
+        opening: bytes = b"",
+        render_end: Callable[[], bytes] | None = None,
+    ) -> None:
+        """Sends what `events` look like after `opening`, and the end with them, in one piece.
+
+        The end is rendered last, for renderers remember what came before.
+        """
+        rendered = _render(self._renderer, events)
+        data = opening + rendered
+        if render_end is not None:
+            data += render_end()
+        if data:
+            self._exchange.send_events(data, is_last=render_end is not None)
+        if rendered and self._waits_for_text:
+            self._waits_for_text = False
+            self._on_first_text()
 
 
-def create_renderer(
-    context: RequestContext, dialect: Dialect, includes_usage: bool
-) -> EventRenderer:
-    """The renderer of one stream."""
-    return dialect.create_renderer(_create_head(context, includes_usage))
+def create_head(context: RequestContext) -> ReplyHead:
+    """What the reply to a request says of itself."""
+    return ReplyHead(context.request_id, context.model, int(context.started_unix_s))
 
 
-def _create_head(context: RequestContext, includes_usage: bool) -> ReplyHead:
-    return ReplyHead(context.request_id, context.model, int(context.started_unix_s), includes_usage)
+def _render(renderer: EventRenderer, events: list[GenerationEvent]) -> bytes:
+    """All events but the first and the last of a stream; mostly it is one piece of plain text.
 
-
-def _join_text(events: list[GenerationEvent]) -> str:
-    """The text of all events, which mostly are one."""
+    Plain texts that follow one another go out as one.
+    """
     if len(events) == 1:
         event = events[0]
-        return event.text if type(event) is Delta else ""
-    return "".join([event.text for event in events if type(event) is Delta])
+        if type(event) is Delta and not event.choice_index and not event.logprobs:
+            return renderer.render_text(event.text) if event.text else b""
+    texts: list[str] = []
+    pieces: list[bytes] = []
+    for event in events:
+        if type(event) is Delta and not event.choice_index and not event.logprobs:
+            texts.append(event.text)
+        elif not isinstance(event, Accepted | Finished | Failed | TokensCounted):
+            if texts and (text := "".join(texts)):
+                pieces.append(renderer.render_text(text))
+            texts.clear()
+            pieces.append(renderer.render_event(event))
+    if texts and (text := "".join(texts)):
+        pieces.append(renderer.render_text(text))
+    return b"".join(pieces)
 
 
 def _find_error(last: Finished | Failed, is_aborted: bool) -> ServiceError | None:
@@ -111,10 +200,17 @@ def _find_error(last: Finished | Failed, is_aborted: bool) -> ServiceError | Non
     return None
 
 
+def _find_outcome(exchange: HttpExchange, error: ServiceError | None) -> Outcome:
+    """What the ledger says of a stream's end."""
+    if exchange.is_lost:
+        return Outcome.ABORTED
+    return Outcome.COMPLETE if error is None else Outcome.FAILED
+
+
 def _render_end(
     renderer: EventRenderer, last: Finished | Failed, error: ServiceError | None
 ) -> bytes:
     if error is not None:
         return renderer.fail(error)
     assert isinstance(last, Finished)
-    return renderer.finish(last.reason, last.usage)
+    return renderer.finish(last)

@@ -12,18 +12,18 @@ from typing import Final
 import structlog
 import uvloop
 
-from gateway.admission.limits import NoLimit
-from gateway.api.listeners import Listeners
+from gateway.api.listeners import Listeners, create_listeners
+from gateway.api.services import PageServices
 from gateway.auth.authenticator import Authenticators, create_authenticators
-from gateway.metering.meter import NullMeter
+from gateway.bookkeeping import Bookkeeping, create_bookkeeping
 from gateway.pool import Pool, create_pool
 from gateway.request_context import OpenRequests
-from gateway.request_path import RequestPath
+from gateway.serving import create_request_path
 from gateway.settings import GatewaySettings
 from gateway.sources import Sources, create_sources, settle_memory
 from gateway.telemetry import Telemetry, configure_log
-from tenancy.directory import SqlTenancy, create_tenancy
-from tenancy.encryption.key_ring_file import load_key_ring
+from gateway.watched_tasks import WatchedTasks
+from tenancy.directory import SqlTenancy, open_tenancy
 
 log = structlog.get_logger(__name__)
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -33,14 +33,22 @@ class Gateway:
     """A gateway that can be started and stopped once."""
 
     def __init__(
-        self, tenancy: SqlTenancy, authenticators: Authenticators, pool: Pool, listeners: Listeners
+        self,
+        tenancy: SqlTenancy,
+        authenticators: Authenticators,
+        bookkeeping: Bookkeeping,
+        pool: Pool,
+        listeners: Listeners,
     ) -> None:
         """Made by `create_gateway`."""
         self._tenancy = tenancy
         self._cache = authenticators.cache
+        self._bookkeeping = bookkeeping
         self._pool = pool
         self._listeners = listeners
-        self._epoch_task: asyncio.Task[None] | None = None
+        self._tasks = WatchedTasks()
+        listeners.readiness.require(lambda: self._tasks.are_alive)
+        listeners.readiness.require(bookkeeping.is_healthy)
 
     @property
     def port(self) -> int:
@@ -53,13 +61,18 @@ class Gateway:
         return self._listeners.operators.number
 
     async def start(self) -> None:
-        """Connects to the nodes and accepts requests. Raises: `OSError` for a port in use."""
-        await self._cache.poll_epoch()
-        self._epoch_task = asyncio.create_task(self._cache.follow_epoch())
-        await self._pool.links.start()
+        """Connects to the nodes and accepts requests.
+
+        Raises: `OSError` for a port in use, `Conflict` for a database in use.
+        """
         try:
+            await self._bookkeeping.start(self._tasks)
+            await self._cache.poll_epoch()
+            self._tasks.start("epoch", self._cache.follow_epoch, self._cache.distrust)
+            self._tasks.start("keys", self._tenancy.follow_keys, self._cache.distrust)
+            await self._pool.links.start()
             await self._listeners.start()
-        except OSError:
+        except BaseException:
             await self._release()
             raise
 
@@ -69,35 +82,43 @@ class Gateway:
         await self._release()
 
     async def _release(self) -> None:
-        if self._epoch_task is not None:
-            self._epoch_task.cancel()
         await self._pool.links.close()
+        await self._tasks.stop()
+        await self._bookkeeping.stop()
         await self._tenancy.close()
 
 
 def create_gateway(settings: GatewaySettings, sources: Sources) -> Gateway:
     """Every part, put together; nothing runs yet. Raises: `SettingsError`."""
     telemetry = Telemetry()
-    key_ring = load_key_ring(settings.key_ring.file)
-    tenancy = create_tenancy(settings.database.url, key_ring, sources.unix_s, secrets.token_bytes)
-    authenticators = create_authenticators(tenancy, settings.auth, sources)
+    ring_file = settings.key_ring.file
+    tenancy = open_tenancy(
+        settings.database.url,
+        ring_file,
+        settings.audit.find_heads_file(ring_file),
+        sources.unix_s,
+        secrets.token_bytes,
+    )
+    authenticators = create_authenticators(tenancy, settings.auth, settings.proxies, sources)
+    claim = tenancy.create_process_claim() if settings.shared_limits is None else None
+    bookkeeping = create_bookkeeping(settings, tenancy, claim, telemetry, sources)
+    authenticators.cache.add_follower(bookkeeping.parts.prices.refresh)
     pool = create_pool(settings, telemetry, sources)
     requests = OpenRequests(settings.limits, settings.region, sources)
     telemetry.watch_gauge(
         "hearth_gateway_requests_open", "Requests being served.", lambda: requests.num_open
     )
-    request_path = RequestPath(
-        requests=requests,
-        authenticator=authenticators.api_tokens,
-        admission=NoLimit(),
-        forwarder=pool.forwarder,
-        meter=NullMeter(),
-        telemetry=telemetry,
+    request_path = create_request_path(
+        settings, requests, authenticators, bookkeeping.books, pool, telemetry, sources
     )
-    listeners = Listeners(
-        settings, requests, authenticators, request_path, pool.fleet, telemetry, sources
+    listeners = create_listeners(
+        settings,
+        requests,
+        authenticators,
+        request_path,
+        PageServices(pool.fleet, telemetry, sources, tenancy, tenancy),
     )
-    return Gateway(tenancy, authenticators, pool, listeners)
+    return Gateway(tenancy, authenticators, bookkeeping, pool, listeners)
 
 
 def run_gateway(settings: GatewaySettings) -> None:

@@ -1,6 +1,6 @@
-"""The one table from error leaves to HTTP, and the bodies that carry them in each dialect.
+"""The one table from error leaves to HTTP, and the body that carries them to every client.
 
-Owns status, integer code, OpenAI type and code, and retry headers. Codes below 7400 are those of
+Owns status, integer code, type and name, and retry headers. Codes below 7400 are those of
 the Workers AI contract; 74xx and 75xx are ours, chosen after the HTTP status they come with.
 Must not know sockets. Read next: `contracts.errors`, whose leaves a test compares with the table.
 """
@@ -12,8 +12,11 @@ import msgspec
 
 from contracts.errors import (
     AccountSuspended,
+    AdapterUnsupported,
+    AddressNotAllowed,
     ConcurrencyLimited,
     Conflict,
+    ConstraintUnmet,
     ContextTooLong,
     DeadlineExceeded,
     Forbidden,
@@ -23,12 +26,15 @@ from contracts.errors import (
     InvariantBroken,
     MethodNotAllowed,
     ModelCold,
+    ModelFailed,
+    ModelNotAllowed,
     NodeUnreachable,
     NoEndpoint,
     NotFound,
     OutOfBlocks,
     PayloadTooLarge,
     PoolSaturated,
+    PriceUnknown,
     QuotaExceeded,
     RateLimited,
     RequestTimeout,
@@ -56,13 +62,17 @@ class ErrorRow(NamedTuple):
     status: int
     code: int
     """The integer of the v4 envelope."""
-    openai_type: str
-    openai_code: str
+    type: str
+    """The kind of error, as OpenAI and Anthropic call it."""
+    name: str
+    """The code that OpenAI's clients read."""
     should_retry: bool
 
 
 ERROR_TABLE: Final[dict[type[ServiceError], ErrorRow]] = {
     InvalidRequest: ErrorRow(400, 5006, INVALID, "invalid_request", False),
+    AdapterUnsupported: ErrorRow(405, 5005, INVALID, "lora_unsupported", False),
+    ConstraintUnmet: ErrorRow(400, 7402, INVALID, "json_mode_unmet", False),
     InvalidModelName: ErrorRow(404, 3042, INVALID, "invalid_model_name", False),
     UnknownModel: ErrorRow(400, 5007, INVALID, "model_not_found", False),
     ContextTooLong: ErrorRow(400, 7400, INVALID, "context_length_exceeded", False),
@@ -75,11 +85,14 @@ ERROR_TABLE: Final[dict[type[ServiceError], ErrorRow]] = {
     Conflict: ErrorRow(409, 7409, INVALID, "conflict", False),
     Unauthenticated: ErrorRow(401, 10000, "authentication_error", "invalid_api_key", False),
     Forbidden: ErrorRow(403, 10000, "permission_error", "forbidden", False),
+    AddressNotAllowed: ErrorRow(403, 9109, "permission_error", "address_not_allowed", False),
+    ModelNotAllowed: ErrorRow(403, 5018, "permission_error", "model_not_allowed", False),
     AccountSuspended: ErrorRow(403, 3023, "permission_error", "account_suspended", False),
     ResidencyViolation: ErrorRow(403, 7403, "permission_error", "residency_violation", False),
     RateLimited: ErrorRow(429, 7429, LIMIT, "rate_limit_exceeded", True),
     ConcurrencyLimited: ErrorRow(429, 7430, LIMIT, "concurrency_limited", True),
     QuotaExceeded: ErrorRow(429, 3036, LIMIT, "insufficient_quota", False),
+    PriceUnknown: ErrorRow(403, 7440, "permission_error", "price_unknown", False),
     NoEndpoint: ErrorRow(429, 3040, CAPACITY, "no_capacity", True),
     ModelCold: ErrorRow(429, 3040, CAPACITY, "model_cold", True),
     PoolSaturated: ErrorRow(429, 3040, CAPACITY, "no_capacity", True),
@@ -88,6 +101,7 @@ ERROR_TABLE: Final[dict[type[ServiceError], ErrorRow]] = {
     StreamBroken: ErrorRow(502, 7502, SERVER, "stream_broken", True),
     DeadlineExceeded: ErrorRow(408, 3007, SERVER, "deadline_exceeded", False),
     TransferFailed: ErrorRow(502, 7504, SERVER, "transfer_failed", True),
+    ModelFailed: ErrorRow(503, 7506, SERVER, "model_failed", False),
     InvariantBroken: ErrorRow(500, 7500, SERVER, "internal_error", False),
     StoreUnavailable: ErrorRow(503, 7505, SERVER, "store_unavailable", True),
 }
@@ -104,8 +118,8 @@ class Notice(msgspec.Struct, frozen=True):
     message: str
 
 
-class OpenAiError(msgspec.Struct, frozen=True):
-    """The `error` object of OpenAI's API."""
+class ErrorFields(msgspec.Struct, frozen=True):
+    """The `error` object of OpenAI's API, and of Anthropic's, which has `message` and `type`."""
 
     message: str
     type: str
@@ -113,21 +127,15 @@ class OpenAiError(msgspec.Struct, frozen=True):
     param: str | None
 
 
-class _FailureEnvelope(msgspec.Struct, frozen=True):
+class FailureBody(msgspec.Struct, frozen=True):
+    """The v4 envelope, OpenAI's form and Anthropic's in one: every client finds its own."""
+
+    error: ErrorFields
     errors: tuple[Notice, ...]
     messages: tuple[Notice, ...] = ()
     result: None = None
     success: bool = False
-
-
-class _OpenAiFailure(msgspec.Struct, frozen=True):
-    """OpenAI's form and the v4 envelope in one, so that the clients of either find theirs."""
-
-    error: OpenAiError
-    errors: tuple[Notice, ...]
-    messages: tuple[Notice, ...] = ()
-    result: None = None
-    success: bool = False
+    type: str = "error"
 
 
 _encoder: Final = msgspec.json.Encoder()
@@ -138,16 +146,11 @@ def find_row(error: ServiceError) -> ErrorRow:
     return ERROR_TABLE.get(type(error), ERROR_TABLE[InvariantBroken])
 
 
-def render_envelope(error: ServiceError) -> bytes:
-    """The v4 envelope of `error`, as JSON."""
-    return _encoder.encode(_FailureEnvelope((Notice(find_row(error).code, error.message),)))
-
-
-def render_openai_error(error: ServiceError) -> bytes:
-    """OpenAI's error object inside the v4 envelope, as JSON."""
+def render_error(error: ServiceError) -> bytes:
+    """The body of `error`, the same on every route, as JSON."""
     row = find_row(error)
-    body = OpenAiError(error.message, row.openai_type, row.openai_code, error.param)
-    return _encoder.encode(_OpenAiFailure(body, (Notice(row.code, error.message),)))
+    fields = ErrorFields(error.message, row.type, row.name, error.param)
+    return _encoder.encode(FailureBody(fields, (Notice(row.code, error.message),)))
 
 
 def list_error_headers(error: ServiceError) -> Headers:

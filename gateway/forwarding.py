@@ -5,12 +5,13 @@ retry shows nowhere. Must not know dialects. Read next: `gateway.routing.choose_
 `gateway.upstream.links`, then `gateway.answering`.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 import structlog
 
-from contracts.codec import encode_generate_request
+from contracts.codec import encode_request
 from contracts.errors import (
     DeadlineExceeded,
     Forbidden,
@@ -22,8 +23,15 @@ from contracts.errors import (
     from_error_report,
 )
 from contracts.grant import Grant
-from contracts.ids import NodeId
-from contracts.inference import Failed, Finished, FinishReason, GenerateRequest, GenerationEvent
+from contracts.ids import ModelName, NodeId
+from contracts.inference import (
+    Failed,
+    Finished,
+    FinishReason,
+    GenerateRequest,
+    GenerationEvent,
+    NodeRequest,
+)
 from gateway.middleware.exchange import HttpExchange
 from gateway.request_context import RequestContext
 from gateway.routing.choose_node import RouteNeed, RoutePlan
@@ -49,6 +57,7 @@ class Forwarder:
 
     def __init__(self, fleet: Fleet, links: NodeLinks, telemetry: Telemetry) -> None:
         """`fleet` chooses, `links` carry."""
+        self.find_model: Final = fleet.find_model
         self._fleet = fleet
         self._links = links
         self._telemetry = telemetry
@@ -56,18 +65,20 @@ class Forwarder:
     async def forward(
         self,
         context: RequestContext,
-        request: GenerateRequest,
+        request: NodeRequest,
         exchange: HttpExchange,
+        on_accepted: Callable[[int, int], None],
     ) -> Forwarded:
         """The answer of the first node that gives one; it ends when the client leaves.
 
         `release` must follow. `context` must have its principal and is told its node.
+        `on_accepted` gets the prompt's tokens, and the cached ones among them, as a node says.
 
         Raises: what routing raises, and the node's own error when no attempt is left.
         """
         assert context.principal is not None
         allowed_regions = context.principal.allowed_regions
-        body = encode_generate_request(request)
+        body = encode_request(request)
         tried: frozenset[NodeId] = frozenset()
         failure: ServiceError | None = None
         for attempt in range(1, MAX_ATTEMPTS + 1):
@@ -79,31 +90,50 @@ class Forwarder:
             context.node_id, context.region = plan.node_id, plan.region
             context.num_attempts = attempt
             try:
-                return await self._try(context, plan, body, request.stream, exchange)
+                stream = self._open(context, plan, body)
+                stream.on_accepted = on_accepted
+                return await self._try(context, plan, stream, is_streaming(request), exchange)
             except ServiceError as error:
                 if not _may_retry(error) or exchange.is_lost:
                     raise
                 failure = error
+                context.set_usage_aside()
                 tried |= {plan.node_id}
         assert failure is not None
         raise failure
+
+    def find_context_window(self, context: RequestContext, model: ModelName) -> int:
+        """The model's context in tokens, the longest that any node offers.
+
+        Raises: what routing raises for a model that no node has.
+        """
+        assert context.principal is not None
+        need = RouteNeed(model, context.principal.allowed_regions)
+        return self._fleet.find_context_window(need)
 
     def release(self, forwarded: Forwarded) -> None:
         """The request is over: its place is free, and a stream that was cut short is aborted."""
         forwarded.stream.abort()
         self._fleet.release(forwarded.plan)
 
+    def _open(self, context: RequestContext, plan: RoutePlan, body: bytes) -> NodeStream:
+        """A stream at the plan's node. Raises: `NodeUnreachable`."""
+        try:
+            return self._links.open(plan.node_id, _create_grant(context, plan), body)
+        except BaseException:
+            self._fleet.release(plan)
+            raise
+
     async def _try(
         self,
         context: RequestContext,
         plan: RoutePlan,
-        body: bytes,
+        stream: NodeStream,
         is_streaming: bool,
         exchange: HttpExchange,
     ) -> Forwarded:
-        """One attempt. Raises: `NodeUnreachable`, or the error that the answer begins with."""
+        """One attempt. Raises: the error that the answer begins with."""
         try:
-            stream = self._links.open(plan.node_id, _create_grant(context, plan), body)
             events = await _await_answer(context, stream, is_streaming, exchange)
             return Forwarded(stream, events, plan)
         except BaseException:
@@ -128,6 +158,11 @@ class Forwarder:
             raise failure from error
 
 
+def is_streaming(request: NodeRequest) -> bool:
+    """True when the answer is to be passed on as it comes."""
+    return isinstance(request, GenerateRequest) and request.stream
+
+
 async def _await_answer(
     context: RequestContext, stream: NodeStream, is_streaming: bool, exchange: HttpExchange
 ) -> list[GenerationEvent]:
@@ -137,12 +172,14 @@ async def _await_answer(
         events = await (stream.take() if is_streaming else stream.take_all())
     except BaseException:
         stream.abort()  # this task is being cancelled: nobody will take the events
+        context.usage = stream.read_usage()
         raise
     last = events[-1]
     if type(last) is Failed:
-        context.usage = last.usage
+        context.usage = stream.read_usage()
         raise _to_client_error(from_error_report(last.error), stream.node_id)
     if type(last) is Finished and last.reason is FinishReason.ABORTED and not stream.is_aborted:
+        context.usage = stream.read_usage()
         raise StreamBroken("The node gave the request up.")
     return events
 

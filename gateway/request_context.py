@@ -5,8 +5,10 @@ deadlines and the bound on requests that are open at once; must not know how any
 out.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
+
+import msgspec
 
 from contracts.errors import PoolSaturated
 from contracts.ids import ModelName, NodeId, RegionId, RequestId, create_request_id
@@ -19,8 +21,7 @@ UNKNOWN_MODEL: Final = ModelName("")
 _REQUEST_ID_BITS: Final = 74
 
 
-@dataclass(slots=True)
-class RequestContext:
+class RequestContext(msgspec.Struct):
     """One request, from its headers to its settlement.
 
     Units: `started_s` in seconds of the monotonic clock.
@@ -40,7 +41,29 @@ class RequestContext:
     region: RegionId | None = None
     num_attempts: int = 0
     usage: Usage | None = None
-    """Set when a node has told it."""
+    """Of the attempt that answered, or failed last: what its node has told, or what had come from
+    it when it went. The tenant pays for this: for what was served, and not for what our nodes have
+    lost on the way to it."""
+    usage_of_retried: Usage | None = None
+    """What the attempts before that one consumed, summed: ours to pay, yet it kept nodes busy."""
+    limit_lines: bytes = b""
+    """Header lines on where the client's limit stands."""
+
+    @property
+    def usage_of_all(self) -> Usage | None:
+        """What all attempts consumed together; None when no node has told any."""
+        if self.usage_of_retried is None or self.usage is None:
+            return self.usage or self.usage_of_retried
+        return add_usages([self.usage_of_retried, self.usage])
+
+    def set_usage_aside(self) -> None:
+        """The attempt is over and another follows."""
+        self.usage_of_retried, self.usage = self.usage_of_all, None
+
+
+def add_usages(usages: Sequence[Usage]) -> Usage:
+    """The sum of `usages`, field by field."""
+    return Usage(*map(sum, zip(*map(msgspec.structs.astuple, usages), strict=True)))
 
 
 class OpenRequests:
@@ -96,8 +119,9 @@ class OpenRequests:
         request_id = context.request_id
         ray = request_id[-12:] + request_id[19:23] + self._ray_suffix
         if context.node_id is None:
-            return f"x-request-id: {request_id}\r\ncf-ray: {ray}\r\n".encode()
-        return (
+            return f"x-request-id: {request_id}\r\ncf-ray: {ray}\r\n".encode() + context.limit_lines
+        lines = (
             f"x-request-id: {request_id}\r\ncf-ray: {ray}\r\nx-hearth-node: "
             f"{context.node_id}\r\nx-hearth-region: {context.region}\r\n"
         ).encode()
+        return lines + context.limit_lines

@@ -1,49 +1,34 @@
 """The life of a request inside the gateway, in one pass.
 
-authenticate → parse → admit → route → forward → translate → settle. Owns that order and what the
-client gets when a step refuses; each step lives in a module of its own. Must not know sockets or
-which dialect it speaks. Read next: `gateway.forwarding`, `gateway.answering`.
+authenticate → once per key → parse → admit → route → forward → translate → settle, which comes
+before the last byte. Owns that order and what the client gets when a step refuses; each step lives
+in a module of its own. Must not know sockets or which dialect it speaks.
+Read next: `gateway.forwarding`, `gateway.answering`.
 """
 
 import traceback
 from typing import Final
 
-import msgspec
 import structlog
 
 from contracts.errors import InvariantBroken, ServiceError
-from contracts.ids import AccountId
-from gateway.admission.limits import Admission
-from gateway.answering import answer_error, answer_events, answer_whole, create_renderer
-from gateway.auth.access import Access
+from contracts.usage import Outcome
+from gateway.answer_memory import AnswerMemory, Claim, NoClaim, find_key
+from gateway.answering import EventPump, answer_error, answer_whole, create_head
 from gateway.auth.authenticator import Authenticator
-from gateway.dialects.dialect import Dialect, ParsedRequest
-from gateway.forwarding import Forwarded, Forwarder
-from gateway.metering.meter import Meter
+from gateway.dialects.dialect import Body, ParsedRequest
+from gateway.forwarding import Forwarded, Forwarder, is_streaming
+from gateway.inference_call import InferenceCall
 from gateway.middleware.exchange import HttpExchange
 from gateway.request_context import OpenRequests, RequestContext
+from gateway.settlement import Books, Settlement
 from gateway.telemetry import Telemetry
 
 log = structlog.get_logger(__name__)
 CLIENT_GONE: Final = 499
 """The status in metrics of a client that left; nobody receives it."""
-
-
-class InferenceRoute(msgspec.Struct, frozen=True):
-    """What a route says of its requests."""
-
-    name: str
-    access: Access
-    dialect: Dialect
-
-
-class InferenceCall(msgspec.Struct, frozen=True):
-    """What is known of a request before anything of it is read."""
-
-    route: InferenceRoute
-    account_id: AccountId
-    model: str | None
-    """The model named in the path, as it came."""
+_NO_CLAIM: Final = NoClaim()
+_REPLAYED: Final = b"idempotent-replayed: true\r\n"
 
 
 class RequestPath:
@@ -53,17 +38,17 @@ class RequestPath:
         self,
         requests: OpenRequests,
         authenticator: Authenticator,
-        admission: Admission,
+        books: Books,
         forwarder: Forwarder,
-        meter: Meter,
+        memory: AnswerMemory,
         telemetry: Telemetry,
     ) -> None:
-        """One object per step; those that a deployment does without are null objects."""
+        """One object per step."""
         self._requests = requests
         self._authenticator = authenticator
-        self._admission = admission
+        self._books = books
         self._forwarder = forwarder
-        self._meter = meter
+        self._memory = memory
         self._telemetry = telemetry
 
     async def serve(
@@ -80,11 +65,11 @@ class RequestPath:
                 raise refusal
             status = await self._answer(call, context, exchange)
         except ServiceError as error:
-            status = await self._refuse(call, context, exchange, error)
+            status = await self._refuse(context, exchange, error)
         except Exception as error:
             _log_defect(context, error)
             defect = InvariantBroken("Something went wrong on our side.")
-            status = await self._refuse(call, context, exchange, defect)
+            status = await self._refuse(context, exchange, defect)
         finally:
             if not exchange.finish():
                 status = CLIENT_GONE
@@ -98,59 +83,93 @@ class RequestPath:
         """The status of the answer, once it is sent. Raises: `ServiceError` leaves, before it."""
         self._requests.require_room()
         principal = await self._authenticator.authenticate(
-            exchange.headers, call.account_id, call.route.access
+            exchange.headers, call.account_id, call.route.access, exchange.peer
         )
         context.principal = principal
-        body = await exchange.read_body()
+        body = exchange.take_body() or await exchange.read_body()
         if body is None:
             return CLIENT_GONE
-        parsed = call.route.dialect.parse(body, call.model)
-        lease = await self._admission.admit(principal, parsed.generate)
+        key = find_key(exchange.headers)
+        if key is None:
+            return await self._answer_body(call, context, exchange, body, _NO_CLAIM)
+        named = call.route.name.encode(), (call.model or "").encode()
+        claim = await self._memory.claim(principal.account_id, key, *named, body)
+        if isinstance(claim, bytes):
+            exchange.reply(200, claim, _REPLAYED + self._requests.format_headers(context))
+            return 200
         try:
-            forwarded = await self._forwarder.forward(context, parsed.generate, exchange)
-            try:
-                return await self._translate(call, context, exchange, parsed, forwarded)
-            finally:
-                self._forwarder.release(forwarded)
+            return await self._answer_body(call, context, exchange, body, claim)
         finally:
-            lease.release(context.usage)
-            await self._settle(context)
+            claim.forget()  # unless it was settled before
 
-    async def _translate(
+    async def _answer_body(
         self,
         call: InferenceCall,
         context: RequestContext,
         exchange: HttpExchange,
+        body: Body,
+        claim: Claim | NoClaim,
+    ) -> int:
+        """The same for a body whose sender is known."""
+        principal = context.principal
+        assert principal is not None
+        parsed = call.parse(body, principal, self._forwarder.find_model)
+        request = parsed.request
+        window = self._forwarder.find_context_window(context, request.model)
+        settlement = await self._books.open(context, request, len(body), window)
+        try:
+            forwarded = await self._forwarder.forward(
+                context, request, exchange, settlement.confirm
+            )
+            try:
+                return await self._translate(
+                    context, exchange, parsed, forwarded, claim, settlement
+                )
+            finally:
+                self._forwarder.release(forwarded)
+                context.usage = forwarded.stream.read_usage()
+        finally:
+            # Only an answer that never came to its end is not settled yet.
+            is_lost = exchange.is_lost
+            outcome = Outcome.ABORTED if is_lost else Outcome.FAILED
+            await settlement.settle(outcome, is_charged=is_lost or exchange.has_started)
+
+    async def _translate(
+        self,
+        context: RequestContext,
+        exchange: HttpExchange,
         parsed: ParsedRequest,
         forwarded: Forwarded,
+        claim: Claim | NoClaim,
+        settlement: Settlement,
     ) -> int:
         """The status of the answer, once all of it is sent."""
-        dialect = call.route.dialect
         headers = self._requests.format_headers(context)
-        if not parsed.generate.stream:
-            return await answer_whole(context, exchange, dialect, forwarded.events, headers)
-        await exchange.start_events(headers)
-        renderer = create_renderer(context, dialect, parsed.includes_usage)
-        return await answer_events(
-            context, exchange, renderer, forwarded, lambda: self._count_first_text(context)
+        if not is_streaming(parsed.request):
+            reply = await answer_whole(
+                context, exchange, parsed.form, forwarded.events, settlement, headers
+            )
+            if not forwarded.stream.is_aborted:
+                claim.keep(reply)
+            return 200
+        if exchange.is_blocked:
+            await exchange.drain()
+        exchange.start_events(headers)
+        claim.spend()
+        renderer = parsed.form.create_renderer(create_head(context))
+        pump = EventPump(
+            exchange, renderer, forwarded.stream, lambda: self._count_first_text(context)
         )
+        return await pump.run(context, forwarded.events, settlement)
 
     async def _refuse(
         self,
-        call: InferenceCall,
         context: RequestContext,
         exchange: HttpExchange,
         error: ServiceError,
     ) -> int:
         """The status of `error`, once it is sent."""
-        headers = self._requests.format_headers(context)
-        return await answer_error(exchange, call.route.dialect, error, headers)
-
-    async def _settle(self, context: RequestContext) -> None:
-        """Hands what was consumed to the books."""
-        if context.usage is not None:
-            self._telemetry.count_usage(context.model, context.usage)
-        await self._meter.settle(context)
+        return await answer_error(exchange, error, self._requests.format_headers(context))
 
     def _count_first_text(self, context: RequestContext) -> None:
         self._telemetry.count_first_text(context.model, self._requests.measure_s(context))

@@ -6,16 +6,21 @@ Read next: `gateway.app`, `contracts.settings`.
 """
 
 import ipaddress
+import re
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
-from contracts.ids import GatewayId, NodeId, RegionId, is_node_id
+from contracts.ids import AccountId, GatewayId, NodeId, RegionId, is_account_id, is_node_id
 from contracts.sections import LogSettings, Port, TlsSettings
+from contracts.settings import Secret
 
 PREFIX: Final = "HEARTH_GATEWAY"
+DEFAULT_HEADS_NAME: Final = "audit_heads.jsonl"
+_ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]{1,255}")
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -34,6 +39,17 @@ class AdminSettings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: Port = 8788
     tls: TlsSettings | None = None
+
+
+class DegradedMode(StrEnum):
+    """What a limit means while the store that it is counted in is away."""
+
+    SHARE = "share"
+    """This process's share of the limit."""
+    REFUSE = "refuse"
+    """Nothing is admitted that has such a limit."""
+    ADMIT = "admit"
+    """The limit is not enforced."""
 
 
 class DatabaseSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +98,8 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrent_requests: Count = 1024
     max_header_bytes: Count = 64 * 1024
     max_body_bytes: Count = 10_000_000
+    max_body_bytes_in_all: Count = 512 * 1024 * 1024
+    """Of all requests that are open; beyond it, those whose body is still coming are refused."""
     header_timeout_s: Seconds = 10.0
     """From the first byte of a request to the end of its headers."""
     body_timeout_s: Seconds = 30.0
@@ -89,6 +107,9 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive_s: Count = 75
     slow_reader_timeout_s: Seconds = 30.0
     """A client that takes nothing for so long while data waits for it is cut off."""
+    ping_after_s: Seconds = 10.0
+    """A stream on which nothing was sent for so long carries a comment, so that nobody between us
+    and the client takes it for dead."""
     queue_deadline_s: Seconds = 60.0
     """How long a request may wait for a place at a node."""
     request_deadline_s: Seconds = 600.0
@@ -104,8 +125,88 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_cached_rejections: Count = 10_000
     rejection_ttl_s: Seconds = 1.0
     epoch_poll_s: Seconds = 1.0
+    max_failures_per_address_per_min: Count | None = 300
+    """Wrong credentials of one address (one /64 of IPv6) before further unknown ones get 429; None
+    counts nothing. Behind a proxy that is not named in `proxies` all clients have its address."""
     max_staleness_s: Seconds = 10.0
     """With the store out of reach, cached principals are trusted for so long and no longer."""
+
+
+class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Proxies before the gateway, as networks such as `10.0.0.0/8`: who may name a client."""
+
+    trusted: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises: `ValueError` for what is no network."""
+        for network in self.trusted:
+            ipaddress.ip_network(network)
+
+
+class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the signed heads of the audit log go: on another disk than the database's, at best."""
+
+    heads_file: Path | None = None
+    """None means `audit_heads.jsonl` beside the key ring."""
+
+    def find_heads_file(self, key_ring: Path) -> Path:
+        """The file, for an installation with this key ring."""
+        return self.heads_file or key_ring.with_name(DEFAULT_HEADS_NAME)
+
+
+class IdempotencySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How many answers are remembered by their `Idempotency-Key`. Units: bytes, seconds."""
+
+    ttl_s: Seconds = 600.0
+    max_keys_per_account: Count = 1024
+    max_bytes_per_account: Count = 4 * 1024 * 1024
+    max_bytes: Count = 64 * 1024 * 1024
+    """Of all accounts together; those that asked last keep theirs."""
+
+
+class CrossOriginSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """From which web pages' scripts an account may be used; from none unless listed."""
+
+    account_id: AccountId
+    origins: tuple[str, ...]
+    """Such as `https://app.example.com`; `*` stands for every page."""
+
+    def __post_init__(self) -> None:
+        """Raises: `ValueError` for a malformed account id or origin."""
+        if not is_account_id(self.account_id):
+            raise ValueError(f"`{self.account_id}` is not an account id.")
+        for origin in self.origins:
+            if origin != "*" and _ORIGIN.fullmatch(origin) is None:
+                raise ValueError(f"`{origin}` is not an origin such as https://app.example.com.")
+
+
+class SharedLimitSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Valkey or Redis, in which several gateway processes count limits together."""
+
+    url: Secret
+    """`redis://…` or `rediss://…`, with the password if there is one."""
+    budget_s: Seconds = 0.05
+    """What one call may take."""
+    max_failures: Count = 5
+    """After so many in a row nobody waits for the store any more, until a probe succeeds."""
+    probe_pause_s: Seconds = 1.0
+    num_gateways: Count = 2
+    """How many processes share a limit while the store is away."""
+    requests_without_store: DegradedMode = DegradedMode.SHARE
+    tokens_without_store: DegradedMode = DegradedMode.SHARE
+    streams_without_store: DegradedMode = DegradedMode.SHARE
+
+
+class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where usage is written down before the ledger has it; one folder per gateway process."""
+
+    folder: Path = Path(".hearth/journal")
+    fsync: bool = False
+    """True: an answer ends only when its usage is on the disk, safe against a power cut too."""
+    max_bytes: Count = 1 << 30
+    """With so much that the ledger could not take, requests are refused."""
+    flush_s: Seconds = 0.5
+    """How often the ledger gets what has been written."""
 
 
 class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +229,14 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeSettings, ...] = ()
     limits: LimitSettings = LimitSettings()
     auth: AuthSettings = AuthSettings()
+    proxies: ProxySettings = ProxySettings()
+    audit: AuditSettings = AuditSettings()
     routing: RoutingSettings = RoutingSettings()
+    idempotency: IdempotencySettings = IdempotencySettings()
+    cross_origin: tuple[CrossOriginSettings, ...] = ()
+    journal: JournalSettings = JournalSettings()
+    shared_limits: SharedLimitSettings | None = None
+    """None: limits are counted in this process, the only one on its database."""
     log: LogSettings = LogSettings()
 
     def __post_init__(self) -> None:

@@ -25,15 +25,15 @@ from contracts.errors import (
 from contracts.ids import AccountId, is_account_id
 from gateway.api.route_table import Route
 from gateway.auth.access import Access, OperatorOnly, Public
-from gateway.auth.authenticator import Authenticator, OperatorAuthenticator
-from gateway.errors import find_row, list_error_headers, render_envelope, render_openai_error
+from gateway.auth.authenticator import Authenticators
+from gateway.auth.caller import Caller
+from gateway.errors import find_row, list_error_headers, render_error
 from gateway.request_context import OpenRequests, RequestContext
 from gateway.telemetry import Telemetry
-from tenancy.interfaces import Principal
 
 log = structlog.get_logger(__name__)
 JSON: Final = "application/json"
-OPENAI_PATH: Final = "/ai/v1/"
+_READING_METHODS: Final = frozenset({"GET", "HEAD"})
 _STARTLED: Final = "Something went wrong on our side."
 
 
@@ -43,14 +43,12 @@ class Guard:
     def __init__(
         self,
         requests: OpenRequests,
-        api_tokens: Authenticator,
-        operators: OperatorAuthenticator,
+        authenticators: Authenticators,
         telemetry: Telemetry,
     ) -> None:
         """`requests` gives each answer its id."""
         self._requests = requests
-        self._api_tokens = api_tokens
-        self._operators = operators
+        self._authenticators = authenticators
         self._telemetry = telemetry
 
     @property
@@ -67,40 +65,51 @@ class Guard:
         async def endpoint(request: Request) -> Response:
             context = self._requests.begin(route.name)
             try:
-                principal = await self._authenticate(request, access)
-                response = await page(request, principal)
+                caller = await self._authenticate(request, access, context)
+                response = await page(request, caller)
+                if route.method not in _READING_METHODS:
+                    # What was changed through this gateway holds here at once.
+                    await self._authenticators.cache.poll_epoch()
             except ServiceError as error:
-                response = _to_response(request, error)
+                response = _to_response(error)
             except Exception as error:
                 _log_defect(route, error)
-                response = _to_response(request, InvariantBroken(_STARTLED))
+                response = _to_response(InvariantBroken(_STARTLED))
             return self._finish(context, response)
 
         return StarletteRoute(route.path, endpoint, methods=[route.method], name=route.name)
 
-    async def _authenticate(self, request: Request, access: Access) -> Principal | None:
-        """The principal, None where the route asks for none. Raises as the authenticators do."""
+    async def _authenticate(
+        self, request: Request, access: Access, context: RequestContext
+    ) -> Caller:
+        """Whom the route demands. Raises as the authenticators do."""
         headers = request.scope["headers"]
+        peer = None if request.client is None else request.client.host
+        address = self._authenticators.addresses.find(peer, headers)
         if isinstance(access, Public):
-            return None
-        if isinstance(access, OperatorOnly):
-            await self._operators.authenticate(headers)
-            return None
+            return Caller(context.request_id, address)
         account_id = request.path_params.get("account_id")
-        if account_id is not None and not is_account_id(account_id):
-            raise create_unroutable(request.scope["path"])
-        return await self._api_tokens.authenticate(
-            headers, None if account_id is None else AccountId(account_id), access
+        is_routable = account_id is None or is_account_id(account_id)
+        if isinstance(access, OperatorOnly):
+            operator = await self._authenticators.operators.authenticate(headers, peer)
+            if not is_routable:
+                raise create_unroutable()
+            return Caller(context.request_id, address, operator=operator)
+        if not is_routable:
+            raise create_unroutable()
+        principal = await self._authenticators.api_tokens.authenticate(
+            headers, None if account_id is None else AccountId(account_id), access, peer
         )
+        return Caller(context.request_id, address, principal)
 
     async def _answer_unrouted(self, request: Request, error: HTTPException) -> Response:
         """The envelope for a path or method that no route has."""
         context = self._requests.begin("unrouted")
         if error.status_code == 405:
             message = f"{request.method} not supported for requested URI."
-            return self._finish(context, _to_response(request, MethodNotAllowed(message)))
+            return self._finish(context, _to_response(MethodNotAllowed(message)))
         refusal = NotFound("There is no route for this URI.")
-        return self._finish(context, _to_response(request, refusal))
+        return self._finish(context, _to_response(refusal))
 
     def _finish(self, context: RequestContext, response: Response) -> Response:
         """`response` with the request's ids, and counted."""
@@ -112,18 +121,17 @@ class Guard:
         return response
 
 
-def create_unroutable(path: str) -> InvalidIdentifier:
-    """The error of an address whose account id cannot be one."""
-    return InvalidIdentifier(
-        f"Could not route to {path[:256]}, perhaps your object identifier is invalid?"
-    )
+def create_unroutable() -> InvalidIdentifier:
+    """The error of an address whose account id cannot be one.
+
+    It does not quote the address: what stands where an id should could be a secret gone astray.
+    """
+    return InvalidIdentifier("Could not route to this URI: its object identifier is invalid.")
 
 
-def _to_response(request: Request, error: ServiceError) -> Response:
-    """`error` in the form that the clients of this path read."""
-    is_openai = OPENAI_PATH in request.scope["path"]
-    render = render_openai_error if is_openai else render_envelope
-    response = Response(render(error), find_row(error).status, media_type=JSON)
+def _to_response(error: ServiceError) -> Response:
+    """`error` as an answer."""
+    response = Response(render_error(error), find_row(error).status, media_type=JSON)
     response.raw_headers.extend(list_error_headers(error))
     return response
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from tenancy.interfaces import Principal
+from gateway.auth.caller import Caller
 
 
 class HealthPages:
@@ -18,11 +18,11 @@ class HealthPages:
         """`is_ready` tells whether requests can be served now."""
         self._is_ready = is_ready
 
-    async def live(self, request: Request, principal: Principal | None) -> Response:
+    async def live(self, request: Request, caller: Caller) -> Response:
         """200 while the event loop turns."""
         return JSONResponse({"status": "live"})
 
-    async def ready(self, request: Request, principal: Principal | None) -> Response:
+    async def ready(self, request: Request, caller: Caller) -> Response:
         """200 while some node can serve some model and no stop is under way, else 503."""
         if self._is_ready():
             return JSONResponse({"status": "ready"})

@@ -7,9 +7,9 @@ look the same here, and no spelling of a path reaches a route that it does not n
 from collections.abc import Iterable
 from typing import Final
 
-from contracts.ids import AccountId
+from contracts.ids import AccountId, is_account_id
 from gateway.api.route_table import Route
-from gateway.request_path import InferenceCall, InferenceRoute
+from gateway.inference_call import InferenceCall, InferenceRoute
 
 ACCOUNTS_PREFIX: Final = "/client/v4/accounts/"
 _ACCOUNT: Final = "{account_id}"
@@ -36,15 +36,16 @@ class InferencePaths:
     def find(self, path: str) -> InferenceCall | None:
         """The call that `path` makes, whatever the method; None for every other path.
 
-        The account id is as it came: its shape is not checked here.
+        The account id is as it came; the call says whether it could be one.
         """
         if not path.startswith(ACCOUNTS_PREFIX):
             return None
-        account_id, _, rest = path[len(ACCOUNTS_PREFIX) :].partition("/")
+        name, _, rest = path[len(ACCOUNTS_PREFIX) :].partition("/")
+        account_id, is_possible = AccountId(name), is_account_id(name)
         route = self._exact.get(rest)
         if route is not None:
-            return InferenceCall(route, AccountId(account_id), None)
+            return InferenceCall(route, account_id, None, is_possible)
         for prefix, route in self._by_prefix:
             if rest.startswith(prefix) and len(rest) > len(prefix):
-                return InferenceCall(route, AccountId(account_id), rest[len(prefix) :])
+                return InferenceCall(route, account_id, rest[len(prefix) :], is_possible)
         return None

@@ -4,50 +4,53 @@ Owns the putting together of routes, guard and applications, and the order in wh
 close. Read next: `gateway.api.tenant_routes`, `gateway.api.operator_routes`, `gateway.api.ports`.
 """
 
+from collections.abc import Callable
+
+from gateway.api.cross_origin import CrossOrigin, CrossOriginPages
 from gateway.api.guard import Guard
 from gateway.api.operator_routes import create_operator_routes
-from gateway.api.ports import TenantPort, create_pages
+from gateway.api.ports import InferenceRoutes, create_pages
+from gateway.api.services import PageServices
 from gateway.api.tenant_routes import create_tenant_routes
 from gateway.auth.authenticator import Authenticators
 from gateway.middleware.servers import Port
 from gateway.request_context import OpenRequests
 from gateway.request_path import RequestPath
-from gateway.routing.fleet import Fleet
 from gateway.settings import GatewaySettings
-from gateway.sources import Sources
-from gateway.telemetry import Telemetry
+
+
+class Readiness:
+    """Whether this process can serve."""
+
+    def __init__(self, has_ready_model: Callable[[], bool]) -> None:
+        """`has_ready_model` tells whether some node can serve some model."""
+        self._has_ready_model = has_ready_model
+        self._is_stopping = False
+        self._conditions: list[Callable[[], bool]] = []
+
+    def is_ready(self) -> bool:
+        """True while some node can serve some model, nothing is amiss and no stop is under way."""
+        if self._is_stopping or not self._has_ready_model():
+            return False
+        return all(holds() for holds in self._conditions)
+
+    def require(self, holds: Callable[[], bool]) -> None:
+        """Makes `holds` a condition of being ready."""
+        self._conditions.append(holds)
+
+    def stop(self) -> None:
+        """Not ready from now on."""
+        self._is_stopping = True
 
 
 class Listeners:
     """The tenants' and the operators' port."""
 
-    def __init__(
-        self,
-        settings: GatewaySettings,
-        requests: OpenRequests,
-        authenticators: Authenticators,
-        request_path: RequestPath,
-        fleet: Fleet,
-        telemetry: Telemetry,
-        sources: Sources,
-    ) -> None:
-        """Nothing is bound yet. Raises: `InvariantBroken` for a route that demands nothing."""
-        limits = settings.limits
-        self._fleet = fleet
-        self._is_stopping = False
-        guard = Guard(requests, authenticators.api_tokens, authenticators.operators, telemetry)
-        tenants = TenantPort(
-            create_tenant_routes(fleet, self.is_ready), guard, request_path, limits
-        )
-        operators = create_pages(
-            create_operator_routes(fleet, self.is_ready, telemetry, sources), guard
-        )
-        self.tenants = Port(tenants, settings.listen, limits)
-        self.operators = Port(operators, settings.admin, limits)
-
-    def is_ready(self) -> bool:
-        """True while some node can serve some model and no stop is under way."""
-        return not self._is_stopping and self._fleet.has_ready_model()
+    def __init__(self, tenants: Port, operators: Port, readiness: Readiness) -> None:
+        """Nothing is bound yet."""
+        self.tenants = tenants
+        self.operators = operators
+        self.readiness = readiness
 
     async def start(self) -> None:
         """Opens both. Raises: `OSError` when a port is taken."""
@@ -60,6 +63,31 @@ class Listeners:
 
     async def stop(self) -> None:
         """Closes both; the operators' port goes last, so that a stop can be watched."""
-        self._is_stopping = True
+        self.readiness.stop()
         await self.tenants.stop()
         await self.operators.stop()
+
+
+def create_listeners(
+    settings: GatewaySettings,
+    requests: OpenRequests,
+    authenticators: Authenticators,
+    request_path: RequestPath,
+    services: PageServices,
+) -> Listeners:
+    """Both ports, not yet bound. Raises: `InvariantBroken` for a route that demands nothing."""
+    readiness = Readiness(services.fleet.has_ready_model)
+    guard = Guard(requests, authenticators, services.telemetry)
+    cross_origin = CrossOrigin(settings.cross_origin)
+    tenants = create_tenant_routes(services, readiness.is_ready)
+    operators = create_operator_routes(services, readiness.is_ready)
+    return Listeners(
+        Port(
+            CrossOriginPages(create_pages(tenants, guard), cross_origin),
+            settings.listen,
+            settings.limits,
+            InferenceRoutes(tenants, request_path, cross_origin),
+        ),
+        Port(create_pages(operators, guard), settings.admin, settings.limits),
+        readiness,
+    )

@@ -1,56 +1,38 @@
-"""The catalogue as tenants see it: Workers AI's search and OpenAI's list.
+"""The catalogue as tenants see it: Workers AI's search and schemas, and OpenAI's list.
 
-Owns filters and paging. Clients ask for page after page until one is empty, so a page beyond the
-end is an empty array. Must not know nodes. Source: the platform's API contract, sections 2.5, 2.6.
+Owns paging. Clients ask for page after page until one is empty, so a page beyond the end is an
+empty array. Must not know nodes. Source: the platform's API contract, sections 2.5, 2.6.
+Read next: `gateway.api.catalogue`.
 """
 
-import uuid
-from datetime import UTC, datetime
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from contracts.errors import InvalidRequest
+from contracts.errors import InvalidRequest, UnknownModel
 from contracts.fleet import ModelCard
-from gateway.dialects.replies import PageEnvelope, PageInfo, encoder
+from gateway.api.catalogue import (
+    describe_schema,
+    find_author,
+    matches,
+    to_author_fields,
+    to_model_fields,
+    to_task_fields,
+)
+from gateway.api.forms import read_number
+from gateway.api.pages import reply, reply_page
+from gateway.auth.access import may_use
+from gateway.auth.caller import Caller
+from gateway.dialects.replies import encoder
 from gateway.routing.fleet import Fleet
-from tenancy.interfaces import Principal
 
 DEFAULT_PER_PAGE: Final = 50
 MAX_PER_PAGE: Final = 100
 _MAX_PAGE: Final = 1_000_000
-_SOURCE: Final = 1
 _JSON: Final = "application/json"
-
-
-class TaskFields(msgspec.Struct, frozen=True):
-    """A task of the catalogue."""
-
-    id: str
-    name: str
-    description: str
-
-
-class Property(msgspec.Struct, frozen=True):
-    """One fact about a model."""
-
-    property_id: str
-    value: str
-
-
-class ModelFields(msgspec.Struct, frozen=True):
-    """An entry of the search."""
-
-    id: str
-    source: int
-    name: str
-    description: str
-    task: TaskFields
-    created_at: str
-    tags: tuple[str, ...]
-    properties: tuple[Property, ...]
 
 
 class OpenAiModel(msgspec.Struct, frozen=True):
@@ -76,65 +58,50 @@ class ModelPages:
         """`fleet` knows the models of every node."""
         self._fleet = fleet
 
-    async def search(self, request: Request, principal: Principal | None) -> Response:
-        """One page of the models that match `search`, `task` and `author`."""
-        query = request.query_params
-        page = _read_number(query.get("page"), "page", 1, _MAX_PAGE)
-        per_page = _read_number(query.get("per_page"), "per_page", DEFAULT_PER_PAGE, MAX_PER_PAGE)
-        cards = [
-            card
-            for card in self._fleet.list_models()
-            if _matches(card, query.get("search"), query.get("task"), query.get("author"))
-        ]
-        shown = cards[(page - 1) * per_page : page * per_page]
-        info = PageInfo(page, per_page, len(shown), len(cards), -(-len(cards) // per_page))
-        body = PageEnvelope([_to_model_fields(card) for card in shown], info)
-        return Response(encoder.encode(body), media_type=_JSON)
+    async def search(self, request: Request, caller: Caller) -> Response:
+        """One page of the models that match every filter."""
+        cards = [card for card in self._list_open(caller) if matches(card, request.query_params)]
+        return _reply_part(request, cards, to_model_fields)
 
-    async def list_openai(self, request: Request, principal: Principal | None) -> Response:
+    async def schema(self, request: Request, caller: Caller) -> Response:
+        """What `model` takes and gives. Raises: `InvalidRequest`, `UnknownModel`."""
+        name = request.query_params.get("model")
+        if not name:
+            raise InvalidRequest("`model` must name a model.", param="model")
+        for card in self._list_open(caller):
+            if card.name == name:
+                return reply(describe_schema(card))
+        # The name is not repeated: it may be a secret that slipped into the wrong place.
+        raise UnknownModel("There is no model of that name.", param="model")
+
+    async def tasks(self, request: Request, caller: Caller) -> Response:
+        """One page of the tasks that models are for."""
+        names = sorted({card.task for card in self._list_open(caller)})
+        return _reply_part(request, names, to_task_fields)
+
+    async def authors(self, request: Request, caller: Caller) -> Response:
+        """One page of those whose models there are."""
+        names = sorted({find_author(card) for card in self._list_open(caller)})
+        return _reply_part(request, names, to_author_fields)
+
+    async def list_openai(self, request: Request, caller: Caller) -> Response:
         """Every model, in OpenAI's form."""
         models = tuple(
-            OpenAiModel(card.name, card.created_unix_s, _find_author(card))
-            for card in self._fleet.list_models()
+            OpenAiModel(card.name, card.created_unix_s, find_author(card))
+            for card in self._list_open(caller)
         )
         return Response(encoder.encode(OpenAiModels(models)), media_type=_JSON)
 
-
-def _read_number(text: str | None, name: str, default: int, maximum: int) -> int:
-    """A number from the query, from 1 to `maximum`. Raises: `InvalidRequest`."""
-    if text is None or text == "":
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(maximum))):
-        raise InvalidRequest(f"`{name}` must be a number from 1 to {maximum}.", param=name)
-    if not 1 <= int(text) <= maximum:
-        raise InvalidRequest(f"`{name}` must be a number from 1 to {maximum}.", param=name)
-    return int(text)
+    def _list_open(self, caller: Caller) -> list[ModelCard]:
+        """The models that the caller may use: others do not exist for them."""
+        principal = caller.require_principal()
+        return [card for card in self._fleet.list_models() if may_use(principal, card.name)]
 
 
-def _matches(card: ModelCard, search: str | None, task: str | None, author: str | None) -> bool:
-    """True when `card` passes every filter that is given."""
-    if search and search.lower() not in f"{card.name}\n{card.description}".lower():
-        return False
-    if task and task.lower() != card.task.lower():
-        return False
-    return not author or author.lower() == _find_author(card).lower()
-
-
-def _find_author(card: ModelCard) -> str:
-    """The author inside the name: `meta` in `@cf/meta/llama`, else the scope."""
-    parts = card.name.lstrip("@").split("/")
-    return parts[1] if len(parts) > 2 else parts[0]
-
-
-def _to_model_fields(card: ModelCard) -> ModelFields:
-    """The entry of one model. Ids follow from names, so that they never change."""
-    return ModelFields(
-        id=str(uuid.uuid5(uuid.NAMESPACE_URL, card.name)),
-        source=_SOURCE,
-        name=card.name,
-        description=card.description,
-        task=TaskFields(str(uuid.uuid5(uuid.NAMESPACE_URL, card.task)), card.task, ""),
-        created_at=datetime.fromtimestamp(card.created_unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S"),
-        tags=(),
-        properties=(Property("context_window", str(card.context_window)),),
-    )
+def _reply_part(request: Request, found: list[Any], to_fields: Callable[[Any], Any]) -> Response:
+    """The page of `found` that the query asks for. Raises: `InvalidRequest`."""
+    query = request.query_params
+    page = read_number(query.get("page"), "page", 1, _MAX_PAGE)
+    per_page = read_number(query.get("per_page"), "per_page", DEFAULT_PER_PAGE, MAX_PER_PAGE)
+    shown = found[(page - 1) * per_page : page * per_page]
+    return reply_page([to_fields(item) for item in shown], page, per_page, len(found))

@@ -10,13 +10,13 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from contracts.fleet import ModelCard, ModelLoad
+from contracts.fleet import FailedModel, ModelCard, ModelLoad
+from gateway.auth.caller import Caller
 from gateway.dialects.replies import SuccessEnvelope, encoder
 from gateway.routing.choose_node import NodeSnapshot
 from gateway.routing.fleet import Fleet
 from gateway.sources import Sources
 from gateway.telemetry import Telemetry
-from tenancy.interfaces import Principal
 
 
 class NodeFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +31,8 @@ class NodeFields(msgspec.Struct, frozen=True, kw_only=True):
     report_age_s: float | None
     models: tuple[ModelCard, ...]
     loads: tuple[ModelLoad, ...]
+    failed: tuple[FailedModel, ...]
+    """Models that it should serve and cannot, with the reason."""
 
 
 class OperatorPages:
@@ -43,11 +45,11 @@ class OperatorPages:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(telemetry)
 
-    async def metrics(self, request: Request, principal: Principal | None) -> Response:
+    async def metrics(self, request: Request, caller: Caller) -> Response:
         """Every metric in Prometheus' text form."""
         return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
 
-    async def nodes(self, request: Request, principal: Principal | None) -> Response:
+    async def nodes(self, request: Request, caller: Caller) -> Response:
         """Every configured node with its last report."""
         fields = [self._to_fields(node) for node in self._fleet.snapshots]
         return Response(encoder.encode(SuccessEnvelope(fields)), media_type="application/json")
@@ -64,4 +66,7 @@ class OperatorPages:
             report_age_s=None if node.region is None else round(age_s, 3),
             models=tuple(node.cards.values()),
             loads=tuple(node.loads.values()),
+            failed=tuple(
+                FailedModel(name=name, reason=reason) for name, reason in node.failed.items()
+            ),
         )

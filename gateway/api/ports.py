@@ -1,50 +1,70 @@
-"""The ASGI applications of the two ports.
+"""What the two ports serve.
 
 Owns the way from a path to its endpoint: inference routes first and without a framework, all else
 through Starlette behind `gateway.api.guard`. Must not know what endpoints do.
 Read next: `gateway.api.tenant_routes`, `gateway.api.operator_routes`.
 """
 
-from typing import Final
+from collections.abc import Coroutine
+from functools import lru_cache
+from typing import Any, Final
 
 from starlette.applications import Starlette
 
-from contracts.errors import MethodNotAllowed, ServiceError
-from contracts.ids import is_account_id
+from contracts.errors import MethodNotAllowed
+from gateway.api.cross_origin import CrossOrigin, describe_preflight, is_preflight
 from gateway.api.guard import Guard, create_unroutable
 from gateway.api.inference_paths import InferencePaths
 from gateway.api.route_table import Route
-from gateway.middleware.exchange import HttpExchange, Receive, Scope, Send
+from gateway.inference_call import InferenceCall
+from gateway.middleware.exchange import HttpExchange
 from gateway.request_path import RequestPath
-from gateway.settings import LimitSettings
 
-_INFERENCE_METHOD: Final = "POST"
+_INFERENCE_METHOD: Final = b"POST"
+_MAX_KNOWN_PATHS: Final = 2048
+_MAX_KNOWN_CHARS: Final = 256
+"""Together half a megabyte of paths at most, whoever makes them up."""
 
 
-class TenantPort:
-    """What tenants reach."""
+class InferenceRoutes:
+    """The tenants' inference requests."""
 
     def __init__(
-        self,
-        routes: tuple[Route, ...],
-        guard: Guard,
-        request_path: RequestPath,
-        limits: LimitSettings,
+        self, routes: tuple[Route, ...], request_path: RequestPath, cross_origin: CrossOrigin
     ) -> None:
         """`routes` have been checked."""
         self._paths = InferencePaths(routes)
-        self._pages = create_pages(routes, guard)
         self._request_path = request_path
-        self._limits = limits
+        self._cross_origin = cross_origin
+        # Clients call the same few paths again and again; the answer depends on the path alone.
+        self._find_known = lru_cache(_MAX_KNOWN_PATHS)(self._paths.find)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One HTTP request."""
-        call = self._paths.find(scope["path"])
-        if call is None:
-            await self._pages(scope, receive, send)
-            return
-        exchange = HttpExchange(scope, receive, self._limits)
-        await self._request_path.serve(call, exchange, _find_refusal(scope, call.account_id))
+    def find(self, path: str) -> InferenceCall | None:
+        """The call that `path` makes, whatever the method; None for every other path."""
+        if len(path) > _MAX_KNOWN_CHARS:
+            return self._paths.find(path)
+        return self._find_known(path)
+
+    def serve(self, found: InferenceCall, exchange: HttpExchange) -> Coroutine[Any, Any, None]:
+        """Answers one request, whatever happens."""
+        if self._cross_origin.is_on:
+            granted = self._cross_origin.grant(exchange.path, exchange.headers)
+            if granted and is_preflight(exchange.method, exchange.headers):
+                return _answer_preflight(exchange, granted)
+            exchange.extra_headers = granted
+        refusal = None
+        if exchange.method != _INFERENCE_METHOD:
+            method = exchange.method.decode("ascii")
+            refusal = MethodNotAllowed(f"{method} not supported for requested URI.")
+        elif not found.is_account_possible:
+            refusal = create_unroutable()
+        return self._request_path.serve(found, exchange, refusal)
+
+
+async def _answer_preflight(exchange: HttpExchange, granted: bytes) -> None:
+    """What a browser is told before it sends a request from a script."""
+    exchange.reply(200, b"", describe_preflight(granted, exchange.headers))
+    exchange.finish()
 
 
 def create_pages(routes: tuple[Route, ...], guard: Guard) -> Starlette:
@@ -57,10 +77,3 @@ def create_pages(routes: tuple[Route, ...], guard: Guard) -> Starlette:
     # whatever host its Host header names.
     application.router.redirect_slashes = False
     return application
-
-
-def _find_refusal(scope: Scope, account_id: str) -> ServiceError | None:
-    """What is wrong with an inference request's method or address, None when nothing is."""
-    if scope["method"] != _INFERENCE_METHOD:
-        return MethodNotAllowed(f"{scope['method']} not supported for requested URI.")
-    return None if is_account_id(account_id) else create_unroutable(scope["path"])

@@ -7,18 +7,20 @@ or with one that its port does not offer stops the start. Read next: `gateway.ap
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from contracts.errors import InvariantBroken
-from gateway.auth.access import Access, AnyApiToken, Needs, OperatorOnly, Public
+from gateway.api.forms import FormReader
+from gateway.auth.access import Access, AnyApiToken, Needs, NeedsForOwn, OperatorOnly, Public
+from gateway.auth.caller import Caller
 from gateway.dialects.dialect import Dialect
-from tenancy.interfaces import Principal
 
-Page = Callable[[Request, Principal | None], Awaitable[Response]]
-"""An ordinary endpoint; the principal is there whenever the route demands an API token."""
+Page = Callable[[Request, Caller], Awaitable[Response]]
+"""An ordinary endpoint; the caller is whom the route demands."""
+_WRITING_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
 class PortKind(StrEnum):
@@ -42,10 +44,16 @@ class Route:
     page: Page | None = None
     dialect: Dialect | None = None
     """Set on inference routes, which are reached before any framework."""
+    form: FormReader[Any] | None = None
+    """What a page's body may hold, set on every page whose method brings one: nothing else does."""
+    query: tuple[tuple[str, str], ...] = ()
+    """What a page's query may hold, names and JSON types, for the document of the API."""
+    reply: Any = None
+    """What a page answers with, for the same; None stands for an envelope of anything."""
 
 
 _OFFERED: Final[dict[PortKind, tuple[type[Access], ...]]] = {
-    PortKind.TENANTS: (Public, AnyApiToken, Needs),
+    PortKind.TENANTS: (Public, AnyApiToken, Needs, NeedsForOwn),
     PortKind.OPERATORS: (Public, OperatorOnly),
 }
 
@@ -64,6 +72,10 @@ def check_routes(kind: PortKind, routes: Iterable[Route]) -> tuple[Route, ...]:
             raise InvariantBroken(f"{where} cannot demand {type(route.access).__name__}.")
         if isinstance(route.access, Needs) and "{account_id}" not in route.path:
             raise InvariantBroken(f"{where} needs a permission but names no account.")
+        if isinstance(route.access, NeedsForOwn) and "{account_id}" in route.path:
+            raise InvariantBroken(f"{where} names an account and must check whose it is.")
+        if route.page is not None and (route.form is None) == (route.method in _WRITING_METHODS):
+            raise InvariantBroken(f"{where} must say what its body holds, if it has one.")
         if (route.page is None) == (route.dialect is None):
             raise InvariantBroken(f"{where} must have either a page or a dialect.")
         checked.append(route)

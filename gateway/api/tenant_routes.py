@@ -4,48 +4,53 @@ Read next: `gateway.api.route_table`, `gateway.request_path`.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+from gateway.api.account_routes import list_account_routes
 from gateway.api.health_pages import HealthPages
+from gateway.api.inference_routes import ACCOUNT, create_inference_routes
 from gateway.api.model_pages import ModelPages
+from gateway.api.model_routes import list_model_routes
+from gateway.api.openapi import ApiDocument
 from gateway.api.route_table import PortKind, Route, check_routes
-from gateway.api.token_pages import verify_token
-from gateway.auth.access import ANY_API_TOKEN, PUBLIC, Needs
-from gateway.dialects.openai_chat import OPENAI_CHAT
-from gateway.dialects.workers_ai import WORKERS_AI
-from gateway.routing.fleet import Fleet
-from tenancy.interfaces import Permission
+from gateway.api.services import PageServices
+from gateway.api.token_pages import TokenPages
+from gateway.api.token_routes import list_token_routes
+from gateway.auth.access import ANY_API_TOKEN, PUBLIC, Needs, NeedsForOwn
+from tenancy.permissions import Permission
 
-_ACCOUNT: Final = "/client/v4/accounts/{account_id}"
-_INFERENCE: Final = Needs(Permission.WORKERS_AI_READ)
+_TOKENS: Final = ACCOUNT + "/tokens"
+_USER_TOKENS: Final = "/client/v4/user/tokens"
 
 
-def create_tenant_routes(fleet: Fleet, is_ready: Callable[[], bool]) -> tuple[Route, ...]:
+def create_tenant_routes(services: PageServices, is_ready: Callable[[], bool]) -> tuple[Route, ...]:
     """The checked table."""
     health = HealthPages(is_ready)
-    models = ModelPages(fleet)
-    return check_routes(
-        PortKind.TENANTS,
-        (
-            Route("run", "POST", _ACCOUNT + "/ai/run/{model:path}", _INFERENCE, None, WORKERS_AI),
-            Route("run_named", "POST", _ACCOUNT + "/ai/run", _INFERENCE, None, WORKERS_AI),
-            Route(
-                "chat_completions",
-                "POST",
-                _ACCOUNT + "/ai/v1/chat/completions",
-                _INFERENCE,
-                None,
-                OPENAI_CHAT,
-            ),
-            Route("models", "GET", _ACCOUNT + "/ai/v1/models", _INFERENCE, models.list_openai),
-            Route(
-                "models_search", "GET", _ACCOUNT + "/ai/models/search", _INFERENCE, models.search
-            ),
-            Route("verify", "GET", "/client/v4/user/tokens/verify", ANY_API_TOKEN, verify_token),
-            Route(
-                "verify_account", "GET", _ACCOUNT + "/tokens/verify", ANY_API_TOKEN, verify_token
-            ),
-            Route("live", "GET", "/health/live", PUBLIC, health.live),
-            Route("ready", "GET", "/health/ready", PUBLIC, health.ready),
+    tokens = TokenPages(services.administrations)
+    routes = (
+        *create_inference_routes(),
+        *list_model_routes(ModelPages(services.fleet)),
+        Route("verify", "GET", _USER_TOKENS + "/verify", ANY_API_TOKEN, tokens.verify),
+        *list_token_routes(
+            "user_tokens",
+            _USER_TOKENS,
+            tokens,
+            NeedsForOwn(Permission.API_TOKENS_READ),
+            NeedsForOwn(Permission.API_TOKENS_WRITE),
         ),
+        Route("verify_account", "GET", _TOKENS + "/verify", ANY_API_TOKEN, tokens.verify),
+        *list_token_routes(
+            "tokens",
+            _TOKENS,
+            tokens,
+            Needs(Permission.API_TOKENS_READ),
+            Needs(Permission.API_TOKENS_WRITE),
+        ),
+        *list_account_routes(services),
+        Route("live", "GET", "/health/live", PUBLIC, health.live),
+        Route("ready", "GET", "/health/ready", PUBLIC, health.ready),
     )
+    document = Route(
+        "openapi", "GET", "/openapi.json", PUBLIC, ApiDocument(routes).page, reply=dict[str, Any]
+    )
+    return check_routes(PortKind.TENANTS, (*routes, document))

@@ -1,13 +1,15 @@
-"""What a route demands of its caller, as data.
+"""What a route demands of its caller, as data, and what a request may then ask for.
 
-Owns the closed set of demands; must not know how callers prove themselves. A route without one
-does not start (`gateway.api.route_table`).
+Owns the closed set of demands and the check of models; must not know how callers prove themselves.
+A route without a demand does not start (`gateway.api.route_table`).
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-from tenancy.interfaces import Permission
+from contracts.errors import ModelNotAllowed
+from tenancy.interfaces import Principal
+from tenancy.permissions import Permission
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +30,33 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True)
+class NeedsForOwn:
+    """The same where the path names no account: what is meant is the token's own."""
+
+    permission: Permission
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorOnly:
     """An operator's credential."""
 
 
-Access = Public | AnyApiToken | Needs | OperatorOnly
+Access = Public | AnyApiToken | Needs | NeedsForOwn | OperatorOnly
 
 PUBLIC: Final = Public()
 ANY_API_TOKEN: Final = AnyApiToken()
 OPERATOR: Final = OperatorOnly()
+
+
+def require_model(principal: Principal, model: str) -> None:
+    """Raises `ModelNotAllowed` unless account and API token are let to `model`.
+
+    A name that is closed to somebody is refused alike whether there is such a model or not.
+    """
+    if not may_use(principal, model):
+        raise ModelNotAllowed("This account or API token may not use the model.", param="model")
+
+
+def may_use(principal: Principal, model: str) -> bool:
+    """True when account and API token are let to `model`."""
+    return principal.models is None or principal.models.admits(model)

@@ -1,7 +1,8 @@
 """From an Authorization header to a principal that may do what the route demands.
 
 The one place where credentials become principals. Owns the order of the checks: credential, its
-status and times, its account, the account's status, its permission. Must not know routes.
+status and times, where it comes from, its account, the account's status, its permission. Must not
+know routes.
 Read next: `gateway.auth.access`, `gateway.auth.principal_cache`.
 """
 
@@ -9,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from contracts.errors import AccountSuspended, Forbidden, Unauthenticated
+from contracts.errors import AccountSuspended, AddressNotAllowed, Forbidden, Unauthenticated
 from contracts.ids import AccountId
-from gateway.auth.access import Access, AnyApiToken, Needs
-from gateway.auth.bearer import read_bearer
+from gateway.auth.access import Access, AnyApiToken, Needs, NeedsForOwn
+from gateway.auth.bearer import read_api_token, read_bearer
+from gateway.auth.client_address import ClientAddresses
+from gateway.auth.failed_attempts import FailedAttempts
 from gateway.auth.principal_cache import PrincipalCache
-from gateway.settings import AuthSettings
+from gateway.settings import AuthSettings, ProxySettings
 from gateway.sources import Sources
 from tenancy.interfaces import (
     AccountStatus,
@@ -22,8 +25,9 @@ from tenancy.interfaces import (
     Operator,
     OperatorDirectory,
     Principal,
-    Tenancy,
+    TenancyDirectory,
 )
+from tenancy.policies import Address
 
 INVALID_TOKEN: Final = "Authentication error: the API token is not valid."
 Headers = Sequence[tuple[bytes, bytes]]
@@ -32,35 +36,63 @@ Headers = Sequence[tuple[bytes, bytes]]
 class Authenticator:
     """Checks tenants' credentials."""
 
-    def __init__(self, cache: PrincipalCache, sources: Sources) -> None:
+    def __init__(
+        self,
+        cache: PrincipalCache,
+        addresses: ClientAddresses,
+        failures: FailedAttempts,
+        sources: Sources,
+    ) -> None:
         """`cache` answers for digests; `sources` tells the time."""
         self._cache = cache
+        self._addresses = addresses
+        self._failures = failures
         self._sources = sources
 
     async def authenticate(
-        self, headers: Headers, account_id: AccountId | None, access: Access
+        self,
+        headers: Headers,
+        account_id: AccountId | None,
+        access: Access,
+        peer: str | None = None,
     ) -> Principal:
         """The principal behind `headers`, allowed to do what `access` demands.
 
-        Raises: `Unauthenticated`, `Forbidden`, `AccountSuspended`, `StoreUnavailable`.
+        `peer` is the connection's other end; a token that is bound to addresses needs one.
+        Raises: `Unauthenticated`, `Forbidden`, `AddressNotAllowed`, `AccountSuspended`,
+        `RateLimited`,
+        `StoreUnavailable`.
         """
-        value = read_bearer(headers)
+        value = read_api_token(headers)
         digest = self._cache.digest(value)
-        principal = None if digest is None else self._cache.peek(digest)
-        if principal is None and digest is not None:
-            principal = await self._cache.find(value, digest)
+        principal = self._cache.peek(digest)
         if principal is None:
-            raise Unauthenticated(INVALID_TOKEN)
+            principal = await self._find(value, digest, self._addresses.find(peer, headers))
         self._check_token(principal)
+        condition = principal.condition
+        if condition is not None and not condition.admits(self._addresses.find(peer, headers)):
+            raise AddressNotAllowed("This API token may not be used from your address.")
         if account_id is not None and account_id != principal.account_id:
             raise Forbidden("Authentication error: this API token does not cover the account.")
         if principal.account_status is not AccountStatus.ACTIVE:
             raise AccountSuspended("This account is suspended.")
-        if type(access) is Needs:
+        if type(access) is Needs or type(access) is NeedsForOwn:
             if access.permission not in principal.permissions:
                 raise Forbidden(f"Authentication error: this needs `{access.permission}`.")
         elif type(access) is not AnyApiToken:
             raise Forbidden("Authentication error: no API token opens this route.")
+        return principal
+
+    async def _find(self, value: str, digest: bytes, address: Address | None) -> Principal:
+        """The principal of a credential that is not known here; whoever gets too many wrong is
+        not heard, unless this one was good before.
+        """
+        if not self._cache.was_good(digest):
+            self._failures.check(address)
+        principal = await self._cache.find(value, digest)
+        if principal is None:
+            self._failures.count(address)
+            raise Unauthenticated(INVALID_TOKEN)
         return principal
 
     def _check_token(self, principal: Principal) -> None:
@@ -79,14 +111,25 @@ class Authenticator:
 class OperatorAuthenticator:
     """Checks operators' credentials, each time at the store: they are few and change rights."""
 
-    def __init__(self, directory: OperatorDirectory) -> None:
+    def __init__(
+        self, directory: OperatorDirectory, addresses: ClientAddresses, failures: FailedAttempts
+    ) -> None:
         """`directory` knows the operators."""
         self._directory = directory
+        self._addresses = addresses
+        self._failures = failures
 
-    async def authenticate(self, headers: Headers) -> Operator:
-        """The operator behind `headers`. Raises: `Unauthenticated`, `StoreUnavailable`."""
-        operator = await self._directory.find_operator(read_bearer(headers))
+    async def authenticate(self, headers: Headers, peer: str | None = None) -> Operator:
+        """The operator behind `headers`; `peer` is the connection's other end.
+
+        Raises: `Unauthenticated`, `RateLimited`, `StoreUnavailable`.
+        """
+        value = read_bearer(headers)
+        address = self._addresses.find(peer, headers)
+        self._failures.check(address)
+        operator = await self._directory.find_operator(value)
         if operator is None:
+            self._failures.count(address)
             raise Unauthenticated("Authentication error: the operator's credential is not valid.")
         return operator
 
@@ -97,12 +140,20 @@ class Authenticators:
 
     api_tokens: Authenticator
     operators: OperatorAuthenticator
+    addresses: ClientAddresses
     cache: PrincipalCache
 
 
 def create_authenticators(
-    tenancy: Tenancy, settings: AuthSettings, sources: Sources
+    tenancy: TenancyDirectory, settings: AuthSettings, proxies: ProxySettings, sources: Sources
 ) -> Authenticators:
     """Authenticators that ask `tenancy`."""
     cache = PrincipalCache(tenancy, settings, sources)
-    return Authenticators(Authenticator(cache, sources), OperatorAuthenticator(tenancy), cache)
+    addresses = ClientAddresses(proxies)
+    failures, failures_of_operators = (FailedAttempts(settings, sources) for _ in range(2))
+    return Authenticators(
+        Authenticator(cache, addresses, failures, sources),
+        OperatorAuthenticator(tenancy, addresses, failures_of_operators),
+        addresses,
+        cache,
+    )

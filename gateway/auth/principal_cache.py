@@ -6,6 +6,8 @@ what a revocation has just removed. Read next: `gateway.auth.authenticator`.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from hashlib import blake2b
 from typing import Final
 
 import structlog
@@ -13,45 +15,72 @@ import structlog
 from contracts.errors import ServiceError, StoreUnavailable
 from gateway.settings import AuthSettings
 from gateway.sources import Sources
-from tenancy.interfaces import ApiTokenDirectory, Principal
+from tenancy.interfaces import Principal, PrincipalDirectory
 
 log = structlog.get_logger(__name__)
 MAX_CONCURRENT_LOOKUPS: Final = 32
+_DIGEST_BYTES: Final = 32
 
 
 class PrincipalCache:
     """Answers from memory; asks the store once per digest and generation."""
 
     def __init__(
-        self, directory: ApiTokenDirectory, settings: AuthSettings, sources: Sources
+        self, directory: PrincipalDirectory, settings: AuthSettings, sources: Sources
     ) -> None:
         """Nothing is known at first; run `follow_epoch` beside it."""
-        self.digest = directory.digest_api_token
-        """The cache's key for a credential's value; None when it cannot be one."""
+        self._key = sources.random_bits(8 * _DIGEST_BYTES).to_bytes(_DIGEST_BYTES, "big")
         self._directory = directory
         self._settings = settings
         self._sources = sources
         self._principals: dict[bytes, Principal] = {}
         self._rejections: dict[bytes, float] = {}
+        self._were_good: set[bytes] = set()
+        """Of earlier generations; says nothing of what they are worth now."""
         self._lookups: dict[bytes, asyncio.Task[Principal | None]] = {}
         self._places = asyncio.Semaphore(MAX_CONCURRENT_LOOKUPS)
         self._epoch: int | None = None
         self._generation = 0
         self._confirmed_s = sources.monotonic_s()
+        self._followers: list[Callable[[], Awaitable[None]]] = []
+        self._is_trusted = True
+
+    def add_follower(self, refresh: Callable[[], Awaitable[None]]) -> None:
+        """Has `refresh` awaited with each new epoch, which counts as seen once it returns."""
+        self._followers.append(refresh)
+
+    def distrust(self) -> None:
+        """Remembers nothing from now on: every credential is looked up in the store."""
+        self._is_trusted = False
+        self._forget()
+
+    def digest(self, value: str) -> bytes:
+        """What a credential is remembered under: not the store's own digest, whose pepper and
+        checksum cost several times as much, but one under a key that this process alone has.
+        """
+        return blake2b(value.encode(), digest_size=_DIGEST_BYTES, key=self._key).digest()
 
     def peek(self, digest: bytes) -> Principal | None:
         """The principal if it is known here and still to be trusted."""
-        if self._sources.monotonic_s() - self._confirmed_s > self._settings.max_staleness_s:
+        age_s = self._sources.monotonic_s() - self._confirmed_s
+        if age_s > self._settings.max_staleness_s:
             return None
         return self._principals.get(digest)
+
+    def was_good(self, digest: bytes) -> bool:
+        """True when the credential had a principal once, before something changed in the store."""
+        return digest in self._were_good
 
     async def find(self, value: str, digest: bytes) -> Principal | None:
         """The principal of a credential that `peek` does not know, None when there is none.
 
         Raises: `StoreUnavailable` when the store cannot be asked, or has been silent too long.
         """
+        if self._directory.digest_api_token(value) is None:
+            return None  # it cannot be a credential, whatever the store holds
         now_s = self._sources.monotonic_s()
-        if now_s - self._confirmed_s > self._settings.max_staleness_s:
+        is_stale = now_s - self._confirmed_s > self._settings.max_staleness_s
+        if is_stale and self._is_trusted:
             raise StoreUnavailable("Credentials cannot be checked right now.", retry_after_s=1)
         if self._rejections.get(digest, 0.0) > now_s:
             return None
@@ -70,6 +99,9 @@ class PrincipalCache:
             # A store that hangs must not stop the polling for longer than the trust lasts.
             async with asyncio.timeout(self._settings.max_staleness_s):
                 epoch = await self._directory.read_epoch()
+                if epoch != self._epoch:
+                    for refresh in self._followers:
+                        await refresh()
         except (ServiceError, TimeoutError) as error:
             log.warning("epoch_unreadable", error=type(error).__name__)
             return
@@ -81,6 +113,9 @@ class PrincipalCache:
     def _forget(self) -> None:
         """Starts a new generation; look-ups under way are left alone and not remembered."""
         self._generation += 1
+        if len(self._were_good) > self._settings.max_cached_principals:
+            self._were_good.clear()
+        self._were_good.update(self._principals)
         self._principals.clear()
         self._rejections.clear()
         self._lookups.clear()
@@ -102,7 +137,7 @@ class PrincipalCache:
         finally:
             if self._generation == generation:
                 self._lookups.pop(digest, None)
-        if self._generation == generation:
+        if self._generation == generation and self._is_trusted:
             self._remember(digest, principal)
         return principal
 

@@ -1,26 +1,36 @@
 """What every client language offers to the request path.
 
-Owns the interface and the values that cross it; must not know HTTP or accounts.
-Read next: `gateway.dialects.workers_ai`, `gateway.dialects.openai_chat`.
+A dialect turns a body into a request and the form in which its sender wants the answer: the same
+route may answer in several shapes. Owns the interface and the values that cross it; must not know
+HTTP or accounts. Read next: `gateway.dialects.answer`, `gateway.dialects.openai_chat`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from contracts.errors import ServiceError
+from contracts.fleet import ModelCard
 from contracts.ids import ModelName, RequestId
-from contracts.inference import FinishReason, GenerateRequest, Usage
+from contracts.inference import (
+    Accepted,
+    ChoiceFinished,
+    Delta,
+    Finished,
+    NodeRequest,
+    PromptScored,
+    ReasoningDelta,
+    ToolCallDelta,
+)
+from gateway.dialects.answer import Answer
 
-
-class ParsedRequest(msgspec.Struct, frozen=True):
-    """A client's body, understood."""
-
-    generate: GenerateRequest
-    includes_usage: bool = True
-    """False when the client asked for a stream without usage."""
+Body = bytes | bytearray
+FindModel = Callable[[ModelName], ModelCard | None]
+"""What is known of a model, None when nobody offers it: some shapes depend on the model."""
+MiddleEvent = Delta | ReasoningDelta | ToolCallDelta | ChoiceFinished | PromptScored
+"""What comes between the first event of a stream and its last."""
 
 
 class ReplyHead(msgspec.Struct, frozen=True):
@@ -29,21 +39,24 @@ class ReplyHead(msgspec.Struct, frozen=True):
     request_id: RequestId
     model: ModelName
     created_unix_s: int
-    includes_usage: bool
 
 
 class EventRenderer(Protocol):
     """One stream's server-sent events, as bytes ready to send."""
 
-    def begin(self) -> bytes:
+    def begin(self, accepted: Accepted) -> bytes:
         """What precedes the first text; may be empty."""
         ...
 
     def render_text(self, text: str) -> bytes:
-        """One event with more text."""
+        """More text of the first choice and nothing else: the case that must be cheap."""
         ...
 
-    def finish(self, reason: FinishReason, usage: Usage) -> bytes:
+    def render_event(self, event: MiddleEvent) -> bytes:
+        """Any event, plain text included; may be empty."""
+        ...
+
+    def finish(self, last: Finished) -> bytes:
         """The last events."""
         ...
 
@@ -52,15 +65,35 @@ class EventRenderer(Protocol):
         ...
 
 
+class ReplyForm(Protocol):
+    """How one request wants its answer."""
+
+    def render_reply(self, head: ReplyHead, answer: Answer) -> bytes:
+        """The whole answer of a request that does not stream. Raises: `RequestError` leaves."""
+        ...
+
+    def create_renderer(self, head: ReplyHead) -> EventRenderer:
+        """The renderer of one stream."""
+        ...
+
+
+class ParsedRequest(msgspec.Struct, frozen=True):
+    """A client's body, understood."""
+
+    request: NodeRequest
+    form: ReplyForm
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One client language as a set of pure functions."""
+    """One client language. Errors look alike in all of them; see `gateway.errors`."""
 
     name: str
-    parse: Callable[[bytes | bytearray, str | None], ParsedRequest]
+    parse: Callable[[Body, str | None, FindModel], ParsedRequest]
     """From a body and the model named in the path, if any. Raises: `RequestError` leaves."""
-    render_reply: Callable[[ReplyHead, str, FinishReason, Usage], bytes]
-    """The whole answer of a request that does not stream."""
-    create_renderer: Callable[[ReplyHead], EventRenderer]
-    render_error: Callable[[ServiceError], bytes]
-    """The body of an error before the first byte."""
+    body: type[msgspec.Struct]
+    """What a body may hold, for the document of the API, as are the next two."""
+    replies: tuple[Any, ...]
+    """What whole answers look like, one of these."""
+    is_streamed: bool = True
+    """False when there are no streams of such answers."""

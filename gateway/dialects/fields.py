@@ -1,16 +1,16 @@
-"""Fields that the dialects share: their types, ranges and conversion.
+"""Sampling fields that the dialects share: their types, ranges and conversion.
 
 Owns the bounds of every number a client may send. Every optional field may be null. Must not know
-which dialect is being read. Read next: `gateway.dialects.workers_ai`.
+which dialect is being read. Read next: `gateway.dialects.chat_fields`.
 """
 
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from contracts.errors import InvalidModelName, InvalidRequest, UnsupportedFeature
 from contracts.ids import ModelName, is_model_name
-from contracts.inference import ChatMessage, ChatPrompt, SamplingParams
+from contracts.inference import SamplingParams
 
 MAX_TOKENS: Final = 2**31 - 1
 _MIN_TOP_P: Final = 1e-4
@@ -18,29 +18,18 @@ _MIN_TOP_P: Final = 1e-4
 _MIN_REPETITION_PENALTY: Final = 0.01
 """Clients may send 0; the sampler divides by it."""
 
+_MAX_ID_DIGITS: Final = 9
+
 TokenCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 StopText = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 StopTexts = Annotated[tuple[StopText, ...], msgspec.Meta(max_length=16)]
-
-
-class ContentPart(msgspec.Struct, frozen=True):
-    """One part of a message's content; only text is served yet."""
-
-    type: str
-    text: str | None = None
-
-
-class InputMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One turn as clients write it. Field names are those of `ChatMessage`; see below."""
-
-    role: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-    content: str | tuple[ContentPart, ...] | ContentPart | None = None
-    name: Annotated[str, msgspec.Meta(max_length=256)] | None = None
-    tool_calls: Any = None
-
-
-InputMessages = Annotated[tuple[InputMessage, ...], msgspec.Meta(min_length=1)]
+NumChoices = Annotated[int, msgspec.Meta(ge=1, le=128)]
+NumLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
+LogitBias = Annotated[
+    dict[str, Annotated[float, msgspec.Meta(ge=-100, le=100)]], msgspec.Meta(max_length=1024)
+]
+"""Token ids as texts, for JSON's keys are texts."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -56,15 +45,15 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: TokenCount | None = None
     max_completion_tokens: TokenCount | None = None
     top_k: Annotated[int, msgspec.Meta(ge=1, le=50)] | None = None
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     repetition_penalty: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     stop: StopText | StopTexts | None = None
     ignore_eos: bool | None = None
+    logit_bias: LogitBias | None = None
     options: Options | None = None
-    tools: Any = None
-    response_format: Any = None
 
     @property
     def rejects_if_busy(self) -> bool:
@@ -73,39 +62,44 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_sampling_params(
-    fields: SamplingFields, temperature: float, top_p: float | None, max_tokens: int | None
+    fields: SamplingFields,
+    temperature: float,
+    top_p: float | None,
+    max_tokens: int | None,
+    num_logprobs: int | None = None,
 ) -> SamplingParams:
-    """Sampling as the engine knows it; the three arguments carry the dialect's defaults."""
-    stop = fields.stop
+    """Sampling as the engine knows it; the arguments after `fields` carry the dialect's defaults.
+
+    Raises: `InvalidRequest` for a biased token that is no number.
+    """
     return SamplingParams(
         max_tokens=max_tokens,
+        is_max_tokens_default=max_tokens is not None
+        and fields.max_tokens is None
+        and fields.max_completion_tokens is None,
         temperature=temperature,
-        top_p=1.0 if top_p is None else min(max(top_p, _MIN_TOP_P), 1.0),
+        top_p=bound_top_p(top_p),
         top_k=fields.top_k or 0,
+        min_p=fields.min_p or 0.0,
         repetition_penalty=_bound_repetition(fields.repetition_penalty),
         frequency_penalty=fields.frequency_penalty or 0.0,
         presence_penalty=fields.presence_penalty or 0.0,
         seed=fields.seed,
-        stop=() if stop is None else (stop,) if isinstance(stop, str) else stop,
+        stop=to_stop_texts(fields.stop),
         ignore_eos=bool(fields.ignore_eos),
+        logit_bias=() if not fields.logit_bias else _read_bias(fields.logit_bias),
+        num_logprobs=num_logprobs,
     )
 
 
-def to_chat_prompt(messages: tuple[InputMessage, ...]) -> ChatPrompt:
-    """The conversation with every content as one text.
+def bound_top_p(top_p: float | None) -> float:
+    """A share that the sampler can work with."""
+    return 1.0 if top_p is None else min(max(top_p, _MIN_TOP_P), 1.0)
 
-    Raises: `UnsupportedFeature` for content that is not text and for tool calls.
-    """
-    if all(type(item.content) is str and item.tool_calls is None for item in messages):
-        # With nothing but text inside, these are `ChatMessage`s in all but name: the same fields,
-        # encoded alike. Copying each turn would be a tenth of a long request.
-        return ChatPrompt(messages=cast("tuple[ChatMessage, ...]", messages))
-    return ChatPrompt(
-        messages=tuple(
-            ChatMessage(role=item.role, content=_join_content(item), name=item.name)
-            for item in messages
-        )
-    )
+
+def to_stop_texts(stop: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """Stop strings, given as one, several or none."""
+    return () if stop is None else (stop,) if isinstance(stop, str) else stop
 
 
 def to_model_name(name: str) -> ModelName:
@@ -127,15 +121,6 @@ def refuse_fields(**fields: Any) -> None:
             raise UnsupportedFeature(f"`{name}` is not supported yet.", param=name)
 
 
-def refuse_response_format(response_format: Any) -> None:
-    """Refuses every response format but plain text. Raises: `UnsupportedFeature`."""
-    if response_format not in (None, {"type": "text"}):
-        raise UnsupportedFeature(
-            "`response_format` is not supported yet, other than type `text`.",
-            param="response_format",
-        )
-
-
 def find_max_tokens(fields: SamplingFields) -> int | None:
     """The bound on generated tokens under either of its names.
 
@@ -153,16 +138,8 @@ def _bound_repetition(penalty: float | None) -> float:
     return 1.0 if penalty is None else max(penalty, _MIN_REPETITION_PENALTY)
 
 
-def _join_content(message: InputMessage) -> str:
-    """One text from parts, a single part or nothing."""
-    if message.tool_calls:
-        raise UnsupportedFeature("Tool calls are not supported yet.", param="messages")
-    content = message.content
-    if content is None or isinstance(content, str):
-        return content or ""
-    parts = (content,) if isinstance(content, ContentPart) else content
-    if any(part.type != "text" for part in parts):
-        raise UnsupportedFeature(
-            "Only content parts of type `text` are supported yet.", param="messages"
-        )
-    return "".join(part.text or "" for part in parts)
+def _read_bias(bias: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    """Token ids with what is added to their logits."""
+    if not all(key.isascii() and key.isdigit() and len(key) <= _MAX_ID_DIGITS for key in bias):
+        raise InvalidRequest("`logit_bias` must name tokens by their ids.", param="logit_bias")
+    return tuple((int(key), value) for key, value in bias.items())

@@ -22,13 +22,20 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
 
 
-class UsageFields(msgspec.Struct, frozen=True):
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    """Of the answer's tokens, those of reasoning."""
+
+    reasoning_tokens: int
+
+
+class UsageFields(msgspec.Struct, frozen=True, omit_defaults=True):
     """Usage under the names that all dialects of this family use."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | None = None
 
 
 class PageInfo(msgspec.Struct, frozen=True):
@@ -67,9 +74,15 @@ def to_usage_fields(usage: Usage) -> UsageFields:
         usage.num_completion_tokens,
         usage.num_prompt_tokens + usage.num_completion_tokens,
         PromptTokensDetails(usage.num_cached_tokens),
+        CompletionTokensDetails(usage.num_reasoning_tokens) if usage.num_reasoning_tokens else None,
     )
 
 
 def frame_event(data: bytes) -> bytes:
     """One server-sent event with `data`, which must not contain line breaks (JSON does not)."""
     return b"data: %b\n\n" % data
+
+
+def frame_named_event(name: str, data: bytes) -> bytes:
+    """The same with the event's name, for the dialects whose readers go by it."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)

@@ -6,8 +6,7 @@ surrogates and nesting beyond the interpreter's depth are errors like any other.
 """
 
 import re
-from collections.abc import Iterable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -15,6 +14,8 @@ from contracts.errors import InvalidRequest
 
 ValueT = TypeVar("ValueT")
 _PATH: Final = re.compile(r" - at `\$\.?([^`]*)`")
+_QUOTED: Final = re.compile(r"^(Invalid (?:enum )?value) .*?(?= - at `|$)", re.DOTALL)
+"""What the decoder says of a value by quoting it, though it could be a secret gone astray."""
 
 
 class _Key:
@@ -26,12 +27,9 @@ class _Key:
         self.name = name
 
 
-def _to_key(_kind: type, name: Any) -> _Key:
-    """The decoder's hook: called once per key of the outermost object."""
-    return _Key(name)
-
-
-_keys_decoder: Final = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=_to_key)
+# The hook is called once per key of the outermost object, with the kind and the decoded name: what
+# a call of the kind itself takes.
+_keys_decoder: Final = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=type.__call__)
 
 
 def decode_json(decoder: msgspec.json.Decoder[ValueT], body: bytes | bytearray) -> ValueT:
@@ -43,7 +41,7 @@ def decode_json(decoder: msgspec.json.Decoder[ValueT], body: bytes | bytearray) 
         if not body.isascii():
             body.decode()
         value = decoder.decode(body)
-        keys = _keys_decoder.decode(body)
+        names = [key.name for key in _keys_decoder.decode(body)]
     except UnicodeDecodeError as error:
         raise InvalidRequest("The body is not valid UTF-8.") from error
     except RecursionError as error:
@@ -52,22 +50,21 @@ def decode_json(decoder: msgspec.json.Decoder[ValueT], body: bytes | bytearray) 
         raise _explain(error) from error
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"The body is not valid JSON: {error}.") from error
-    _refuse_repeated(keys)
+    if len(set(names)) != len(names):
+        raise _name_repeated(names)
     return value
 
 
-def _refuse_repeated(keys: Iterable[_Key]) -> None:
-    """Raises for the first name that comes a second time; linear, as the body may be hostile."""
+def _name_repeated(names: list[str]) -> InvalidRequest:
+    """The error for the first name that comes a second time."""
     seen: set[str] = set()
-    for key in keys:
-        if key.name in seen:
-            raise InvalidRequest("The body names a field twice.", param=key.name[:64])
-        seen.add(key.name)
+    repeated = next(name for name in names if name in seen or seen.add(name))
+    return InvalidRequest("The body names a field twice.", param=repeated[:64])
 
 
 def _explain(error: msgspec.ValidationError) -> InvalidRequest:
     """The error with its path set apart."""
-    message = str(error)
+    message = _QUOTED.sub(r"\1 that is none of those known here", str(error))
     found = _PATH.search(message)
     if found is None:
         return InvalidRequest(f"Bad input: {message}.")

@@ -1,179 +1,103 @@
-"""The Workers AI dialect of `/ai/run`: bodies in, envelopes and `response` events out.
+"""The Workers AI dialect of `/ai/run`: which shape a request gets its answer in, and its defaults.
 
-Owns the classic text-generation schema with its defaults (256 tokens, temperature 0.6).
-Source: the platform's API contract for text generation, sections 1.3, 1.4 and 1.7.
-Read next: `gateway.dialects.fields`, `gateway.dialects.strict_json`.
+Classic models answer with `{response, usage}` and stop after 256 tokens unless told otherwise;
+newer ones with OpenAI's objects. Source: the platform's API contract, sections 1.1, 1.3 and 1.5.
+Read next: `gateway.dialects.workers_ai_input`, `gateway.dialects.workers_ai_replies`.
 """
 
-from typing import Annotated, Any, Final
+from typing import Final
 
 import msgspec
 
-from contracts.errors import InvalidRequest, ServiceError
-from contracts.inference import (
-    ChatMessage,
-    ChatPrompt,
-    FinishReason,
-    GenerateRequest,
-    Prompt,
-    TextPrompt,
-    Usage,
+from contracts.fleet import NativeShape
+from contracts.ids import ModelName
+from contracts.inference import Prompt, TextPrompt
+from gateway.dialects.chat_fields import to_chat_prompt
+from gateway.dialects.dialect import Body, Dialect, FindModel, ParsedRequest, ReplyForm
+from gateway.dialects.fields import find_max_tokens, refuse_fields, to_model_name
+from gateway.dialects.native_shapes import (
+    NATIVE_REPLIES,
+    create_chat_form,
+    create_classic_form,
+    create_text_form,
 )
-from gateway.dialects.dialect import Dialect, ParsedRequest, ReplyHead
-from gateway.dialects.fields import (
-    InputMessages,
-    SamplingFields,
-    find_max_tokens,
-    refuse_fields,
-    refuse_response_format,
-    to_chat_prompt,
-    to_model_name,
-    to_sampling_params,
-)
-from gateway.dialects.replies import (
-    DONE,
-    SuccessEnvelope,
-    UsageFields,
-    encoder,
-    frame_event,
-    to_usage_fields,
-)
+from gateway.dialects.responses import decode_response_input, to_response_request
 from gateway.dialects.strict_json import decode_json
-from gateway.errors import render_envelope
+from gateway.dialects.workers_ai_input import (
+    ModelAndInput,
+    TextGenerationInput,
+    check_one_input,
+    create_request,
+    find_native_constraint,
+    refuse_unsupported,
+    to_prompt,
+)
 
 DEFAULT_MAX_TOKENS: Final = 256
 DEFAULT_TEMPERATURE: Final = 0.6
-
-
-class TextGenerationInput(SamplingFields, frozen=True, kw_only=True):
-    """The body of `/ai/run/{model}`; fields that are not named here are ignored."""
-
-    prompt: Annotated[str, msgspec.Meta(min_length=1)] | None = None
-    messages: InputMessages | None = None
-    raw: bool | str | None = None
-    temperature: Annotated[float, msgspec.Meta(ge=0, le=5)] | None = None
-    top_p: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
-    lora: Any = None
-    guided_json: Any = None
-    image: Any = None
-    requests: Any = None
-
-
-class ModelAndInput(msgspec.Struct, frozen=True):
-    """The body of `/ai/run`, which names the model inside."""
-
-    model: str
-    input: msgspec.Raw
-
-
-class TextGenerationResult(msgspec.Struct, frozen=True):
-    """The classic result."""
-
-    response: str
-    usage: UsageFields
-
-
-class _LastEvent(msgspec.Struct, frozen=True):
-    usage: UsageFields
-    response: str = ""
+CHAT_TEMPERATURE: Final = 1.0
 
 
 _input_decoder: Final = msgspec.json.Decoder(TextGenerationInput)
 _model_decoder: Final = msgspec.json.Decoder(ModelAndInput)
 
 
-def parse_run(body: bytes | bytearray, model: str | None) -> ParsedRequest:
+def parse_run(body: Body, model: str | None, find_model: FindModel) -> ParsedRequest:
     """The request in `body`; without a model in the path the body names it.
 
-    Raises: `InvalidRequest`, `InvalidModelName`, `UnsupportedFeature`.
+    Raises: `InvalidRequest`, `InvalidModelName`, `UnsupportedFeature`, `AdapterUnsupported`.
     """
     if model is None:
         outer = decode_json(_model_decoder, body)
         model, body = outer.model, bytes(outer.input)
     name = to_model_name(model)
+    card = find_model(name)
     fields = decode_json(_input_decoder, body)
-    _refuse_unsupported(fields)
-    max_tokens = find_max_tokens(fields)
-    temperature = DEFAULT_TEMPERATURE if fields.temperature is None else fields.temperature
-    return ParsedRequest(
-        GenerateRequest(
-            model=name,
-            prompt=_to_prompt(fields),
-            sampling=to_sampling_params(
-                fields,
-                temperature,
-                fields.top_p,
-                DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens,
-            ),
-            stream=bool(fields.stream),
-            reject_if_busy=fields.rejects_if_busy,
-        )
-    )
-
-
-def render_result(head: ReplyHead, text: str, reason: FinishReason, usage: Usage) -> bytes:
-    """The classic result in its envelope."""
-    return encoder.encode(SuccessEnvelope(TextGenerationResult(text, to_usage_fields(usage))))
-
-
-class WorkersAiEvents:
-    """Events of the form `data: {"response":"…"}`."""
-
-    __slots__ = ()
-
-    def begin(self) -> bytes:
-        """Nothing: the first text is the first event."""
-        return b""
-
-    def render_text(self, text: str) -> bytes:
-        """One event; the fixed parts are not encoded anew."""
-        return b'data: {"response":%b}\n\n' % encoder.encode(text)
-
-    def finish(self, reason: FinishReason, usage: Usage) -> bytes:
-        """An empty response with the usage, then the end mark."""
-        return frame_event(encoder.encode(_LastEvent(to_usage_fields(usage)))) + DONE
-
-    def fail(self, error: ServiceError) -> bytes:
-        """The v4 envelope as an event."""
-        return frame_event(render_envelope(error))
-
-
-def _create_events(head: ReplyHead) -> WorkersAiEvents:
-    return WorkersAiEvents()
+    refuse_unsupported(fields)
+    if card is None or card.native_shape is NativeShape.CLASSIC:
+        return _to_classic_request(name, fields)
+    if fields.input is not None:
+        return to_response_request(name, decode_response_input(body), is_wrapped=True)
+    return _to_chat_request(name, fields)
 
 
 WORKERS_AI: Final = Dialect(
-    name="workers_ai",
-    parse=parse_run,
-    render_reply=render_result,
-    create_renderer=_create_events,
-    render_error=render_envelope,
+    name="workers_ai", parse=parse_run, body=TextGenerationInput, replies=NATIVE_REPLIES
 )
+WORKERS_AI_NAMED: Final = Dialect(
+    name="workers_ai_named", parse=parse_run, body=ModelAndInput, replies=NATIVE_REPLIES
+)
+"""The same where the path names no model."""
 
 
-def _to_prompt(fields: TextGenerationInput) -> Prompt:
-    """The prompt in whichever of the two shapes it came."""
-    if (fields.prompt is None) == (fields.messages is None):
-        raise InvalidRequest("Exactly one of `prompt` and `messages` must be given.")
-    is_raw = fields.raw is True or fields.raw == "true"
+def _to_classic_request(name: ModelName, fields: TextGenerationInput) -> ParsedRequest:
+    """A request for the classic shape, which holds one answer."""
+    if fields.n is not None and fields.n > 1:
+        refuse_fields(n=fields.n)
+    constraint = find_native_constraint(fields)
+    max_tokens = find_max_tokens(fields)
+    request = create_request(
+        name,
+        fields,
+        to_prompt(fields),
+        DEFAULT_TEMPERATURE,
+        DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens,
+    )
+    return ParsedRequest(request, create_classic_form(is_json=constraint is not None))
+
+
+def _to_chat_request(name: ModelName, fields: TextGenerationInput) -> ParsedRequest:
+    """A request for OpenAI's objects; a prompt is a text to be continued there."""
+    check_one_input(fields)
+    prompt: Prompt
+    form: ReplyForm
     if fields.messages is not None:
-        if is_raw:
-            raise InvalidRequest("`raw` goes with `prompt`, not with `messages`.", param="raw")
-        return to_chat_prompt(fields.messages)
-    assert fields.prompt is not None
-    if is_raw:
-        return TextPrompt(text=fields.prompt)
-    return ChatPrompt(messages=(ChatMessage(role="user", content=fields.prompt),))
-
-
-def _refuse_unsupported(fields: TextGenerationInput) -> None:
-    if fields.tools or fields.lora or fields.guided_json or fields.image or fields.requests:
-        refuse_fields(
-            tools=fields.tools,
-            lora=fields.lora,
-            guided_json=fields.guided_json,
-            image=fields.image,
-            requests=fields.requests,
-        )
-    if fields.response_format:
-        refuse_response_format(fields.response_format)
+        prompt = to_chat_prompt(fields, fields.messages)
+        form = create_chat_form(fields.n or 1)
+    else:
+        assert fields.prompt is not None
+        prompt = TextPrompt(text=fields.prompt)
+        form = create_text_form(fields.n or 1)
+    return ParsedRequest(
+        create_request(name, fields, prompt, CHAT_TEMPERATURE, find_max_tokens(fields)), form
+    )

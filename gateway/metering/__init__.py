@@ -1,4 +1,4 @@
-"""What a request consumed, handed to whoever keeps the books.
+"""What requests consumed: written down at once, brought to the ledger soon after.
 
-Read next: `gateway.metering.meter`.
+Read next: `gateway.metering.journal`.
 """

@@ -1,15 +1,17 @@
-"""One client's connection: uvicorn's own protocol with the bounds that it lacks.
+"""One client's connection: uvicorn's own protocol with the bounds that it lacks, and a short way.
 
 Owns what may happen before any request is understood: how long headers may take and how big they
-may be, how long a client may leave our data unread, and who is told at once when it is gone. Must
-not know routes or credentials. Read next: `gateway.middleware.exchange`.
+may be, how long a client may leave our data unread, and who is told at once when it is gone. A
+request that `DirectRoutes` knows becomes an `HttpExchange` past ASGI; every other one is uvicorn's.
+Must not know routes or credentials. Read next: `gateway.middleware.exchange`.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final, cast
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, cast
+from urllib.parse import unquote
 
-from uvicorn._types import ASGI3Application
+import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import (
     HttpToolsProtocol,
@@ -17,10 +19,10 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
+from gateway.middleware.body_memory import BodyMemory
+from gateway.middleware.exchange import HttpExchange
 from gateway.settings import LimitSettings
 
-CONNECTION_KEY: Final = "hearth.connection"
-"""Where a request's scope holds its `ClientConnection`."""
 _HEADERS_TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-length: 0\r\nconnection: close\r\n\r\n"
@@ -31,6 +33,39 @@ _MAX_PIPELINED: Final = 64
 """Requests that may wait behind the one being served; more end the connection."""
 _DISCARD_S: Final = 5.0
 """How long the rest of a body that was refused is read, so that the client sees the answer."""
+_UPGRADE: Final = b"upgrade"
+
+
+class DirectRoutes(Protocol):
+    """Serves some requests without ASGI."""
+
+    def find(self, path: str) -> Any:
+        """What `serve` needs to know of a request to `path`; None leaves it to ASGI."""
+        ...
+
+    def serve(self, found: Any, exchange: HttpExchange) -> Coroutine[Any, Any, None]:
+        """Answers one request, whatever happens."""
+        ...
+
+
+class NoDirectRoutes:
+    """Leaves every request to ASGI."""
+
+    def find(self, path: str) -> Any:
+        """None."""
+        return None
+
+    def serve(self, found: Any, exchange: HttpExchange) -> Coroutine[Any, Any, None]:
+        """Never called."""
+        raise NotImplementedError
+
+
+class OpenStream(Protocol):
+    """An answer under way whose reader may have to be told that we are still there."""
+
+    def sweep(self, now_s: float) -> None:
+        """Called about once a second."""
+        ...
 
 
 class _ConnectionAbused(Exception):
@@ -40,24 +75,29 @@ class _ConnectionAbused(Exception):
 class ClientConnection(HttpToolsProtocol):
     """uvicorn's protocol, watched."""
 
-    active: RequestResponseCycle
-    """The request being served: of pipelined ones, only the first."""
+    cycle: Any
+    """The request that was read last: an `HttpExchange`, uvicorn's own, or None before the first.
+    uvicorn's methods ask both for `response_complete` and set `keep_alive`."""
 
     def __init__(
         self,
         limits: LimitSettings,
+        body_memory: BodyMemory,
+        direct: DirectRoutes,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`limits` is bound beforehand; uvicorn passes the rest by name."""
+        """The first three are bound beforehand; uvicorn passes the rest by name."""
         super().__init__(config, server_state, app_state, _loop)
-        self.is_lost = False
-        """True once the client is gone."""
-        self.on_lost: Callable[[], None] | None = None
-        """Called when the client goes, at once."""
-        self._limits = limits
+        self.limits = limits
+        self.body_memory = body_memory
+        self.on_writable: Callable[[], None] | None = None
+        """Called when the client reads again after it had not."""
+        self.stream: OpenStream | None = None
+        """The events under way, if there are some."""
+        self._direct = direct
         self._task: asyncio.Task[None] | None = None
         self._formatted_from: list[tuple[bytes, bytes]] | None = None
         self._formatted = b""
@@ -79,7 +119,9 @@ class ClientConnection(HttpToolsProtocol):
 
     def sweep(self, now_s: float) -> None:
         """Ends the connection if something takes too long; called about once a second."""
-        limits = self._limits
+        if self.stream is not None:
+            self.stream.sweep(now_s)
+        limits = self.limits
         waits = [
             (self._paused_since_s, limits.slow_reader_timeout_s),
             (self._headers_since_s, limits.header_timeout_s),
@@ -93,15 +135,21 @@ class ClientConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Feeds the parser, which may hold back one name or value that has not ended: no more."""
         self._num_unparsed_bytes += len(data)
-        super().data_received(data)
-        is_too_much = self._num_unparsed_bytes > self._limits.max_header_bytes
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._go_on_without_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+            return
+        is_too_much = self._num_unparsed_bytes > self.limits.max_header_bytes
         if is_too_much and not self.transport.is_closing():
             self._is_header_too_large = True
             self.send_400_response("")
 
     def send_400_response(self, msg: str) -> None:
         """Refuses what cannot be parsed; never inside or ahead of the answer to another request."""
-        cycle = cast("RequestResponseCycle | None", self.cycle)
+        cycle = self.cycle
         is_answering = cycle is not None and cycle.response_started and not cycle.response_complete
         if is_answering or self.pipeline:
             self.transport.abort()
@@ -113,16 +161,33 @@ class ClientConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tells whoever watches, at once, and lets go of every request, which hold on to this."""
-        super().connection_lost(exc)
-        self.is_lost = True
-        on_lost, self.on_lost = self.on_lost, None
+        self.connections.discard(self)
+        waiting = [self.cycle, *(cycle for cycle, _ in self.pipeline)]
         self.pipeline.clear()
+        self.stream = None
         self._body_since_s = None
         parts = self.__dict__
-        parts["cycle"] = parts["scope"] = None
-        parts.pop("active", None)
-        if on_lost is not None:
-            on_lost()
+        parts["cycle"] = parts["scope"] = parts["parser"] = None
+        self.flow.resume_writing()
+        for cycle in waiting:
+            if type(cycle) is HttpExchange:
+                cycle.lose()
+            elif cycle is not None:
+                cycle.disconnected = cycle.disconnected or not cycle.response_complete
+                cycle.message_event.set()
+        if self.on_writable is not None:
+            self.on_writable()  # whoever waited for that has nothing to wait for
+        if exc is None:
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        """A request's first bytes are here. Its scope is made when ASGI needs one."""
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+        self._headers_since_s = self.loop.time()
+        self._idle_since_s = None
+        self._num_header_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Takes a header in; one behind the body is none, but costs as much.
@@ -131,37 +196,60 @@ class ClientConnection(HttpToolsProtocol):
         """
         self._num_unparsed_bytes = 0
         self._num_header_bytes += len(name) + len(value) + _HEADER_OVERHEAD
-        if self._num_header_bytes > self._limits.max_header_bytes:
+        if self._num_header_bytes > self.limits.max_header_bytes:
             self._is_header_too_large = True
             raise _ConnectionAbused
         if self._headers_since_s is not None:
-            super().on_header(name, value)
-
-    def on_body(self, body: bytes) -> None:
-        """Takes a piece of the body in."""
-        self._num_unparsed_bytes = 0
-        super().on_body(body)
-
-    def on_message_begin(self) -> None:
-        """A request's first bytes are here."""
-        super().on_message_begin()
-        cast("dict[str, Any]", self.scope)[CONNECTION_KEY] = self
-        self._headers_since_s = self.loop.time()
-        self._idle_since_s = None
-        self._num_header_bytes = 0
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The headers are here; the body may follow. Raises: `_ConnectionAbused`."""
         self._num_unparsed_bytes = 0
         if len(self.pipeline) >= _MAX_PIPELINED:
             raise _ConnectionAbused
-        super().on_headers_complete()
+        parser = self.parser
+        if parser.should_upgrade():
+            return  # the parser stops here, and the request is read anew without that header
+        path = httptools.parse_url(self.url).path.decode("ascii")
+        if "%" in path:
+            path = unquote(path)
+        found = self._direct.find(path)
         self._body_since_s, self._headers_since_s = self._headers_since_s, None
+        if found is None or len(self.connections) >= self.limits.max_connections:
+            self.scope = cast("Any", self._create_scope())
+            super().on_headers_complete()
+            return
+        previous = self.cycle
+        exchange = HttpExchange(self, parser.get_method(), path, parser.get_http_version())
+        self.cycle = exchange
+        if previous is None or previous.response_complete:
+            self._task = self.loop.create_task(self._direct.serve(found, exchange))
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft(cast("Any", (exchange, found)))
+
+    def on_body(self, body: bytes) -> None:
+        """Takes a piece of the body in."""
+        self._num_unparsed_bytes = 0
+        cycle = self.cycle
+        if type(cycle) is HttpExchange:
+            cycle.add_body(body)
+        else:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The request is here."""
         self._num_unparsed_bytes = 0
-        super().on_message_complete()
+        if self._headers_since_s is not None:
+            return  # one that is read anew
+        cycle = self.cycle
+        if type(cycle) is HttpExchange:
+            cycle.end_body()
+        else:
+            super().on_message_complete()
         self._body_since_s = None
 
     def on_response_complete(self) -> None:
@@ -173,7 +261,11 @@ class ClientConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+            cycle, rest = cast("tuple[Any, Any]", self.pipeline.pop())
+            if type(cycle) is HttpExchange:
+                self._task = self.loop.create_task(self._direct.serve(rest, cycle))
+            else:
+                self._start_asgi_task(cycle, rest)
         else:
             self._idle_since_s = self.loop.time()
         self.resume_reading()
@@ -192,12 +284,44 @@ class ClientConnection(HttpToolsProtocol):
         """The client reads again."""
         super().resume_writing()
         self._paused_since_s = None
+        if self.on_writable is not None:
+            self.on_writable()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Starts to serve a request and notes which.
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Starts to serve a request that is uvicorn's own.
 
         Unlike uvicorn's own, this keeps no set of tasks: a stop waits for connections, and `Port`
         cuts those that are left.
         """
-        self.active = cycle
         self._task = self.loop.create_task(cycle.run_asgi(app))
+
+    def _create_scope(self) -> dict[str, Any]:
+        """What uvicorn tells ASGI of every request, but for what `on_headers_complete` adds."""
+        return {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": "1.1",
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": self.root_path,
+            "headers": self.headers,
+            "state": self.app_state.copy(),
+        }
+
+    def _go_on_without_upgrade(self, rest: bytes) -> None:
+        """Reads the request once more as if it had not asked for another protocol.
+
+        A server may ignore that wish (RFC 9110, 7.8), but the parser takes the body that follows
+        for the other protocol's. Its name and value have no line breaks, so that what is written
+        anew means what was read; whatever decides where the body ends is in it unchanged.
+        """
+        headers = [(name, value) for name, value in self.headers if name != _UPGRADE]
+        if len(headers) == len(self.headers):  # CONNECT asks without the header
+            self.send_400_response("Invalid HTTP request received.")
+            return
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        lines = [b"%b %b HTTP/%b\r\n" % (method, self.url, version.encode())]
+        lines += [b"%b: %b\r\n" % header for header in headers]
+        self.parser = httptools.HttpRequestParser(self)
+        self.data_received(b"".join([*lines, b"\r\n", rest]))

@@ -1,25 +1,22 @@
 """One request and its answer, as the request path sees them: no sockets beyond this file.
 
-Inference answers are written here as bytes, past ASGI's messages: each of those costs a dictionary,
-a coroutine and two regular expressions per header, together a tenth of a small request. Owns
-reading a body within its bounds and writing one answer or a stream. Must not know what the bytes
-mean. Read next: `gateway.request_path`, `gateway.middleware.client_connection`.
+Inference requests come here past ASGI and their answers are written as bytes: a scope, a cycle and
+messages cost more than a tenth of a small request. Owns reading a body within its bounds and
+writing one answer or a stream. Must not know what the bytes mean. Writing never waits: whoever has
+more to say than one answer asks `is_blocked` first. Read next: `gateway.request_path`,
+`gateway.middleware.client_connection`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from contracts.errors import InvalidRequest, PayloadTooLarge, RequestTimeout
-from gateway.middleware.client_connection import CONNECTION_KEY, ClientConnection
+from contracts.errors import InvalidRequest, PayloadTooLarge, PoolSaturated, RequestTimeout
+from gateway.middleware.body_memory import BodyMemory
 from gateway.settings import LimitSettings
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 _CONTENT_LENGTH: Final = b"content-length"
 _EVENT_STREAM: Final = (
@@ -28,144 +25,300 @@ _EVENT_STREAM: Final = (
 )
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _CLOSE: Final = b"connection: close\r\n"
+_PING: Final = b": ping\n\n"
+"""A comment, which readers of events skip and whatever lies between takes for a sign of life."""
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Carrier(Protocol):
+    """What an exchange asks of the connection that it came on."""
+
+    limits: LimitSettings
+    body_memory: BodyMemory
+    transport: asyncio.Transport
+    flow: FlowControl
+    client: tuple[str, int] | None
+    headers: list[tuple[bytes, bytes]]
+    """Of the request that was read last, as are the next two."""
+    parser: Any
+    expect_100_continue: bool
+    on_writable: Callable[[], None] | None
+    stream: Any
+    """The exchange whose events are under way; it is swept about once a second."""
+
+    def format_default_headers(self) -> bytes:
+        """Whole lines that every answer begins with."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Reads on, if that is due."""
+        ...
+
+    def on_response_complete(self) -> None:
+        """The answer is written."""
+        ...
 
 
 class HttpExchange:
     """A request to be answered once."""
 
-    __slots__ = ("_connection", "_cycle", "_is_chunked", "_limits", "_receive", "headers")
+    __slots__ = (
+        "_body",
+        "_connection",
+        "_has_sent",
+        "_http_version",
+        "_is_body_whole",
+        "_is_memory_full",
+        "_num_body_bytes",
+        "_on_lost",
+        "_quiet_since_s",
+        "_waiter",
+        "_wants_continue",
+        "extra_headers",
+        "headers",
+        "is_lost",
+        "keep_alive",
+        "method",
+        "path",
+        "response_complete",
+        "response_started",
+    )
 
-    def __init__(self, scope: Scope, receive: Receive, limits: LimitSettings) -> None:
-        """Reads nothing yet."""
-        connection: ClientConnection = scope[CONNECTION_KEY]
-        self.headers: list[tuple[bytes, bytes]] = scope["headers"]
-        self._connection = connection
-        self._cycle = connection.active
-        self._is_chunked = scope["http_version"] != "1.0"  # there, closing ends an answer
-        self._limits = limits
-        self._receive = receive
-
-    @property
-    def is_lost(self) -> bool:
+    def __init__(self, connection: Carrier, method: bytes, path: str, http_version: str) -> None:
+        """A request whose headers have just been read."""
+        self.headers: list[tuple[bytes, bytes]] = connection.headers
+        self.method = method
+        self.path = path
+        """Decoded; what follows a question mark is left out."""
+        self.keep_alive = http_version != "1.0" and connection.parser.should_keep_alive()
+        self.response_started = False
+        self.response_complete = False
+        self.is_lost = False
         """True once the client is gone."""
-        return self._connection.is_lost
+        self.extra_headers = b""
+        """Whole lines for the answer, whatever it will be."""
+        self._connection = connection
+        self._http_version = http_version
+        self._wants_continue = connection.expect_100_continue
+        self._body: bytes | bytearray = b""
+        self._num_body_bytes = 0
+        """Also what this request holds of the memory that all bodies share."""
+        self._is_body_whole = False
+        self._is_memory_full = False
+        self._on_lost: Callable[[], None] | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._has_sent = True
+        """Events, since the latest sweep."""
+        self._quiet_since_s = 0.0
 
     @property
     def has_started(self) -> bool:
         """True once the status is sent."""
-        return self._cycle.response_started
+        return self.response_started
+
+    @property
+    def is_blocked(self) -> bool:
+        """True while the client leaves so much unread that nothing should be added."""
+        return self._connection.flow.write_paused
+
+    @property
+    def peer(self) -> str | None:
+        """The connection's other end: the client, or a proxy before it."""
+        client = self._connection.client
+        return client[0] if client else None
+
+    async def drain(self) -> None:
+        """Returns when the client has read what was written, or is gone."""
+        await self._connection.flow.drain()
 
     def watch(self, on_lost: Callable[[], None]) -> None:
         """Calls `on_lost` as soon as the client is gone, now if it is."""
-        self._connection.on_lost = on_lost
-        if self._connection.is_lost:
+        self._on_lost = on_lost
+        if self.is_lost:
             on_lost()
 
+    def watch_writable(self, on_writable: Callable[[], None] | None) -> None:
+        """Calls `on_writable` whenever the client has caught up after `is_blocked`."""
+        self._connection.on_writable = on_writable
+
     def finish(self) -> bool:
-        """Ends the watch; True when the client has stayed."""
-        self._connection.on_lost = None
-        return not self._connection.is_lost
+        """Ends the watch and lets go of the body; True when the client has stayed."""
+        self._on_lost = None
+        self._release_body()
+        if not self.response_complete and not self.is_lost:
+            self.cut()  # a defect: whoever should have answered has not
+        return not self.is_lost
 
     def cut(self) -> None:
         """Ends the connection at once, so that a broken answer cannot look complete."""
         self._connection.transport.abort()
 
+    # -- called by the connection
+
+    def add_body(self, piece: bytes) -> None:
+        """A piece of the body has come."""
+        if self.response_complete:
+            return
+        if self._is_memory_full or not self._connection.body_memory.take(len(piece)):
+            self._is_memory_full = True
+            self._release_body()
+            self._wake()
+            return
+        self._num_body_bytes += len(piece)
+        if not self._body:
+            self._body = piece
+        elif type(self._body) is bytes:
+            self._body = bytearray(self._body) + piece
+        else:
+            self._body += piece
+        if self._num_body_bytes > HIGH_WATER_LIMIT and self._waiter is None:
+            self._connection.flow.pause_reading()  # until somebody wants to read it
+        elif self._num_body_bytes > self._connection.limits.max_body_bytes:
+            self._wake()
+
+    def end_body(self) -> None:
+        """The body is whole."""
+        self._is_body_whole = True
+        self._wake()
+
+    def lose(self) -> None:
+        """The client is gone."""
+        self.is_lost = True
+        self._release_body()
+        self._wake()
+        on_lost, self._on_lost = self._on_lost, None
+        if on_lost is not None:
+            on_lost()
+
+    # -- called by whoever answers
+
+    def take_body(self) -> bytes | bytearray | None:
+        """The whole body if it is here, as almost always; else None: `read_body` waits for it.
+
+        Raises: `PayloadTooLarge`, `PoolSaturated`.
+        """
+        if not self._is_body_whole:
+            return None
+        self._check_size()
+        self._connection.resume_reading()
+        body, self._body = self._body, b""
+        return body
+
     async def read_body(self) -> bytes | bytearray | None:
         """The whole body; None when the client left before its end.
 
-        Raises: `PayloadTooLarge` without reading further, `RequestTimeout`.
+        Raises: `PayloadTooLarge` without reading further, `PoolSaturated`, `RequestTimeout`.
         """
-        max_bytes = self._limits.max_body_bytes
-        if not self._cycle.more_body:
-            # All of it is here, as almost always: no need to wait, nor for a timer.
-            self._connection.resume_reading()
-            body, self._cycle.body = self._cycle.body, bytearray()
-            if len(body) > max_bytes:
-                raise _too_large(max_bytes)
-            return body
+        limits = self._connection.limits
         for name, value in self.headers:
             if name == _CONTENT_LENGTH:
-                _check_length(value, max_bytes)
+                _check_length(value, limits.max_body_bytes)
+        if self._wants_continue and not self._connection.transport.is_closing():
+            self._connection.transport.write(_CONTINUE)
         try:
-            async with asyncio.timeout(self._limits.body_timeout_s):
-                return await self._read(max_bytes)
+            async with asyncio.timeout(limits.body_timeout_s):
+                while not (self._is_body_whole or self.is_lost):
+                    self._check_size()
+                    self._waiter = asyncio.get_running_loop().create_future()
+                    self._connection.resume_reading()
+                    await self._waiter
         except TimeoutError as error:
             raise RequestTimeout("The request's body did not arrive in time.") from error
+        finally:
+            self._waiter = None
+        return None if self.is_lost else self.take_body()
 
-    async def reply(self, status: int, body: bytes, headers: bytes) -> None:
+    def reply(self, status: int, body: bytes, headers: bytes) -> None:
         """Answers with JSON in one piece; HEAD gets its headers only, as what follows them would
         pass for the next answer. `headers` are whole lines of checked content.
         """
-        flow, cycle = self._connection.flow, self._cycle
-        if flow.write_paused:
-            await flow.drain()
-        if self._connection.is_lost:
+        if self.is_lost:
             return
-        cycle.response_started = True
-        self._connection.transport.write(
-            b"%b%b%b%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+        self.response_started = True
+        connection = self._connection
+        connection.transport.write(
+            b"%b%b%b%b%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
             % (
                 STATUS_LINE[status],
-                self._connection.format_default_headers(),
+                connection.format_default_headers(),
                 headers,
-                b"" if cycle.keep_alive else _CLOSE,
+                self.extra_headers,
+                b"" if self.keep_alive else _CLOSE,
                 len(body),
-                b"" if cycle.scope["method"] == "HEAD" else body,
+                b"" if self.method == b"HEAD" else body,
             )
         )
         self._complete()
 
-    async def start_events(self, headers: bytes) -> None:
+    def start_events(self, headers: bytes) -> None:
         """Begins a stream of server-sent events."""
-        flow, cycle = self._connection.flow, self._cycle
-        if flow.write_paused:
-            await flow.drain()
-        if self._connection.is_lost:
+        if self.is_lost:
             return
-        cycle.response_started = True
-        framing = (b"" if cycle.keep_alive else _CLOSE) + (_CHUNKED if self._is_chunked else b"")
-        default = self._connection.format_default_headers()
-        self._connection.transport.write(
+        self.response_started = True
+        framing = self.extra_headers + (b"" if self.keep_alive else _CLOSE)
+        if self._http_version != "1.0":  # there, closing ends an answer
+            framing += _CHUNKED
+        connection = self._connection
+        connection.stream = self
+        default = connection.format_default_headers()
+        connection.transport.write(
             b"%b%b%b%b%b\r\n" % (STATUS_LINE[200], default, headers, framing, _EVENT_STREAM)
         )
 
-    async def send_events(self, events: bytes, *, is_last: bool) -> None:
-        """Sends whole events, at least one; waits while the client does not read."""
-        connection = self._connection
-        if connection.flow.write_paused:
-            await connection.flow.drain()
-        if connection.is_lost:
+    def send_events(self, events: bytes, *, is_last: bool) -> None:
+        """Sends whole events, at least one."""
+        if self.is_lost:
             return
-        if self._is_chunked:
+        self._has_sent = True
+        if self._http_version != "1.0":
             end = b"0\r\n\r\n" if is_last else b""
             events = b"%x\r\n%b\r\n%b" % (len(events), events, end)
-        connection.transport.write(events)
+        self._connection.transport.write(events)
         if is_last:
             self._complete()
 
+    def sweep(self, now_s: float) -> None:
+        """Sends a comment when no event has left for long, as during the prefill of a long prompt.
+
+        Called about once a second while a stream is open, so that an event costs no timer.
+        """
+        if self._has_sent:
+            self._has_sent = False
+            self._quiet_since_s = now_s
+        elif now_s - self._quiet_since_s >= self._connection.limits.ping_after_s:
+            self._quiet_since_s = now_s
+            if not self.is_blocked:
+                is_chunked = self._http_version != "1.0"
+                ping = b"%x\r\n%b\r\n" % (len(_PING), _PING) if is_chunked else _PING
+                self._connection.transport.write(ping)
+
     def _complete(self) -> None:
         """What uvicorn does at the end of an answer."""
-        cycle = self._cycle
-        cycle.response_complete = True
-        cycle.message_event.set()
-        if not cycle.keep_alive:
+        self._connection.stream = None
+        self.response_complete = True
+        if not self.keep_alive:
             self._connection.transport.close()
-        cycle.on_response()
+        self._connection.on_response_complete()
 
-    async def _read(self, max_bytes: int) -> bytes | None:
-        """All pieces of the body."""
-        pieces: list[bytes] = []
-        size, has_more = 0, True
-        while has_more:
-            message = await self._receive()
-            if message["type"] != "http.request":
-                return None
-            pieces.append(message["body"])
-            size += len(pieces[-1])
-            if size > max_bytes:
-                raise _too_large(max_bytes)
-            has_more = message["more_body"]
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    def _release_body(self) -> None:
+        """Forgets the body, and with it what this request holds of the shared memory."""
+        self._connection.body_memory.give_back(self._num_body_bytes)
+        self._num_body_bytes = 0
+        self._body = b""
+
+    def _check_size(self) -> None:
+        """Raises when the body is larger than one may be, or than there is room for."""
+        max_bytes = self._connection.limits.max_body_bytes
+        if self._num_body_bytes > max_bytes:
+            raise _too_large(max_bytes)
+        if self._is_memory_full:
+            raise PoolSaturated("This gateway is holding as many long requests as it can.")
+
+    def _wake(self) -> None:
+        """Goes on in `read_body`, if somebody waits there."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
 
 def _check_length(value: bytes, max_bytes: int) -> None:

@@ -13,11 +13,13 @@ from typing import Any, Final, cast
 
 import uvicorn
 
-from gateway.middleware.client_connection import ClientConnection
+from gateway.middleware.body_memory import BodyMemory
+from gateway.middleware.client_connection import ClientConnection, DirectRoutes, NoDirectRoutes
 from gateway.settings import AdminSettings, LimitSettings, ListenSettings
 
 BACKLOG: Final = 2048
 _SWEEP_S: Final = 1.0
+_NO_DIRECT_ROUTES: Final = NoDirectRoutes()
 
 
 class _Server(uvicorn.Server):
@@ -32,15 +34,24 @@ class Port:
     """One listening port and the application behind it."""
 
     def __init__(
-        self, application: Any, listen: ListenSettings | AdminSettings, limits: LimitSettings
+        self,
+        application: Any,
+        listen: ListenSettings | AdminSettings,
+        limits: LimitSettings,
+        direct: DirectRoutes = _NO_DIRECT_ROUTES,
     ) -> None:
-        """`application` is an ASGI callable. Nothing is bound yet."""
+        """`application` is an ASGI callable for what `direct` does not serve. Nothing is bound."""
         tls = listen.tls
+        self._direct = direct
+        self._body_memory = BodyMemory(limits.max_body_bytes_in_all)
         self._listen = listen
         self._server = _Server(
             uvicorn.Config(
                 application,
-                http=cast("type[asyncio.Protocol]", partial(ClientConnection, limits)),
+                http=cast(
+                    "type[asyncio.Protocol]",
+                    partial(ClientConnection, limits, self._body_memory, direct),
+                ),
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
@@ -58,6 +69,11 @@ class Port:
         )
         self._socket: socket.socket | None = None
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def num_body_bytes(self) -> int:
+        """Bytes of request bodies that are held now."""
+        return self._body_memory.num_bytes
 
     @property
     def number(self) -> int:

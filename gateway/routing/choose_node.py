@@ -11,6 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from contracts.errors import (
+    ModelFailed,
     NoEndpoint,
     PoolSaturated,
     ResidencyViolation,
@@ -54,6 +55,8 @@ class NodeSnapshot:
     """Reports so far, which names the last one."""
     cards: Mapping[ModelName, ModelCard]
     loads: Mapping[ModelName, ModelLoad]
+    failed: Mapping[ModelName, str]
+    """Models that it should serve and cannot, with the reason, which is for operators only."""
 
 
 class RouteNeed(msgspec.Struct, frozen=True):
@@ -163,6 +166,8 @@ def _explain(
             return ResidencyViolation(
                 "The account's data-residency rules allow no region that serves this model."
             )
+    if not holders and any(model in node.failed and _is_lawful(node, need) for node in nodes):
+        return ModelFailed(f"The model {model} failed to load.", param="model")
     if not holders:
         return UnknownModel(f"There is no model named {model}.", param="model")
     if Rejection.SATURATED in reasons or Rejection.REPORT_STALE in reasons:

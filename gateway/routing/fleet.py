@@ -76,6 +76,7 @@ class Fleet:
                 num_reports=self._nodes[report.node_id].num_reports + 1,
                 cards={card.name: card for card in report.models},
                 loads={load.name: load for load in report.loads},
+                failed={model.name: model.reason for model in report.failed},
             )
         )
         for key in [key for key in self._dispatched if key[0] == report.node_id]:
@@ -85,10 +86,32 @@ class Fleet:
         """Keeps what the node said of its models, so that they stay known while it is away."""
         self._put(replace(self._nodes[node_id], is_connected=False))
 
+    def find_model(self, name: ModelName) -> ModelCard | None:
+        """A model that any node has offered; of several cards the last, as in `list_models`."""
+        for node in reversed(self._snapshots):
+            card = node.cards.get(name)
+            if card is not None:
+                return card
+        return None
+
     def list_models(self) -> list[ModelCard]:
         """Every model that any node has offered, once, in order of name."""
         cards = {card.name: card for node in self._snapshots for card in node.cards.values()}
         return [cards[name] for name in sorted(cards)]
+
+    def find_context_window(self, need: RouteNeed) -> int:
+        """The longest context that any node has offered with the model.
+
+        Raises: what `choose_node` raises, when no node has ever offered it.
+        """
+        window = 0
+        for node in self._snapshots:
+            card = node.cards.get(need.model)
+            if card is not None and card.context_window > window:
+                window = card.context_window
+        if not window:
+            choose_node(self._snapshots, {}, need, self._bounds, self._sources.monotonic_s())
+        return window
 
     def has_ready_model(self) -> bool:
         """True when some node could serve some model now."""
@@ -119,4 +142,5 @@ def _create_unknown(node_id: NodeId) -> NodeSnapshot:
         num_reports=0,
         cards={},
         loads={},
+        failed={},
     )

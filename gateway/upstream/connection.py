@@ -16,17 +16,17 @@ import structlog
 
 from contracts.errors import DeadlineExceeded, PoolSaturated, ServiceError, StreamBroken
 from contracts.fleet import NodeReport
-from contracts.grant import Grant, seal_grant
+from contracts.grant import Grant, GrantSealer
 from contracts.ids import NodeId
 from contracts.wire import (
     CONNECTION_STREAM,
+    Challenge,
     Credit,
-    Entry,
+    FromNode,
+    FromNodeEntry,
     Hello,
     Report,
-    decode_event,
-    decode_frame,
-    decode_from_connection,
+    decode_frame_from_node,
     encode_frame,
 )
 from gateway.sources import Sources
@@ -36,6 +36,8 @@ from gateway.upstream.outbox import Outbox
 log = structlog.get_logger(__name__)
 SILENCE_S: Final = 10.0
 """A connection without any frame for so long is dead, or might as well be."""
+_OF_CONNECTION: Final = (Report, Challenge)
+"""Messages that are no events of a stream."""
 ABORT_ANSWER_S: Final = 5.0
 """How long a node may take to say what an aborted request has consumed."""
 
@@ -75,12 +77,14 @@ class NodeConnection:
         """`listener` hears the reports as they come, and of the end before any stream does."""
         self._node_id = node_id
         self._socket = socket
-        self._connection_key = connection_key
+        self._sealer = GrantSealer(connection_key)
         self._bounds = bounds
         self._listener = listener
         self._sources = sources
         self._outbox = Outbox()
         self._streams: dict[int, NodeStream] = {}
+        self._noted: list[NodeStream] = []
+        """Streams whose listeners are to be told of this frame's events."""
         self._num_opened = 0
         self._writer_waiter: asyncio.Future[None] | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -102,7 +106,7 @@ class NodeConnection:
             stream.fail(StreamBroken("The connection to the node was lost."))
             return stream
         self._streams[stream.stream_id] = stream
-        sealed = seal_grant(grant, self._connection_key)
+        sealed = self._sealer.seal(grant)
         self._outbox.open(stream.stream_id, stream.attempt, sealed, CREDIT_WINDOW, body)
         self._wake_writer()
         return stream
@@ -117,6 +121,10 @@ class NodeConnection:
         """Lets the node send `num_deltas` more."""
         self._outbox.add(stream.stream_id, stream.attempt, Credit(num_deltas))
         self._wake_writer()
+
+    def note(self, stream: NodeStream) -> None:
+        """Tells the stream's listener when the frame has been read to its end."""
+        self._noted.append(stream)
 
     async def run(self, hello: Hello) -> None:
         """Sends our proof, then carries frames until the socket ends; then fails every stream."""
@@ -159,42 +167,43 @@ class NodeConnection:
             if message.type is not aiohttp.WSMsgType.BINARY:
                 return
             try:
-                entries = decode_frame(message.data)
+                entries = decode_frame_from_node(message.data)
             except msgspec.MsgspecError:
                 log.error("frame_malformed", node_id=self._node_id)
                 return
             for entry in entries:
                 self._receive(entry)
+            if self._noted:
+                noted, self._noted = self._noted, []
+                for stream in noted:
+                    stream.notify()
 
-    def _receive(self, entry: Entry) -> None:
+    def _receive(self, entry: FromNodeEntry) -> None:
         """Gives one entry to its stream."""
         stream = self._streams.get(entry.stream_id)
         if stream is None or stream.attempt != entry.attempt:
             if entry.stream_id == CONNECTION_STREAM:
-                self._receive_own(entry)
+                self._receive_own(entry.message)
             return
-        try:
-            is_within_credit = stream.push(decode_event(entry.message))
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        event = entry.message
+        if event is None or isinstance(event, _OF_CONNECTION):
             self._drop(stream, StreamBroken("The node sent an event that cannot be read."))
             return
+        is_within_credit = stream.push(event)
         if stream.is_over:
             del self._streams[stream.stream_id]
         elif not is_within_credit:
             self._drop(stream, StreamBroken("The node sent more than it was asked for."))
 
-    def _receive_own(self, entry: Entry) -> None:
+    def _receive_own(self, message: FromNode | None) -> None:
         """Handles a message of the connection itself."""
-        try:
-            message = decode_from_connection(entry.message)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            log.error("connection_message_malformed", node_id=self._node_id)
-            return
         if isinstance(message, Report):
             if message.report.node_id == self._node_id:
                 self._listener.on_report(message.report)
             else:
                 log.error("report_of_another_node", node_id=self._node_id)
+        else:
+            log.error("connection_message_malformed", node_id=self._node_id)
 
     def _find_overdue(self, stream: NodeStream, waited_s: float) -> ServiceError | None:
         """The error of a stream whose wait is over, None while it may go on."""

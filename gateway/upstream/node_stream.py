@@ -1,21 +1,33 @@
 """One attempt of one request at one node: its events in order, and the ways to end it.
 
-The channel between a connection's reader, which must never wait, and the one task that serves the
-client. Owns buffering and credit: a node may send `CREDIT_WINDOW` deltas ahead of the client and
-merges what comes after, so that a slow reader costs a bounded amount of memory.
+The channel between a connection's reader, which must never wait, and the one request that it is
+for: its task takes the beginning, or all of an answer in one piece; a listener takes a stream. Owns
+buffering, the count of what has come, and credit: a node may send `CREDIT_WINDOW` deltas ahead of
+the client and merges what comes after, so that a slow reader costs a bounded amount of memory.
 Read next: `gateway.upstream.connection`.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from contracts.errors import ServiceError, to_error_report
 from contracts.ids import NodeId
-from contracts.inference import Accepted, Delta, Failed, GenerationEvent
+from contracts.inference import (
+    Accepted,
+    Delta,
+    Failed,
+    Finished,
+    GenerationEvent,
+    ReasoningDelta,
+    ToolCallDelta,
+    Usage,
+)
 
 CREDIT_WINDOW: Final = 64
-_MAX_BUFFERED: Final = CREDIT_WINDOW + 4
-"""Deltas within the window, and the events that need no credit."""
+_MAX_BUFFERED: Final = CREDIT_WINDOW + 512
+"""Deltas within the window, and events that need no credit: ends of choices, and what a node has
+merged meanwhile and sends at the end, a few for each choice and tool call."""
 
 
 class StreamOwner(Protocol):
@@ -29,14 +41,24 @@ class StreamOwner(Protocol):
         """Lets the node send more."""
         ...
 
+    def note(self, stream: "NodeStream") -> None:
+        """Calls `notify` of `stream` once all of the moment's events are here."""
+        ...
+
 
 class NodeStream:
     """Events of one attempt, taken by one task; pushed by the connection."""
 
     __slots__ = (
         "_events",
+        "_listener",
+        "_num_cached",
+        "_num_generated",
+        "_num_prompt",
+        "_num_reasoning",
         "_num_taken",
         "_owner",
+        "_told",
         "_waiter",
         "_waits_for_end",
         "attempt",
@@ -44,6 +66,7 @@ class NodeStream:
         "is_accepted",
         "is_over",
         "node_id",
+        "on_accepted",
         "since_s",
         "stream_id",
     )
@@ -62,8 +85,16 @@ class NodeStream:
         """When the stream was opened, or else aborted: the start of the wait that is bounded."""
         self._owner = owner
         self._events: list[GenerationEvent] = []
+        self._listener: Callable[[], None] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._waits_for_end = False
+        self.on_accepted: Callable[[int, int], None] | None = None
+        """Told of the prompt's tokens and of the cached ones among them."""
+        self._num_prompt = 0
+        self._num_cached = 0
+        self._num_generated = 0
+        self._num_reasoning = 0
+        self._told: Usage | None = None
         # Accepted needs no credit, so that the first event taken does not count.
         self._num_taken = -1
 
@@ -71,6 +102,17 @@ class NodeStream:
         """All events since the last call, at least one; the last of all is Finished or Failed."""
         if not self._events:
             await self._create_waiter()
+        return self.take_now()
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Calls `listener` after each frame that brought events, which `take_now` takes.
+
+        A task that waits costs more per event than all else but the write. It must not raise.
+        """
+        self._listener = listener
+
+    def take_now(self) -> list[GenerationEvent]:
+        """All events since the last call, if there are any; never waits."""
         events = self._events
         self._events = []
         self._num_taken += len(events)
@@ -93,11 +135,12 @@ class NodeStream:
         """
         events = self._events
         events.append(event)
-        kind = type(event)
-        if kind is Accepted:
-            self.is_accepted = True
-        elif kind is not Delta:
-            self.is_over = True
+        if type(event) is Delta:
+            self._num_generated += len(event.token_ids)
+        else:
+            self._note(event)
+        if self._listener is not None:
+            self._owner.note(self)
         waiter = self._waiter
         if waiter is not None and (self.is_over or not self._waits_for_end):
             self._waiter = None
@@ -105,16 +148,43 @@ class NodeStream:
                 waiter.set_result(None)
         return len(events) <= _MAX_BUFFERED
 
+    def read_usage(self) -> Usage | None:
+        """What was consumed: what the node said, else what it had sent; None before any of it."""
+        if self._told is not None or not self.is_accepted:
+            return self._told
+        return Usage(self._num_prompt, self._num_cached, self._num_generated, self._num_reasoning)
+
     def fail(self, error: ServiceError) -> None:
         """Ends the stream with an error of our own, unless it is over. Called by the connection."""
         if not self.is_over:
             self.push(Failed(to_error_report(error)))
+            self.notify()
+
+    def notify(self) -> None:
+        """Tells the listener that there are events. Called by the connection."""
+        if self._listener is not None and self._events:
+            self._listener()
 
     def abort(self) -> None:
         """Asks the node to end the stream; it answers with what was consumed. Idempotent."""
         if not self.is_over and not self.is_aborted:
             self.is_aborted = True
             self._owner.send_abort(self)
+
+    def _note(self, event: GenerationEvent) -> None:
+        """Takes from an event that is not text what is needed of it here."""
+        if isinstance(event, Accepted):
+            self.is_accepted = True
+            self._num_prompt, self._num_cached = event.num_prompt_tokens, event.num_cached_tokens
+            if self.on_accepted is not None:
+                self.on_accepted(self._num_prompt, self._num_cached)
+        elif isinstance(event, Finished | Failed):
+            self.is_over = True
+            self._told = event.usage
+        elif isinstance(event, ReasoningDelta | ToolCallDelta):
+            self._num_generated += len(event.token_ids)
+            if isinstance(event, ReasoningDelta):
+                self._num_reasoning += len(event.token_ids)
 
     def _create_waiter(self) -> asyncio.Future[None]:
         """Done when `push` finds something worth waking for."""

@@ -21,9 +21,11 @@ from contracts.ids import AccountId, RegionId
 from gateway.app import Gateway, create_gateway
 from gateway.settings import GatewaySettings
 from gateway.sources import create_sources
+from tenancy.audit.heads import HeadFile
 from tenancy.directory import create_tenancy
 from tenancy.encryption.key_ring_file import load_or_create_key_ring
-from tenancy.interfaces import Permission, Tenancy
+from tenancy.permissions import Permission
+from tests.fixtures.acting_tenancy import ActingTenancy
 from tests.gateway.scripted_node import MODEL, ScriptedNode
 
 
@@ -70,7 +72,7 @@ class RunningGateway:
     """A started gateway and what is needed to talk to it."""
 
     gateway: Gateway
-    tenancy: Tenancy
+    tenancy: ActingTenancy
     """A second view of the same database, as the command line would have."""
     session: aiohttp.ClientSession
     tenants: list[Tenant] = field(default_factory=list)
@@ -199,6 +201,7 @@ def write_settings(
         "database": {"url": f"sqlite+aiosqlite:///{database}"},
         "key_ring": {"file": str(folder / "key_ring.json")},
         "nodes": entries,
+        "journal": {"folder": str(folder / "journal"), "flush_s": 0.05},
         **sections,
     }
     return msgspec.convert(table, GatewaySettings, dec_hook=lambda kind, value: kind(value))
@@ -214,7 +217,10 @@ async def run_gateway(
     limits = {"shutdown_grace_s": 1, **sections.pop("limits", {})}
     settings = write_settings(folder, database, nodes, limits=limits, **sections)
     key_ring = load_or_create_key_ring(settings.key_ring.file, secrets.token_bytes)
-    tenancy = create_tenancy(settings.database.url, key_ring, time.time, secrets.token_bytes)
+    heads = HeadFile(settings.audit.find_heads_file(settings.key_ring.file))
+    tenancy = ActingTenancy(
+        create_tenancy(settings.database.url, key_ring, time.time, secrets.token_bytes, heads)
+    )
     gateway = create_gateway(settings, create_sources())
     await gateway.start()
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from aiohttp import WSMsgType, web
 
-from contracts.codec import decode_generate_request
+from contracts.codec import decode_request
 from contracts.errors import ServiceError, to_error_report
-from contracts.fleet import ModelCard, ModelLoad, NodeReport
+from contracts.fleet import ModelCard, ModelFeature, ModelLoad, NativeShape, NodeReport
 from contracts.grant import NONCE_BYTES, Grant, WireEnd, derive_connection_key, prove_identity
 from contracts.grant import unseal_grant as unseal
 from contracts.ids import BootId, ModelName, NodeId, RegionId
@@ -26,6 +26,7 @@ from contracts.inference import (
     Finished,
     FinishReason,
     GenerateRequest,
+    NodeRequest,
     Usage,
 )
 from contracts.wire import (
@@ -63,9 +64,16 @@ class ScriptedStream:
     credited: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def request(self) -> GenerateRequest:
+    def question(self) -> NodeRequest:
         """What the client asks, once the whole body is here."""
-        return decode_generate_request(bytes(self.body))
+        return decode_request(bytes(self.body))
+
+    @property
+    def request(self) -> GenerateRequest:
+        """The same, where it asks for text."""
+        question = self.question
+        assert isinstance(question, GenerateRequest)
+        return question
 
     async def fail(self, error: ServiceError) -> None:
         """Ends with `error`."""
@@ -102,6 +110,9 @@ class ScriptedNode:
         self.proof_key = self.pair_key
         """Another key here makes the node an impostor."""
         self.models: tuple[ModelName, ...] = (MODEL,)
+        self.features: tuple[ModelFeature, ...] = ()
+        self.chat_models: tuple[ModelName, ...] = ()
+        """Those among `models` that answer the native route with chat completions."""
         self.is_ready = True
         self.is_draining = False
         self.reports = True
@@ -166,6 +177,10 @@ class ScriptedNode:
                         description=f"The model {name}.",
                         context_window=CONTEXT_WINDOW,
                         created_unix_s=1_700_000_000,
+                        features=self.features,
+                        native_shape=(
+                            NativeShape.CHAT if name in self.chat_models else NativeShape.CLASSIC
+                        ),
                     )
                     for name in self.models
                 ),

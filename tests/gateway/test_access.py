@@ -216,9 +216,36 @@ async def test_an_absolute_target_decides_nothing_either(gateway: RunningGateway
 
 
 async def test_identity_comes_from_no_other_header(gateway: RunningGateway) -> None:
-    headers = {"x-auth-key": "k", "x-auth-email": "e", "x-api-key": gateway.tenant.api_token}
+    token = gateway.tenant.api_token
+    headers = {"x-auth-key": token, "x-auth-email": "e", "x-auth-user-service-key": token}
     path = gateway.account_path(RUN)
     reply = await gateway.send("POST", path, b"{}", api_token=None, headers=headers)
+    assert reply.status == 401
+
+
+async def test_a_token_may_come_as_an_api_key_and_is_checked_alike(gateway: RunningGateway) -> None:
+    path = gateway.account_path(RUN)
+
+    async def ask(api_key: str, api_token: str | None = None) -> int:
+        headers = {"x-api-key": api_key}
+        body = b'{"prompt":"Hi"}'
+        reply = await gateway.send("POST", path, body, api_token=api_token, headers=headers)
+        return reply.status
+
+    assert await ask(gateway.tenant.api_token) == 200
+    for wrong in ("", "hearth_wrong", "x" * 600):
+        assert await ask(wrong) == 401
+    # With both, the Authorization header alone counts.
+    assert await ask(gateway.tenant.api_token, api_token="hearth_wrong") == 401
+    stranger = await gateway.add_tenant()
+    assert await ask(stranger.api_token) == 403
+
+
+async def test_operators_have_one_header_only(gateway: RunningGateway) -> None:
+    headers = {"x-api-key": gateway.operator}
+    reply = await gateway.send(
+        "GET", "/metrics", api_token=None, headers=headers, origin=gateway.admin
+    )
     assert reply.status == 401
 
 
@@ -239,7 +266,7 @@ async def test_without_the_guard_a_stranger_would_be_served(
     """The control: what the tests above see is the authenticator's work and nothing else's."""
     principal = await gateway.tenancy.find_principal(gateway.tenant.api_token)
     assert principal is not None
-    request_path = gateway.gateway._listeners.tenants._server.config.app._request_path
+    request_path = gateway.gateway._listeners.tenants._direct._request_path
     assert isinstance(request_path, RequestPath)
 
     async def wave_through(*_: object) -> object:

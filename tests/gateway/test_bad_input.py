@@ -64,12 +64,12 @@ async def test_what_is_not_supported_yet_is_refused_by_name(gateway: RunningGate
     body: dict[str, Any] = {
         "model": MODEL,
         "messages": [{"role": "user", "content": "a"}],
-        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "functions": [{"name": "f"}],
     }
     reply = await gateway.chat(body)
     assert reply.status == 400
     assert reply.json["error"]["code"] == "unsupported_feature"
-    assert reply.json["error"]["param"] == "tools"
+    assert reply.json["error"]["param"] == "functions"
 
 
 async def test_a_body_of_eleven_megabytes_is_413_before_it_is_read(

@@ -14,6 +14,12 @@ STREAM = {"prompt": "Hi", "stream": True}
 WHOLE = {"prompt": "Hi"}
 
 
+async def read_metrics(gateway: RunningGateway) -> bytes:
+    """What operators see."""
+    reply = await gateway.send("GET", "/metrics", api_token=gateway.operator, origin=gateway.admin)
+    return reply.body
+
+
 async def wait_for_abort(stream: ScriptedStream) -> None:
     """A node that never gets further than the queue."""
     await stream.confirm_abort()
@@ -121,11 +127,9 @@ async def test_what_an_aborted_request_consumed_is_counted(
     await wait_until(node.streams[0].aborted.is_set)
 
     async def is_counted() -> bool:
-        reply = await gateway.send(
-            "GET", "/metrics", api_token=gateway.operator, origin=gateway.admin
-        )
+        metrics = await read_metrics(gateway)
         counted = b'tokens_total{kind="completion",model="@hearth/tests/small"} 3.0'
-        return counted in reply.body and b'status="499"' in reply.body
+        return counted in metrics and b'status="499"' in metrics
 
     await wait_until_async(is_counted)
 
@@ -205,3 +209,38 @@ async def test_a_reader_that_takes_nothing_for_too_long_is_cut_off(
         with contextlib.closing(client):
             await wait_until(lambda: len(node.streams) == 1)
             await wait_until(node.streams[0].aborted.is_set, timeout_s=8)
+
+        async def is_billed() -> bool:
+            counted = b'tokens_total{kind="prompt",model="@hearth/tests/small"} 7.0'
+            return counted in await read_metrics(gateway)
+
+        await wait_until_async(is_billed)
+
+
+async def test_a_quiet_stream_carries_comments_and_a_busy_one_does_not(
+    tmp_path: Path, database_template: Path, node: ScriptedNode
+) -> None:
+    first_token = asyncio.Event()
+
+    async def prefill(stream: ScriptedStream) -> None:
+        await stream.put(Accepted(7, 0))
+        await first_token.wait()
+        await stream.put(Delta("word", (1,)))
+        await stream.put(Finished(FinishReason.STOP, Usage(7, 0, 1)))
+
+    node.script = prefill
+    limits = {"ping_after_s": 0.001}
+    async with (
+        run_gateway(tmp_path, database_template, [node], limits=limits) as gateway,
+        connect(gateway) as (reader, writer),
+    ):
+        writer.write(format_request(gateway, STREAM))
+        await read_head(reader)
+        assert await reader.readuntil(b"\n\n\r\n") == b"8\r\n: ping\n\n\r\n"
+        first_token.set()
+        rest = await reader.readuntil(b"data: [DONE]\n\n")
+        assert b'{"response":"word"}' in rest
+        # The control: nothing is sent unasked when the stream is over.
+        assert await reader.readuntil(b"0\r\n\r\n") == b"\r\n0\r\n\r\n"
+        writer.write(format_request(gateway, WHOLE))
+        assert await read_status(reader) == 200

@@ -17,8 +17,7 @@ from gateway.errors import (
     ERROR_TABLE,
     find_row,
     list_error_headers,
-    render_envelope,
-    render_openai_error,
+    render_error,
 )
 
 LEAVES = [leaf for leaf in walk_error_leaves() if leaf.__module__ == "contracts.errors"]
@@ -41,25 +40,23 @@ def test_a_leaf_without_a_row_is_found_and_counts_as_a_defect() -> None:
 
 
 @pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.__name__)
-def test_both_bodies_carry_the_integer_code_and_the_message(leaf: type[ServiceError]) -> None:
+def test_one_body_carries_what_every_client_reads(leaf: type[ServiceError]) -> None:
     error = leaf("What to do.", param="model")
     row = ERROR_TABLE[leaf]
     assert 400 <= row.status < 600
-    envelope = msgspec.json.decode(render_envelope(error))
-    assert envelope == {
+    assert msgspec.json.decode(render_error(error)) == {
+        "type": "error",
+        "error": {
+            "message": "What to do.",
+            "type": row.type,
+            "code": row.name,
+            "param": "model",
+        },
         "success": False,
         "errors": [{"code": row.code, "message": "What to do."}],
         "messages": [],
         "result": None,
     }
-    both = msgspec.json.decode(render_openai_error(error))
-    assert both.pop("error") == {
-        "message": "What to do.",
-        "type": row.openai_type,
-        "code": row.openai_code,
-        "param": "model",
-    }
-    assert both == envelope
 
 
 def test_a_used_up_quota_is_not_to_be_retried_and_a_rate_limit_is() -> None:

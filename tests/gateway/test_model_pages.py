@@ -2,6 +2,7 @@
 
 import pytest
 
+from contracts.fleet import ModelFeature
 from contracts.ids import ModelName
 from tests.gateway.running_gateway import RunningGateway, wait_until_async
 from tests.gateway.scripted_node import MODEL, ScriptedNode
@@ -77,3 +78,37 @@ async def test_models_stay_listed_while_their_node_is_away(
     node.drop_connections()
     reply = await gateway.send("GET", gateway.account_path("/ai/v1/models"))
     assert [model["id"] for model in reply.json["data"]] == [MODEL]
+
+
+async def test_what_a_model_can_do_is_told(catalogue: RunningGateway, node: ScriptedNode) -> None:
+    node.features = (ModelFeature.FUNCTION_CALLING, ModelFeature.REASONING)
+    await node.send_report()
+
+    async def is_told() -> bool:
+        reply = await catalogue.send("GET", _search(catalogue))
+        properties = reply.json["result"][0]["properties"]
+        told = {entry["property_id"]: entry["value"] for entry in properties}
+        return told.get("function_calling") == told.get("reasoning") == "true"
+
+    await wait_until_async(is_told)
+
+
+async def test_filters_that_leave_nothing_out_are_taken(catalogue: RunningGateway) -> None:
+    for query, count in (
+        ("?hide_experimental=true&include_deprecated=false&format=openrouter", 3),
+        ("?source=1", 3),
+        ("?source=2", 0),
+    ):
+        reply = await catalogue.send("GET", _search(catalogue, query))
+        assert (reply.status, len(reply.json["result"])) == (200, count)
+
+
+async def test_tasks_and_authors_are_listed_and_end(catalogue: RunningGateway) -> None:
+    for what, names in (
+        ("tasks", ["Text Generation"]),
+        ("authors", ["hearth", "meta", "qwen"]),
+    ):
+        path = catalogue.account_path(f"/ai/{what}/search")
+        reply = await catalogue.send("GET", path)
+        assert [entry["name"] for entry in reply.json["result"]] == names
+        assert (await catalogue.send("GET", path + "?page=2")).json["result"] == []

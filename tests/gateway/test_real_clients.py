@@ -1,5 +1,7 @@
 """The clients that people use, unmodified, against the gateway's real port."""
 
+import time
+
 import cloudflare
 import httpx
 import openai
@@ -7,7 +9,7 @@ import pytest
 from cloudflare import AsyncCloudflare
 from openai import AsyncOpenAI
 
-from contracts.errors import PoolSaturated, QuotaExceeded
+from contracts.errors import PoolSaturated, QuotaExceeded, RateLimited
 from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.scripted_node import MODEL, ScriptedNode, ScriptedStream
 
@@ -152,3 +154,46 @@ async def test_cloudflare_verifies_its_token(gateway: RunningGateway) -> None:
     assert verified is not None
     assert own is not None
     assert (verified.status, own.id) == ("active", verified.id)
+
+
+async def test_cloudflare_does_not_repeat_what_a_used_up_quota_refused(
+    gateway: RunningGateway, node: ScriptedNode
+) -> None:
+    async def refuse(stream: ScriptedStream) -> None:
+        await stream.fail(QuotaExceeded("No more today."))
+
+    node.script = refuse
+    async with connect_cloudflare(gateway) as client:
+        with pytest.raises(cloudflare.RateLimitError) as caught:
+            await client.ai.run(MODEL, account_id=gateway.tenant.account_id, prompt="a")
+    assert [error.code for error in caught.value.errors] == [3036]
+    assert caught.value.response.headers["x-should-retry"] == "false"
+    assert len(node.streams) == 1
+
+
+@pytest.mark.parametrize("client_name", ["openai", "cloudflare"])
+async def test_a_pause_that_is_asked_for_is_kept_before_the_second_try(
+    gateway: RunningGateway, node: ScriptedNode, client_name: str
+) -> None:
+    asked_s: list[float] = []
+
+    async def refuse_once(stream: ScriptedStream) -> None:
+        node.script = answer
+        asked_s.append(time.monotonic())
+        await stream.fail(RateLimited("Too fast.", retry_after_s=1))
+
+    async def answer(stream: ScriptedStream) -> None:
+        asked_s.append(time.monotonic())
+        await stream.answer("Hello")
+
+    node.script = refuse_once
+    if client_name == "openai":
+        async with connect_openai(gateway) as client:
+            reply = await client.chat.completions.create(model=MODEL, messages=HELLO)  # type: ignore[arg-type]
+        assert reply.choices[0].message.content == "Hello"
+    else:
+        async with connect_cloudflare(gateway) as client:
+            result = await client.ai.run(MODEL, account_id=gateway.tenant.account_id, prompt="a")
+        assert result is not None
+    first_s, second_s = asked_s
+    assert second_s - first_s >= 1

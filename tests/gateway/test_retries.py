@@ -13,10 +13,12 @@ from contracts.errors import (
     PoolSaturated,
     ServiceError,
     StreamBroken,
+    to_error_report,
 )
-from contracts.inference import Accepted, Delta, Finished, FinishReason, Usage
+from contracts.inference import Accepted, Delta, Failed, Finished, FinishReason, Usage
 from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until, wait_until_async
 from tests.gateway.scripted_node import MODEL, Script, ScriptedNode, ScriptedStream, run_node
+from tests.gateway.test_usage_of_failures import read_tokens
 
 BODY = {"prompt": "Hi"}
 STREAM = BODY | {"stream": True}
@@ -228,3 +230,20 @@ async def test_a_wait_for_a_place_ends_at_its_deadline(
         reply = await gateway.run(BODY)
         assert (reply.status, reply.code) == (429, 3040)
         await wait_until(node.streams[0].aborted.is_set)
+
+
+async def test_what_a_lost_attempt_consumed_is_counted_and_not_told_to_the_client(
+    pair: RunningGateway, nodes: list[ScriptedNode]
+) -> None:
+    async def lose(stream: ScriptedStream) -> None:
+        error = to_error_report(StreamBroken("The engine is gone."))
+        await stream.put(Failed(error, Usage(7, 0, 30)))
+
+    nodes[0].script = lose
+    reply = await pair.run(BODY)
+    assert reply.status == 200
+    usage = reply.json["result"]["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (7, 2)
+    # Both attempts kept a node busy: 30 tokens lost, 2 served.
+    assert await read_tokens(pair, "prompt") == 14
+    assert await read_tokens(pair, "completion") == 32

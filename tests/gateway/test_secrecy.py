@@ -2,9 +2,11 @@
 
 import logging
 import re
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from contracts.sections import LogFormat, LogLevel, LogSettings
 from gateway.telemetry import configure_log
@@ -12,6 +14,13 @@ from tests.gateway.running_gateway import RunningGateway, run_gateway
 from tests.gateway.scripted_node import MODEL, ScriptedNode, ScriptedStream
 
 CANARY = "canary-7f3a9c"
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Generator[None]:
+    """The log that a test sets up writes to a stream that ends with it; nobody else may get it."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize("log_format", LogFormat)
@@ -68,7 +77,7 @@ async def _provoke(
     node.script = die
     replies.append(await gateway.run({"prompt": CANARY}))
     await gateway.wait_until_ready()
-    monkeypatch.setattr("gateway.forwarding.encode_generate_request", _fail_with_its_argument)
+    monkeypatch.setattr("gateway.forwarding.encode_request", _fail_with_its_argument)
     replies.append(await gateway.run({"prompt": CANARY}))
     assert replies[-1].status == 500
     return [reply.body.decode() for reply in replies]

@@ -19,6 +19,7 @@ from contracts.inference import Accepted, Delta, Finished, FinishReason, Usage
 from tenancy.directory import create_tenancy
 from tenancy.encryption.key_ring_file import load_key_ring
 from tenancy.interfaces import Permission
+from tests.fixtures.acting_tenancy import TESTER
 from tests.gateway.running_gateway import wait_until, wait_until_async, write_settings
 from tests.gateway.scripted_node import MODEL, ScriptedNode, ScriptedStream
 
@@ -109,8 +110,9 @@ async def create_token(folder: Path) -> tuple[str, str]:
         time.time,
         secrets.token_bytes,
     )
-    account = await tenancy.create_account("tests")
-    issued = await tenancy.create_api_token(
+    administration = tenancy.act_as(TESTER)
+    account = await administration.create_account("tests")
+    issued = await administration.create_api_token(
         account.account_id, "tests", frozenset({Permission.WORKERS_AI_READ})
     )
     await tenancy.close()

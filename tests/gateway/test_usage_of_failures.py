@@ -32,6 +32,6 @@ async def test_a_node_that_fails_says_what_was_consumed(
 
     node.script = run_late
     await gateway.run(body)
-    expected = (7.0, 2.0) if usage else (0.0, 0.0)
-    assert await read_tokens(gateway, "prompt") == expected[0]
-    assert await read_tokens(gateway, "completion") == expected[1]
+    # A node that dies cannot say; then it is what had come from it, which is the same here.
+    assert await read_tokens(gateway, "prompt") == 7.0
+    assert await read_tokens(gateway, "completion") == 2.0

@@ -231,7 +231,7 @@ async def test_an_answer_to_head_has_no_body_that_could_pass_for_the_next_answer
 
 
 async def test_what_is_no_route_is_404_7000_for_every_method(gateway: RunningGateway) -> None:
-    for path in ("/nothing", "/client/v4", "/client/v4/accounts", "/favicon.ico"):
+    for path in ("/nothing", "/client/v4", "/client/v4/zones", "/favicon.ico"):
         for method in ("GET", "POST", "OPTIONS", "DELETE"):
             reply = await send_authorised(gateway, method, path)
             assert (method, path, reply.status, reply.code) == (method, path, 404, 7000)

@@ -1,7 +1,10 @@
 """From a header to a principal: what is taken, what is refused, in which order and as what."""
 
 import secrets
+import shutil
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +16,12 @@ from contracts.ids import AccountId, ApiTokenId
 from gateway.auth.access import ANY_API_TOKEN, OPERATOR, PUBLIC, Access, Needs
 from gateway.auth.authenticator import Authenticators, create_authenticators
 from gateway.auth.bearer import MAX_CREDENTIAL_BYTES, read_bearer
-from gateway.settings import AuthSettings
+from gateway.settings import AuthSettings, ProxySettings
 from gateway.sources import Sources
 from tenancy.encryption.key_ring import create_key_ring
 from tenancy.interfaces import AccountStatus, ApiTokenStatus, Permission, Principal
-from tenancy.memory import MemoryTenancy
+from tenancy.tokens.format import CredentialKind, create_credential
+from tests.fixtures.acting_tenancy import ActingTenancy, open_tenancy
 
 READ = Needs(Permission.WORKERS_AI_READ)
 START_UNIX_S = 1_700_000_000
@@ -33,15 +37,18 @@ def bear(value: str, scheme: str = "Bearer") -> Headers:
 class World:
     """A tenancy, authenticators in front of it, and a clock that the test moves."""
 
+    database: Path
     now_s: float = START_UNIX_S
-    tenancy: MemoryTenancy = field(init=False)
+    tenancy: ActingTenancy = field(init=False)
     authenticators: Authenticators = field(init=False)
 
     def __post_init__(self) -> None:
         ring = create_key_ring(secrets.token_bytes)
-        self.tenancy = MemoryTenancy(ring, lambda: self.now_s, secrets.token_bytes)
+        self.tenancy = open_tenancy(self.database, ring, lambda: self.now_s)
         sources = Sources(lambda: self.now_s, lambda: self.now_s, lambda _: 0)
-        self.authenticators = create_authenticators(self.tenancy, AuthSettings(), sources)
+        self.authenticators = create_authenticators(
+            self.tenancy.directory, AuthSettings(), ProxySettings(trusted=("10.0.0.0/8",)), sources
+        )
 
     async def issue(
         self, *permissions: Permission, **times: int
@@ -62,9 +69,11 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
+async def world(tmp_path: Path, database_template: Path) -> AsyncGenerator[World]:
     """Nobody is known yet."""
-    return World()
+    opened = World(shutil.copy(database_template, tmp_path / "hearth.db"))
+    yield opened
+    await opened.tenancy.close()
 
 
 # -- headers -------------------------------------------------------------------------------------
@@ -142,7 +151,7 @@ async def test_what_is_not_the_whole_value_is_refused(world: World) -> None:
 
 async def test_a_well_formed_token_that_nobody_has_is_refused(world: World) -> None:
     account_id, *_ = await world.issue()
-    _, _, elsewhere = await World().issue()  # issued by another platform
+    elsewhere = create_credential(CredentialKind.API_TOKEN, secrets.token_bytes).reveal()
     with pytest.raises(Unauthenticated):
         await world.ask(elsewhere, account_id)
 

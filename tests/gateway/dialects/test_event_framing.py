@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import StreamBroken
-from contracts.ids import ModelName, RequestId
-from contracts.inference import FinishReason, Usage
-from gateway.dialects.dialect import Dialect, ReplyHead
-from gateway.dialects.openai_chat import OPENAI_CHAT
-from gateway.dialects.workers_ai import WORKERS_AI
+from gateway.dialects.chat_replies import ChatForm
+from gateway.dialects.completion_replies import CompletionForm
+from gateway.dialects.dialect import ReplyForm
+from gateway.dialects.workers_ai_replies import ClassicForm
+from tests.gateway.dialects.dialect_words import ACCEPTED, END, HEAD
 
-HEAD = ReplyHead(RequestId("r"), ModelName("@hearth/tests/small"), 1, includes_usage=True)
-USAGE = Usage(3, 1, 2)
-DIALECTS = [WORKERS_AI, OPENAI_CHAT]
+FORMS = [ClassicForm(), ChatForm(), CompletionForm()]
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 AWKWARD = [
@@ -60,48 +58,49 @@ def read_events(stream: bytes) -> list[str]:
     return events
 
 
-def render(dialect: Dialect, texts: Sequence[str]) -> bytes:
+def render(form: ReplyForm, texts: Sequence[str]) -> bytes:
     """A whole stream."""
-    renderer = dialect.create_renderer(HEAD)
-    pieces = [renderer.begin(), *map(renderer.render_text, texts)]
-    return b"".join([*pieces, renderer.finish(FinishReason.STOP, USAGE)])
+    renderer = form.create_renderer(HEAD)
+    pieces = [renderer.begin(ACCEPTED), *map(renderer.render_text, texts)]
+    return b"".join([*pieces, renderer.finish(END)])
 
 
-def read_text(dialect: Dialect, event: Any) -> str:
+def read_text(event: Any) -> str:
     """The text of one event."""
-    if dialect is WORKERS_AI:
+    if "response" in event:
         return event["response"]
-    return event["choices"][0]["delta"].get("content", "")
+    (choice,) = event["choices"]
+    return choice["text"] if "text" in choice else choice["delta"].get("content", "")
 
 
-def check_stream(dialect: Dialect, texts: Sequence[str]) -> None:
+def check_stream(form: ReplyForm, texts: Sequence[str]) -> None:
     """The texts arrive as they were, then the usage once, then the end mark once."""
-    *events, done = read_events(render(dialect, texts))
+    *events, done = read_events(render(form, texts))
     assert done == "[DONE]"
     decoded = [msgspec.json.decode(event) for event in events]
-    assert "".join(read_text(dialect, event) for event in decoded) == "".join(texts)
+    assert "".join(map(read_text, decoded)) == "".join(texts)
     assert ["usage" in event for event in decoded] == [False] * (len(decoded) - 1) + [True]
     assert decoded[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 1}
-    if dialect is OPENAI_CHAT:
+    if not isinstance(form, ClassicForm):
         reasons = [event["choices"][0]["finish_reason"] for event in decoded]
         assert reasons == [None] * (len(decoded) - 1) + ["stop"]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: type(form).__name__)
 @pytest.mark.parametrize("text", AWKWARD)
-def test_no_text_breaks_out_of_its_event(dialect: Dialect, text: str) -> None:
-    check_stream(dialect, [text, "next"])
+def test_no_text_breaks_out_of_its_event(form: ReplyForm, text: str) -> None:
+    check_stream(form, [text, "next"])
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: type(form).__name__)
 @given(texts=st.lists(st.text() | st.sampled_from(AWKWARD), max_size=8))
-def test_any_text_arrives_as_it_was(dialect: Dialect, texts: list[str]) -> None:
-    check_stream(dialect, texts)
+def test_any_text_arrives_as_it_was(form: ReplyForm, texts: list[str]) -> None:
+    check_stream(form, texts)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-def test_an_answer_without_text_still_ends_properly(dialect: Dialect) -> None:
-    check_stream(dialect, [])
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: type(form).__name__)
+def test_an_answer_without_text_still_ends_properly(form: ReplyForm) -> None:
+    check_stream(form, [])
 
 
 def test_the_reader_of_these_tests_would_notice_a_forged_event() -> None:
@@ -110,12 +109,12 @@ def test_the_reader_of_these_tests_would_notice_a_forged_event() -> None:
     assert len(read_events(b"data: " + AWKWARD[3].encode() + b"\n\n")) > 1
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: type(form).__name__)
 @pytest.mark.parametrize("message", AWKWARD)
 def test_an_error_is_one_event_whatever_its_message_and_nothing_follows(
-    dialect: Dialect, message: str
+    form: ReplyForm, message: str
 ) -> None:
-    (event,) = read_events(dialect.create_renderer(HEAD).fail(StreamBroken(message)))
+    (event,) = read_events(form.create_renderer(HEAD).fail(StreamBroken(message)))
     decoded = msgspec.json.decode(event)
     assert decoded["errors"][0]["message"] == message
     assert decoded["success"] is False

@@ -1,4 +1,4 @@
-"""Bodies from strangers, in both dialects: a request or a refusal, and never anything else."""
+"""Bodies from strangers, in every dialect: a request or a refusal, and never anything else."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,57 +8,88 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts.codec import decode_generate_request, encode_generate_request
+from contracts.codec import decode_request, encode_request
 from contracts.errors import InvalidRequest, RequestError
 from contracts.inference import GenerateRequest
 from gateway.dialects import strict_json
+from gateway.dialects.anthropic_messages import ANTHROPIC_MESSAGES, MessagesBody
+from gateway.dialects.completions import COMPLETIONS, CompletionRequest
 from gateway.dialects.openai_chat import OPENAI_CHAT, ChatCompletionRequest
-from gateway.dialects.workers_ai import WORKERS_AI, ModelAndInput, TextGenerationInput
+from gateway.dialects.responses import RESPONSES, ResponsesBody
+from gateway.dialects.workers_ai import WORKERS_AI
+from gateway.dialects.workers_ai_input import ModelAndInput, TextGenerationInput
+from tests.gateway.dialects.dialect_words import MODEL, parse_body, to_generate
 
-MODEL = "@hearth/tests/small"
 NUM_KEYS = 200_000
 Parse = Callable[[bytes], GenerateRequest]
 
 
 def parse_run(body: bytes) -> GenerateRequest:
     """`/ai/run/{model}`."""
-    return WORKERS_AI.parse(body, MODEL).generate
+    return to_generate(parse_body(WORKERS_AI, body, MODEL))
 
 
 def parse_run_named(body: bytes) -> GenerateRequest:
     """`/ai/run`, the body inside the input."""
-    return WORKERS_AI.parse(b'{"model":"%b","input":%b}' % (MODEL.encode(), body), None).generate
+    named = b'{"model":"%b","input":%b}' % (MODEL.encode(), body)
+    return to_generate(parse_body(WORKERS_AI, named))
 
 
 def parse_chat(body: bytes) -> GenerateRequest:
     """`/ai/v1/chat/completions`."""
-    return OPENAI_CHAT.parse(body, None).generate
+    return to_generate(parse_body(OPENAI_CHAT, body))
 
 
-PARSERS = [parse_run, parse_run_named, parse_chat]
+def parse_completions(body: bytes) -> GenerateRequest:
+    """`/ai/v1/completions`."""
+    return to_generate(parse_body(COMPLETIONS, body))
+
+
+def parse_responses(body: bytes) -> GenerateRequest:
+    """`/ai/v1/responses`."""
+    return to_generate(parse_body(RESPONSES, body))
+
+
+def parse_messages(body: bytes) -> GenerateRequest:
+    """`/ai/v1/messages`."""
+    return to_generate(parse_body(ANTHROPIC_MESSAGES, body))
+
+
+PARSERS = [
+    *(parse_run, parse_run_named, parse_chat, parse_completions, parse_responses, parse_messages),
+]
 MESSAGES = b'"messages":[{"role":"user","content":"Hi"}]'
-PLAIN = {
-    parse_run: MESSAGES,
-    parse_run_named: MESSAGES,
-    parse_chat: b'"model":"%b",%b' % (MODEL.encode(), MESSAGES),
+NAMED = b'"model":"%b"' % MODEL.encode()
+PARTS: dict[Parse, dict[str, bytes]] = {
+    parse_run: {"messages": MESSAGES},
+    parse_run_named: {"messages": MESSAGES},
+    parse_chat: {"messages": MESSAGES, "model": NAMED},
+    parse_completions: {"prompt": b'"prompt":"Hi"', "model": NAMED},
+    parse_responses: {"input": b'"input":"Hi"', "model": NAMED},
+    parse_messages: {"messages": MESSAGES, "model": NAMED, "max_tokens": b'"max_tokens":9'},
+}
+"""What a plain body must have, by the field's name."""
+PLAIN = {parse: b",".join(parts.values()) for parse, parts in PARTS.items()}
+KINDS: dict[Parse, type[msgspec.Struct]] = {
+    parse_run: TextGenerationInput,
+    parse_chat: ChatCompletionRequest,
+    parse_completions: CompletionRequest,
+    parse_responses: ResponsesBody,
+    parse_messages: MessagesBody,
 }
 
 
 def list_fields(parse: Parse) -> list[str]:
     """The names that a body's outermost object may have."""
-    kind = ChatCompletionRequest if parse is parse_chat else TextGenerationInput
-    return [field.encode_name for field in msgspec.structs.fields(kind)]
+    return [field.encode_name for field in msgspec.structs.fields(KINDS[parse])]
 
 
-FIELDS = [(parse, name) for parse in (parse_run, parse_chat) for name in list_fields(parse)]
+FIELDS = [(parse, name) for parse in KINDS for name in list_fields(parse)]
 
 
 def create_body(parse: Parse, name: str, value: bytes) -> bytes:
     """A plain request with one field set to `value`, in place of its own if it has one."""
-    pieces = {"messages": MESSAGES}
-    if parse is parse_chat:
-        pieces["model"] = b'"model":"%b"' % MODEL.encode()
-    pieces[name] = b'"%b":%b' % (name.encode(), value)
+    pieces = PARTS[parse] | {name: b'"%b":%b' % (name.encode(), value)}
     return b"{%b}" % b",".join(pieces.values())
 
 
@@ -68,7 +99,7 @@ def is_served(parse: Parse, body: bytes) -> bool:
         request = parse(body)
     except RequestError as error:
         return not error.message.encode()  # it can be sent: no lone surrogate
-    assert decode_generate_request(encode_generate_request(request)).model == MODEL
+    assert decode_request(encode_request(request)).model == MODEL
     return True
 
 
@@ -133,9 +164,7 @@ def test_every_field_takes_any_value_or_refuses_it(parse: Parse, field: str) -> 
     ("parse", "field"), FIELDS, ids=lambda part: getattr(part, "__name__", part)
 )
 def test_every_optional_field_may_be_null(parse: Parse, field: str) -> None:
-    assert is_served(parse, create_body(parse, field, b"null")) == (
-        field not in ("model", "messages")
-    )
+    assert is_served(parse, create_body(parse, field, b"null")) == (field not in PARTS[parse])
 
 
 # -- keys that come twice ------------------------------------------------------------------------
@@ -143,7 +172,7 @@ def test_every_optional_field_may_be_null(parse: Parse, field: str) -> None:
 
 @pytest.mark.parametrize("parse", PARSERS)
 def test_a_field_that_comes_twice_is_refused_whichever_it_is(parse: Parse) -> None:
-    for extra in (MESSAGES, b'"stream":true,"stream":true', b'"made_up":1,"m\\u0061de_up":1'):
+    for extra in (PLAIN[parse], b'"stream":true,"stream":true', b'"made_up":1,"m\\u0061de_up":1'):
         with pytest.raises(InvalidRequest, match="twice"):
             parse(b"{%b,%b}" % (PLAIN[parse], extra))
 
@@ -152,7 +181,7 @@ def test_the_outer_object_may_not_name_a_field_twice_either() -> None:
     """Otherwise two readers could see two different models in one body."""
     body = b'{"model":"@a/b","input":{"prompt":"a"},"model":"%b"}' % MODEL.encode()
     with pytest.raises(InvalidRequest, match="twice"):
-        WORKERS_AI.parse(body, None)
+        parse_body(WORKERS_AI, body)
     assert {field.name for field in msgspec.structs.fields(ModelAndInput)} == {"model", "input"}
 
 
@@ -223,7 +252,7 @@ ALMOST = st.fixed_dictionaries(
     }
     | {
         "model": st.just(MODEL) | JSON_VALUES,
-        "prompt": st.text(max_size=5) | JSON_VALUES,
+        "prompt": st.text(max_size=5) | st.lists(st.integers(-1, 9) | st.text()) | JSON_VALUES,
         "messages": st.lists(
             st.fixed_dictionaries(
                 {"role": st.just("user") | JSON_VALUES}, optional={"content": JSON_VALUES}
@@ -245,4 +274,4 @@ def test_any_json_value_is_a_request_or_a_refusal(parse: Parse, value: Any) -> N
 @settings(max_examples=50)
 @given(value=JSON_VALUES | ALMOST)
 def test_any_json_value_in_place_of_the_outer_object(value: Any) -> None:
-    is_served(lambda body: WORKERS_AI.parse(body, None).generate, msgspec.json.encode(value))
+    is_served(lambda body: to_generate(parse_body(WORKERS_AI, body)), msgspec.json.encode(value))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.raw_http import connect, format_request, read_status
-from tests.gateway.running_gateway import RunningGateway, run_gateway
+from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until
 from tests.gateway.scripted_node import MODEL, ScriptedNode
 
 LIMITS = {"max_header_bytes": 8192}
@@ -105,3 +105,81 @@ async def test_a_flood_of_pipelined_requests_ends_and_leaves_no_memory_behind(
     async with connect(strict) as (reader, writer):
         writer.write(LIVE)
         assert await read_status(reader) == 200
+
+
+UPGRADES = {
+    "h2c": "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n",
+    "websocket": "connection: keep-alive, upgrade\r\nupgrade: websocket\r\n",
+    "two": "connection: upgrade\r\nupgrade: h2c\r\nupgrade: tls/1.0\r\n",
+}
+
+
+@pytest.mark.parametrize("headers", UPGRADES.values(), ids=UPGRADES.keys())
+async def test_a_request_that_wants_another_protocol_is_served_in_this_one(
+    strict: RunningGateway, node: ScriptedNode, headers: str
+) -> None:
+    request = format_request(strict, BODY, headers=headers)
+    async with connect(strict) as (reader, writer):
+        writer.write(request[:-5])
+        await writer.drain()
+        await asyncio.sleep(0.05)  # the body comes in two pieces
+        writer.write(request[-5:] + LIVE + request)
+        assert [await read_status(reader) for _ in range(3)] == [200, 200, 200]
+    assert [stream.request.prompt.messages[0].content for stream in node.streams] == ["Hi"] * 2
+
+
+async def test_the_wish_for_another_protocol_hides_nothing(strict: RunningGateway) -> None:
+    wish = UPGRADES["h2c"]
+    unauthenticated = format_request(strict, BODY, headers=wish).replace(b"Bearer", b"Nobody")
+    long = f"x-long: {'a' * 9000}\r\n"
+    async with connect(strict) as (reader, writer):
+        writer.write(unauthenticated)
+        assert await read_status(reader) == 401
+    for request in (
+        format_request(strict, BODY, headers=wish + long),
+        format_request(strict, BODY, headers=wish + "transfer-encoding: chunked\r\n"),
+        b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org\r\n\r\n" + BODY,
+    ):
+        async with connect(strict) as (reader, writer):
+            writer.write(request)
+            status = int((await asyncio.wait_for(reader.read(), 10)).split(b" ", 2)[1])
+            assert status in (400, 431)
+    async with connect(strict) as (reader, writer):
+        with contextlib.suppress(ConnectionError):
+            writer.write(format_request(strict, BODY, headers=wish) * 300)
+            await writer.drain()
+            await asyncio.wait_for(reader.read(), 10)
+    assert (await strict.run(BODY)).status == 200
+
+
+async def test_bodies_of_all_clients_together_are_bounded(
+    tmp_path: Path, database_template: Path, node: ScriptedNode
+) -> None:
+    limits = {"max_body_bytes_in_all": 100_000}
+    body = {"prompt": "a" * 60_000}
+    async with run_gateway(tmp_path, database_template, [node], limits=limits) as gateway:
+        request = format_request(gateway, body)
+        for _ in range(3):
+            async with connect(gateway) as (
+                reader,
+                writer,
+            ):  # the control: one fits, again and again
+                writer.write(request)
+                assert await read_status(reader) == 200
+        async with connect(gateway) as (_, holding):
+            holding.write(request[:-10])
+            await holding.drain()
+            await wait_until(lambda: held_bytes(gateway) > 50_000)
+            async with connect(gateway) as (reader, writer):
+                writer.write(request)
+                assert await read_status(reader) == 429
+        await wait_until(lambda: held_bytes(gateway) == 0)
+        async with connect(gateway) as (reader, writer):
+            writer.write(request)
+            assert await read_status(reader) == 200
+        assert held_bytes(gateway) == 0
+
+
+def held_bytes(gateway: RunningGateway) -> int:
+    """What the tenants' port holds of bodies."""
+    return gateway.gateway._listeners.tenants.num_body_bytes

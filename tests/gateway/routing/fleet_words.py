@@ -62,6 +62,7 @@ def create_node(node_id: str, region: str | None = "weur", **changes: Any) -> No
         num_reports=1,
         cards={MODEL: create_card()},
         loads={MODEL: create_load()},
+        failed={},
     )
     return replace(node, **changes)
 

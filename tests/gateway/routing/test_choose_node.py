@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import (
+    ModelFailed,
     NoEndpoint,
     PoolSaturated,
     ResidencyViolation,
@@ -141,6 +142,17 @@ def test_a_model_is_unknown_only_once_every_node_has_spoken() -> None:
     assert caught.value.param == "model"
     with pytest.raises(NoEndpoint):
         choose(create_node("a"), create_silent_node("b"), need=made_up)
+
+
+def test_a_model_that_failed_to_load_is_told_apart_from_one_that_nobody_knows() -> None:
+    broken = create_node("a", cards={}, loads={}, failed={MODEL: "/secret/path is damaged"})
+    with pytest.raises(ModelFailed) as caught:
+        choose(broken)
+    assert "secret" not in caught.value.message
+    assert choose(broken, create_node("b")).node_id == "b"  # one node is enough
+    abroad = create_node("c", "enam", cards={}, loads={}, failed={MODEL: "damaged"})
+    with pytest.raises(UnknownModel):  # the control: whoever may not use a node hears nothing of it
+        choose(abroad, create_node("d", cards={}, loads={}), need=allow("weur"))
 
 
 def test_a_silent_node_may_be_the_lawful_one_unless_nowhere_is_lawful() -> None:

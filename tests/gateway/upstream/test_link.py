@@ -185,7 +185,7 @@ async def test_a_node_that_exceeds_its_credit_is_cut_off(node: ScriptedNode) -> 
         await wait_until(lambda: stream.is_over)
         events = await stream.take()
         assert isinstance(events[-1], Failed)
-        assert len(events) < 100
+        assert len(events) < 1_000
         await wait_until(node.streams[0].aborted.is_set)
 
 

@@ -1,0 +1,73 @@
+"""Everything that decides on admission, put together.
+
+Owns the choice of where rates and leases are counted: in this process, or in Valkey or Redis.
+Read next: `gateway.admission.admission`, `gateway.admission.redis_limiter`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.admission.admission import Admission
+from gateway.admission.breaker import Breaker
+from gateway.admission.degraded_limiter import DegradedLimiter, DegradedModes
+from gateway.admission.limiter import Limiter
+from gateway.admission.local_limiter import LocalLimiter
+from gateway.admission.price_book import PriceBook
+from gateway.admission.redis_limiter import RedisLimiter, create_redis
+from gateway.admission.slices import BudgetSlices
+from gateway.settings import SharedLimitSettings
+from gateway.sources import Sources
+from tenancy.interfaces import TenancyDirectory
+
+LEASE_MS: Final = 30_000
+"""A place whose process has died is free again after so long."""
+RENEW_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionParts:
+    """Admission and what it asks."""
+
+    admission: Admission
+    limiter: Limiter
+    prices: PriceBook
+    slices: BudgetSlices
+
+
+def create_admission(
+    settings: SharedLimitSettings | None,
+    tenancy: TenancyDirectory,
+    boot: str,
+    is_journal_empty: Callable[[], bool],
+    sources: Sources,
+) -> AdmissionParts:
+    """Admission for the process whose life is named `boot`; nothing is connected yet."""
+
+    def now_ms() -> int:
+        return int(sources.monotonic_s() * 1000)
+
+    prices = PriceBook(tenancy)
+    limiter = create_limiter(settings, now_ms, sources)
+    slices = BudgetSlices(tenancy, boot, now_ms, is_journal_empty)
+    return AdmissionParts(Admission(prices, limiter, slices), limiter, prices, slices)
+
+
+def create_limiter(
+    settings: SharedLimitSettings | None, now_ms: Callable[[], int], sources: Sources
+) -> Limiter:
+    """The limiter that the settings ask for; nothing is connected yet."""
+    if settings is None:
+        return LocalLimiter(now_ms, LEASE_MS)
+    modes = DegradedModes(
+        requests_per_min=settings.requests_without_store,
+        tokens_per_min=settings.tokens_without_store,
+        concurrent_streams=settings.streams_without_store,
+    )
+    return RedisLimiter(
+        create_redis(settings.url.reveal(), settings.budget_s),
+        lease_ms=LEASE_MS,
+        budget_s=settings.budget_s,
+        breaker=Breaker(sources.monotonic_s, settings.max_failures, settings.probe_pause_s),
+        degraded=DegradedLimiter(LocalLimiter(now_ms, LEASE_MS, settings.num_gateways), modes),
+    )

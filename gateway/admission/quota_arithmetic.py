@@ -1,0 +1,68 @@
+"""Quota arithmetic: how full a bucket is, when it has room again, and how much a request may use.
+
+Pure: no clock, no state. One formula serves requests (GCRA: each costs one) and tokens. A bucket of
+`limit` per minute is described by what is *owed* to it, in units of a 60,000th, so that one
+millisecond pays back exactly `limit` units and nothing is ever rounded; an unknown bucket owes
+nothing. A request larger than the whole bucket may start when nothing is owed, and leaves a debt.
+`reserve.lua` has the same formulas. Source: ATM Forum TM 4.0, generic cell rate algorithm.
+Read next: `gateway.admission.local_limiter`.
+"""
+
+from typing import Final
+
+from contracts.inference import GenerateRequest, NodeRequest
+from contracts.pricing import TokenCounts
+
+UNITS: Final = 60_000
+"""Of what one request or token owes; also the milliseconds of a minute."""
+TEMPLATE_TOKENS: Final = 256
+"""What a chat template may add to the text of a request, above one token per byte of its body."""
+
+
+def compute_owed(owed: int, limit: int, elapsed_ms: int) -> int:
+    """What is still owed after `elapsed_ms`; a clock that went back pays nothing."""
+    return max(0, owed - limit * max(0, elapsed_ms))
+
+
+def compute_wait_ms(owed: int, cost: int, limit: int) -> int:
+    """Milliseconds until `cost` has room: 0 is now. `limit` is at least 1."""
+    excess = owed + (min(cost, limit) - limit) * UNITS
+    return 0 if excess <= 0 else -(-excess // limit)
+
+
+def compute_remaining(owed: int, limit: int) -> int:
+    """How much has room now."""
+    return max(0, (limit * UNITS - owed) // UNITS)
+
+
+def compute_reset_s(owed: int, limit: int) -> int:
+    """Whole seconds until nothing is owed."""
+    return -(-owed // (limit * 1000)) if limit else 0
+
+
+def bound_tokens(request: NodeRequest, num_body_bytes: int, context_window: int) -> tuple[int, int]:
+    """The most prompt tokens and the most generated tokens that a request can come to.
+
+    No tokenizer makes more tokens than bytes, and a body has more bytes than the text in it.
+    Counting tokens computes none.
+    """
+    if not isinstance(request, GenerateRequest):
+        return 0, 0
+    prompt = min(context_window, num_body_bytes + TEMPLATE_TOKENS)
+    return prompt, _bound_output(request, context_window)
+
+
+def correct_bound(
+    request: NodeRequest, num_prompt: int, num_cached: int, context_window: int
+) -> TokenCounts:
+    """The most that a request can come to once its prompt is known exactly."""
+    output = 0
+    if isinstance(request, GenerateRequest):
+        output = _bound_output(request, max(0, context_window - num_prompt))
+    return TokenCounts(num_prompt - num_cached, num_cached, output)
+
+
+def _bound_output(request: GenerateRequest, room: int) -> int:
+    """Generated tokens of all choices."""
+    asked = request.sampling.max_tokens
+    return (room if asked is None else min(asked, room)) * request.num_choices

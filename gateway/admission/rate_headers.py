@@ -1,0 +1,33 @@
+"""Where a client stands with its limit, as header lines of both families.
+
+Owns the lines; must not know how limits are counted. Source: the API's own `x-ratelimit-*`, and
+draft-ietf-httpapi-ratelimit-headers.
+"""
+
+import math
+from email.utils import formatdate
+from typing import Final
+
+from contracts.errors import LimitError
+from gateway.admission.limiter import RateState
+
+_WINDOW_S: Final = 60
+
+
+def format_rate_lines(state: RateState, now_unix_s: float) -> bytes:
+    """Whole lines; the reset is a date in one family and seconds in the other."""
+    reset = formatdate(now_unix_s + state.reset_s, usegmt=True)
+    return (
+        f"x-ratelimit-limit: {state.limit}\r\nx-ratelimit-remaining: {state.num_left}\r\n"
+        f"x-ratelimit-reset: {reset}\r\n"
+        f'ratelimit: "default";r={state.num_left};t={state.reset_s}\r\n'
+        f'ratelimit-policy: "default";q={state.limit};w={_WINDOW_S}\r\n'
+    ).encode()
+
+
+def format_refusal_lines(error: LimitError, now_unix_s: float) -> bytes:
+    """The lines of a refusal: nothing is left until the pause is over."""
+    if error.limit is None:
+        return b""
+    state = RateState(error.limit, 0, math.ceil(error.retry_after_s or 0))
+    return format_rate_lines(state, now_unix_s)

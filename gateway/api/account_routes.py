@@ -1,0 +1,31 @@
+"""The routes of what a tenant sees of its own account.
+
+Read next: `gateway.api.account_pages`, `gateway.api.audit_pages`.
+"""
+
+from gateway.api.account_pages import AccountPages, MemberPages
+from gateway.api.audit_pages import AuditPages
+from gateway.api.inference_routes import ACCOUNT
+from gateway.api.route_table import Route
+from gateway.api.services import PageServices
+from gateway.api.usage_pages import USAGE_QUERY, UsagePages
+from gateway.auth.access import Needs, NeedsForOwn
+from tenancy.permissions import Permission
+
+
+def list_account_routes(services: PageServices) -> tuple[Route, ...]:
+    """What a tenant sees of its own account."""
+    accounts = AccountPages(services.administrations)
+    members = MemberPages(services.administrations)
+    audit = AuditPages(services.administrations)
+    usage, billing = UsagePages(services.ledger), Needs(Permission.BILLING_READ)
+    reading = Needs(Permission.ACCOUNT_SETTINGS_READ)
+    own = NeedsForOwn(Permission.ACCOUNT_SETTINGS_READ)
+    return (
+        Route("accounts", "GET", "/client/v4/accounts", own, accounts.list_own),
+        Route("account", "GET", ACCOUNT, reading, accounts.get),
+        Route("members", "GET", ACCOUNT + "/members", reading, members.list_all),
+        Route("member", "GET", ACCOUNT + "/members/{member_id}", reading, members.get),
+        Route("usage", "GET", ACCOUNT + "/usage", billing, usage.list_totals, query=USAGE_QUERY),
+        Route("audit", "GET", ACCOUNT + "/logs/audit", reading, audit.list_own),
+    )

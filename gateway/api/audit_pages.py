@@ -1,0 +1,78 @@
+"""The audit log over HTTP, newest entries first.
+
+Owns filters and cursors; an API token reads its own account's entries, an operator all of them.
+Read next: `gateway.api.audit_forms`, `tenancy.audit.store`.
+"""
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from contracts.errors import InvalidRequest
+from contracts.ids import AccountId, is_account_id
+from gateway.api.audit_forms import to_operator_entry, to_tenant_entry
+from gateway.api.forms import read_choice, read_number, read_time_us, refuse_unknown_query
+from gateway.api.pages import find_account, reply_cursor
+from gateway.auth.caller import Caller
+from tenancy.administration import Administrations, AuditEntry, AuditFilter
+
+DEFAULT_LIMIT: Final = 100
+MAX_LIMIT: Final = 1000
+_MAX_SEQUENCE: Final = 2**63 - 1
+_PAGING: Final = {"since", "before", "limit", "cursor", "direction"}
+_FILTERS: Final = {"action", "actor_id", "resource_id"}
+
+
+class AuditPages:
+    """Lists what was changed."""
+
+    def __init__(self, administrations: Administrations) -> None:
+        """Each caller reads with an administration of its own."""
+        self._administrations = administrations
+
+    async def list_own(self, request: Request, caller: Caller) -> Response:
+        """The entries of the account between `since` and `before`, which must be given."""
+        for name in ("since", "before"):
+            if not request.query_params.get(name):
+                raise InvalidRequest(f"`{name}` is missing: give a date or a time.", param=name)
+        entries, limit, after = await self._read(request, caller, find_account(request, caller))
+        return reply_cursor([to_tenant_entry(entry) for entry in entries], limit, after)
+
+    async def list_all(self, request: Request, caller: Caller) -> Response:
+        """The entries of the platform, or of the account that `account_id` names."""
+        account_id = request.query_params.get("account_id")
+        if account_id is not None and not is_account_id(account_id):
+            raise InvalidRequest("`account_id` is not the id of an account.", param="account_id")
+        wanted = None if account_id is None else AccountId(account_id)
+        entries, limit, after = await self._read(request, caller, wanted, {"account_id"})
+        return reply_cursor([to_operator_entry(entry) for entry in entries], limit, after)
+
+    async def _read(
+        self,
+        request: Request,
+        caller: Caller,
+        account_id: AccountId | None,
+        more: frozenset[str] | set[str] = frozenset(),
+    ) -> tuple[list[AuditEntry], int, str]:
+        """The entries asked for, how many were, and the cursor to go on from."""
+        refuse_unknown_query(request, _PAGING | _FILTERS | more)
+        query = request.query_params
+        limit = read_number(query.get("limit"), "limit", DEFAULT_LIMIT, MAX_LIMIT)
+        direction = read_choice(query.get("direction"), "direction", ("desc", "asc"))
+        cursor = query.get("cursor")
+        wanted = AuditFilter(
+            account_id=account_id,
+            since_unix_us=read_time_us(query.get("since"), "since"),
+            before_unix_us=read_time_us(query.get("before"), "before"),
+            action=query.get("action"),
+            actor_id=query.get("actor_id"),
+            resource_id=query.get("resource_id"),
+        )
+        entries = await self._administrations.act_as(caller.to_actor()).list_audit_entries(
+            wanted,
+            limit=limit,
+            after=read_number(cursor, "cursor", 1, _MAX_SEQUENCE) if cursor else None,
+            oldest_first=direction == "asc",
+        )
+        return entries, limit, str(entries[-1].sequence) if len(entries) == limit else ""

@@ -1,0 +1,134 @@
+"""The OpenAPI document of the tenants' port, made from the route table and the types themselves.
+
+Nothing is described twice: bodies are the structs that are decoded, answers those that are encoded,
+statuses those of the error table. Must not know what routes do. Source: OpenAPI 3.1.0.
+Read next: `gateway.api.route_table`.
+"""
+
+import re
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.api.route_table import Route
+from gateway.auth.access import Public
+from gateway.auth.caller import Caller
+from gateway.dialects.replies import SuccessEnvelope
+from gateway.errors import ERROR_TABLE, FailureBody
+
+_PLACEHOLDER: Final = re.compile(r"\{(\w+)(?::path)?\}")
+_REFERENCE: Final = "#/components/schemas/{name}"
+_JSON: Final = "application/json"
+_ACCOUNT_ID: Final = "^[0-9a-f]{32}$"
+_TITLE: Final = "Hearth"
+_VERSION: Final = "v4"
+STATUSES: Final = tuple(sorted({row.status for row in ERROR_TABLE.values()}))
+
+
+class ApiDocument:
+    """The document, made once and served as it is."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        """`routes` are those of one port."""
+        self._body = msgspec.json.encode(describe_routes(routes), order="sorted")
+
+    async def page(self, request: Request, caller: Caller) -> Response:
+        """The document."""
+        return Response(self._body, media_type=_JSON)
+
+
+def describe_routes(routes: Iterable[Route]) -> dict[str, Any]:
+    """The document of `routes`."""
+    listed = list(routes)
+    types = _collect_types(listed)
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
+    by_type = dict(zip(types, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in listed:
+        path = _PLACEHOLDER.sub(r"{\1}", route.path)
+        paths.setdefault(path, {})[route.method.lower()] = _describe(route, by_type)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": _TITLE, "version": _VERSION},
+        "security": [{"bearer": []}, {"api_key": []}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+    }
+
+
+def _collect_types(routes: list[Route]) -> list[Any]:
+    """Every type that a body or an answer has, once."""
+    types: list[Any] = [FailureBody, SuccessEnvelope[Any]]
+    for route in routes:
+        if route.dialect is not None:
+            types += [route.dialect.body, *route.dialect.replies]
+        if route.form is not None:
+            types.append(route.form.kind)
+        if route.reply is not None:
+            types.append(route.reply)
+    return list(dict.fromkeys(types))
+
+
+def _describe(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
+    """One operation."""
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "parameters": [
+            *(_describe_placeholder(name) for name in _PLACEHOLDER.findall(route.path)),
+            *(
+                {"name": name, "in": "query", "schema": {"type": kind}}
+                for name, kind in route.query
+            ),
+        ],
+        "responses": _describe_responses(route, schemas),
+    }
+    body = route.dialect.body if route.dialect is not None else route.form and route.form.kind
+    if body is not None:
+        operation["requestBody"] = {
+            "required": route.dialect is not None,
+            "content": {_JSON: {"schema": schemas[body]}},
+        }
+    if isinstance(route.access, Public):
+        operation["security"] = []
+    return operation
+
+
+def _describe_placeholder(name: str) -> dict[str, Any]:
+    """A part of the path."""
+    schema: dict[str, Any] = {"type": "string", "minLength": 1}
+    if name == "account_id":
+        schema["pattern"] = _ACCOUNT_ID
+    return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _describe_responses(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
+    """The answer, and every way to refuse it."""
+    replies = (route.reply or SuccessEnvelope[Any],)
+    content: dict[str, Any] = {}
+    if route.dialect is not None:
+        replies = route.dialect.replies
+        if route.dialect.is_streamed:
+            content["text/event-stream"] = {"schema": {"type": "string"}}
+    found = [schemas[reply] for reply in replies]
+    content[_JSON] = {"schema": found[0] if len(found) == 1 else {"anyOf": found}}
+    failure = {_JSON: {"schema": schemas[FailureBody]}}
+    if isinstance(route.access, Public):
+        return {
+            "200": {"description": "OK", "content": content},
+            "503": {"description": HTTPStatus(503).phrase, "content": content},
+        }
+    refusals = {
+        str(status): {"description": HTTPStatus(status).phrase, "content": failure}
+        for status in STATUSES
+    }
+    return {"200": {"description": "OK", "content": content}, **refusals}

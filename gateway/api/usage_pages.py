@@ -1,0 +1,114 @@
+"""What an account has used and what it cost, from the sums by hour and day.
+
+Owns the query and the shape of its answer; money is in nano-units and neurons in millionths, so
+that nothing is rounded. Must not know how sums are made (`tenancy.usage.roll_up`).
+"""
+
+import base64
+import binascii
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from contracts.errors import InvalidRequest
+from contracts.ids import ApiTokenId, ModelName
+from contracts.pricing import TokenCounts
+from contracts.usage import Step, UsageCursor, UsageTotal
+from gateway.api.forms import (
+    format_unix_s,
+    read_choice,
+    read_number,
+    read_time_us,
+    refuse_unknown_query,
+)
+from gateway.api.pages import find_account, reply_cursor
+from gateway.auth.caller import Caller
+from tenancy.interfaces import UsageLedger
+
+DEFAULT_LIMIT: Final = 100
+MAX_LIMIT: Final = 1000
+_STEP_US: Final = {Step.HOUR: 3_600_000_000, Step.DAY: 86_400_000_000}
+_LATEST: Final = 2**31 - 1
+"""Beyond every period of either step."""
+USAGE_QUERY: Final = (
+    ("step", "string"),
+    ("since", "string"),
+    ("before", "string"),
+    ("limit", "integer"),
+    ("cursor", "string"),
+)
+_KNOWN: Final = frozenset(name for name, _kind in USAGE_QUERY)
+_cursor_decoder: Final = msgspec.json.Decoder(tuple[int, str, str])
+
+
+class UsageFields(msgspec.Struct, frozen=True, kw_only=True):
+    """What one API token used of one model in one period."""
+
+    since: str | None
+    """When the period begins."""
+    model: str
+    api_token_id: str
+    requests: int
+    tokens: TokenCounts
+    cost_nano: int
+    microneurons: int
+
+
+class UsagePages:
+    """Lists usage of the account in the path."""
+
+    def __init__(self, ledger: UsageLedger) -> None:
+        """`ledger` has the sums."""
+        self._ledger = ledger
+
+    async def list_totals(self, request: Request, caller: Caller) -> Response:
+        """Totals per period, model and token, those that begin in [`since`, `before`)."""
+        refuse_unknown_query(request, _KNOWN)
+        query = request.query_params
+        step = Step(read_choice(query.get("step"), "step", (Step.DAY, Step.HOUR)))
+        limit = read_number(query.get("limit"), "limit", DEFAULT_LIMIT, MAX_LIMIT)
+        since_us, before_us = (read_time_us(query.get(n), n) for n in ("since", "before"))
+        totals = await self._ledger.list_usage(
+            find_account(request, caller),
+            step,
+            0 if since_us is None else -(-since_us // _STEP_US[step]),
+            _LATEST if before_us is None else -(-before_us // _STEP_US[step]),
+            limit=limit,
+            after=_parse_cursor(query.get("cursor")),
+        )
+        after = _format_cursor(totals[-1]) if len(totals) == limit else ""
+        return reply_cursor([_to_fields(total, step) for total in totals], limit, after)
+
+
+def _to_fields(total: UsageTotal, step: Step) -> UsageFields:
+    """The total as it is shown."""
+    return UsageFields(
+        since=format_unix_s(total.period * _STEP_US[step] // 1_000_000),
+        model=total.model,
+        api_token_id=total.api_token_id,
+        requests=total.num_requests,
+        tokens=total.tokens,
+        cost_nano=total.cost_nano,
+        microneurons=total.num_microneurons,
+    )
+
+
+def _format_cursor(last: UsageTotal) -> str:
+    """Where a page ends, as text that clients hand back."""
+    place = (last.period, last.model, last.api_token_id)
+    return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode()
+
+
+def _parse_cursor(text: str | None) -> UsageCursor | None:
+    """The place that `text` stands for. Raises: `InvalidRequest`."""
+    if not text:
+        return None
+    try:
+        period, model, token_id = _cursor_decoder.decode(base64.urlsafe_b64decode(text))
+        if not 0 <= period <= _LATEST or "\0" in model + token_id:
+            raise ValueError(period)
+    except (binascii.Error, ValueError):
+        raise InvalidRequest("`cursor` is none that we gave out.", param="cursor") from None
+    return UsageCursor(period, ModelName(model), ApiTokenId(token_id))

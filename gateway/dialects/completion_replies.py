@@ -1,0 +1,172 @@
+"""`text_completion` objects and events: the older completions' answers.
+
+Owns their fields; a prompt's likelihoods come before its continuation's.
+Source: the platform's API contract, section 2.6. Read next: `gateway.dialects.completions`.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from contracts.errors import ServiceError
+from contracts.inference import (
+    Accepted,
+    ChoiceFinished,
+    Delta,
+    Finished,
+    FinishReason,
+    PromptScored,
+    ReasoningDelta,
+    TokenLogprob,
+    ToolCallDelta,
+)
+from gateway.dialects.answer import Answer, Choice
+from gateway.dialects.dialect import EventRenderer, MiddleEvent, ReplyHead
+from gateway.dialects.logprobs import CompletionColumns, CompletionLogprobs
+from gateway.dialects.replies import (
+    DONE,
+    SuccessEnvelope,
+    UsageFields,
+    encoder,
+    frame_event,
+    to_usage_fields,
+)
+from gateway.errors import render_error
+
+
+class CompletionChoice(msgspec.Struct, frozen=True):
+    """One of the answers."""
+
+    index: int
+    text: str
+    finish_reason: FinishReason
+    logprobs: CompletionLogprobs | None
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """A whole answer."""
+
+    id: str
+    created: int
+    model: str
+    choices: tuple[CompletionChoice, ...]
+    usage: UsageFields
+    object: str = "text_completion"
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionForm:
+    """How a request wants its completion."""
+
+    num_choices: int = 1
+    includes_usage: bool = True
+    """Of streams; whole answers always tell."""
+    is_wrapped: bool = False
+    """True on the native route: the object is the result inside an envelope."""
+
+    def render_reply(self, head: ReplyHead, answer: Answer) -> bytes:
+        """A `text_completion` object."""
+        completion = Completion(
+            f"cmpl-{head.request_id}",
+            head.created_unix_s,
+            head.model,
+            tuple(_to_choice(choice, answer.prompt_logprobs) for choice in answer.choices),
+            to_usage_fields(answer.usage),
+        )
+        return encoder.encode(SuccessEnvelope(completion) if self.is_wrapped else completion)
+
+    def create_renderer(self, head: ReplyHead) -> EventRenderer:
+        """`text_completion` events."""
+        return CompletionEvents(head, self.num_choices, self.includes_usage)
+
+
+class CompletionEvents:
+    """`text_completion` events: one finish reason per choice, then usage."""
+
+    __slots__ = ("_before_choices", "_before_text", "_columns", "_includes_usage", "_unfinished")
+
+    def __init__(self, head: ReplyHead, num_choices: int, includes_usage: bool) -> None:
+        """Encodes what all events share once."""
+        self._includes_usage = includes_usage
+        self._unfinished = list(range(num_choices))
+        self._columns = [CompletionColumns() for _ in range(num_choices)]
+        self._before_choices = (
+            b'data: {"id":%b,"object":"text_completion","created":%d,"model":%b,"choices":['
+        ) % (
+            encoder.encode(f"cmpl-{head.request_id}"),
+            head.created_unix_s,
+            encoder.encode(head.model),
+        )
+        self._before_text = b'%b{"index":0,"text":' % self._before_choices
+
+    def begin(self, accepted: Accepted) -> bytes:
+        """Nothing: the first text is the first event."""
+        return b""
+
+    def render_text(self, text: str) -> bytes:
+        """An event with more text; the fixed parts are not encoded anew."""
+        return b'%b%b,"logprobs":null,"finish_reason":null}]}\n\n' % (
+            self._before_text,
+            encoder.encode(text),
+        )
+
+    def render_event(self, event: MiddleEvent) -> bytes:
+        """An event with whatever has come."""
+        match event:
+            case Delta(text, _, index, logprobs):
+                if not logprobs:
+                    return self._render(index, text, None)
+                return self._render(index, text, self._columns[index].add(logprobs))
+            case PromptScored(logprobs):
+                pieces = [
+                    self._render(index, "", columns.add(logprobs))
+                    for index, columns in enumerate(self._columns)
+                ]
+                return b"".join(pieces)
+            case ChoiceFinished(index, reason):
+                self._unfinished.remove(index)
+                return b"%b%b]}\n\n" % (self._before_choices, _render_end(index, reason))
+            case ReasoningDelta() | ToolCallDelta():
+                return b""
+
+    def finish(self, last: Finished) -> bytes:
+        """The finish reasons that are missing together with the usage, then the end mark."""
+        counted = b""
+        if self._includes_usage:
+            counted = b',"usage":%b' % encoder.encode(to_usage_fields(last.usage))
+        ends = b",".join([_render_end(index, last.reason) for index in self._unfinished])
+        if not ends and not counted:
+            return DONE
+        return b"%b%b]%b}\n\n%b" % (self._before_choices, ends, counted, DONE)
+
+    def fail(self, error: ServiceError) -> bytes:
+        """The error object as an event."""
+        return frame_event(render_error(error))
+
+    def _render(self, index: int, text: str, logprobs: CompletionLogprobs | None) -> bytes:
+        """An event of one choice."""
+        return b'%b{"index":%d,"text":%b,"logprobs":%b,"finish_reason":null}]}\n\n' % (
+            self._before_choices,
+            index,
+            encoder.encode(text),
+            encoder.encode(logprobs),
+        )
+
+
+def _to_choice(choice: Choice, prompt_logprobs: tuple[TokenLogprob, ...]) -> CompletionChoice:
+    """One of the answers, the prompt's likelihoods before its own."""
+    entries = prompt_logprobs + choice.logprobs
+    return CompletionChoice(
+        choice.index,
+        choice.text,
+        choice.reason,
+        CompletionColumns().add(entries) if entries else None,
+    )
+
+
+def _render_end(index: int, reason: FinishReason) -> bytes:
+    """The end of one choice, inside an event."""
+    return b'{"index":%d,"text":"","logprobs":null,"finish_reason":%b}' % (
+        index,
+        encoder.encode(reason),
+    )

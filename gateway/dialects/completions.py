@@ -1,0 +1,110 @@
+"""OpenAI's older completions: a text or token ids are continued as they stand.
+
+Owns that route's schema. With `echo` and `logprobs` a text's own likelihood can be read, which is
+what evaluation programs come for. Source: the platform's API contract, section 2.6.
+Read next: `gateway.dialects.completion_replies`.
+"""
+
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from contracts.errors import InvalidRequest
+from contracts.inference import GenerateRequest, Prompt, TextPrompt, TokenPrompt
+from gateway.dialects.chat_fields import StreamOptions
+from gateway.dialects.completion_replies import Completion, CompletionForm
+from gateway.dialects.dialect import Body, Dialect, FindModel, ParsedRequest
+from gateway.dialects.fields import (
+    MAX_TOKENS,
+    NumChoices,
+    SamplingFields,
+    refuse_fields,
+    to_model_name,
+    to_sampling_params,
+)
+from gateway.dialects.strict_json import decode_json
+
+DEFAULT_MAX_TOKENS: Final = 16
+DEFAULT_TEMPERATURE: Final = 1.0
+TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+TokenIds = tuple[TokenId, ...]
+
+
+class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
+    """The body of `/ai/v1/completions`; fields that are not named here are ignored."""
+
+    model: str
+    prompt: str | tuple[str | TokenId | TokenIds, ...]
+    """A text, token ids, or a list of one of either."""
+    max_tokens: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)] | None = None
+    """0 with `echo` scores the prompt."""
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    n: NumChoices | None = None
+    best_of: NumChoices | None = None
+    echo: bool | None = None
+    logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
+    suffix: str | None = None
+    stream_options: StreamOptions | None = None
+
+
+_decoder: Final = msgspec.json.Decoder(CompletionRequest)
+
+
+def parse_completion(body: Body, model: str | None, find_model: FindModel) -> ParsedRequest:
+    """The request in `body`, which names its model; `model` is ignored.
+
+    Raises: `InvalidRequest`, `InvalidModelName`, `UnsupportedFeature`.
+    """
+    fields = decode_json(_decoder, body)
+    name = to_model_name(fields.model)
+    num_choices = fields.n or 1
+    if fields.suffix or (fields.best_of or num_choices) != num_choices:
+        refuse_fields(suffix=fields.suffix, best_of=fields.best_of)
+    temperature = DEFAULT_TEMPERATURE if fields.temperature is None else fields.temperature
+    max_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
+    sampling = to_sampling_params(fields, temperature, fields.top_p, max_tokens, fields.logprobs)
+    if fields.echo and fields.logprobs is not None:
+        sampling = msgspec.structs.replace(sampling, num_prompt_logprobs=fields.logprobs)
+    options = fields.stream_options
+    return ParsedRequest(
+        GenerateRequest(
+            model=name,
+            prompt=_to_prompt(fields.prompt),
+            sampling=sampling,
+            stream=bool(fields.stream),
+            reject_if_busy=fields.rejects_if_busy,
+            num_choices=num_choices,
+            echoes_prompt=bool(fields.echo),
+        ),
+        CompletionForm(
+            num_choices, includes_usage=options is None or options.include_usage is not False
+        ),
+    )
+
+
+COMPLETIONS: Final = Dialect(
+    name="completions", parse=parse_completion, body=CompletionRequest, replies=(Completion,)
+)
+
+
+def _to_prompt(prompt: Any) -> Prompt:
+    """The one prompt that is given. Raises: `InvalidRequest`."""
+    if isinstance(prompt, str):
+        return TextPrompt(text=_check_text(prompt))
+    if prompt and all(isinstance(item, int) for item in prompt):
+        return TokenPrompt(token_ids=prompt)
+    if len(prompt) != 1:
+        raise InvalidRequest("`prompt` must hold exactly one prompt.", param="prompt")
+    (only,) = prompt
+    if isinstance(only, str):
+        return TextPrompt(text=_check_text(only))
+    if not only:
+        raise InvalidRequest("`prompt` must not be empty.", param="prompt")
+    return TokenPrompt(token_ids=only)
+
+
+def _check_text(text: str) -> str:
+    if not text:
+        raise InvalidRequest("`prompt` must not be empty.", param="prompt")
+    return text

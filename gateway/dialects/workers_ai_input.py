@@ -1,0 +1,117 @@
+"""The native body: what `/ai/run` takes, and the request it amounts to.
+
+Owns that route's schema. Source: the platform's API contract for text generation, sections 1.3 and
+1.5. Read next: `gateway.dialects.workers_ai`, which knows the defaults of each shape.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+
+from contracts.errors import AdapterUnsupported, InvalidRequest
+from contracts.ids import ModelName
+from contracts.inference import (
+    ChatMessage,
+    ChatPrompt,
+    Constraint,
+    GenerateRequest,
+    Prompt,
+    TextPrompt,
+)
+from gateway.dialects.chat_fields import (
+    ChatFields,
+    find_constraint,
+    find_num_logprobs,
+    to_chat_prompt,
+)
+from gateway.dialects.constraints import create_schema_constraint
+from gateway.dialects.fields import refuse_fields, to_sampling_params
+from gateway.dialects.messages import InputMessages
+from gateway.dialects.tools import to_tool_choice
+
+
+class TextGenerationInput(ChatFields, frozen=True, kw_only=True):
+    """The body of `/ai/run/{model}`; fields that are not named here are ignored."""
+
+    prompt: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    messages: InputMessages | None = None
+    input: Any = None
+    """Where the model answers with OpenAI's objects: what the Responses API takes."""
+    raw: bool | str | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=5)] | None = None
+    top_p: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
+    guided_json: dict[str, Any] | None = None
+    lora: str | None = None
+    image: Any = None
+    requests: Any = None
+
+
+class ModelAndInput(msgspec.Struct, frozen=True):
+    """The body of `/ai/run`, which names the model inside."""
+
+    model: str
+    input: msgspec.Raw
+
+
+def create_request(
+    name: ModelName,
+    fields: TextGenerationInput,
+    prompt: Prompt,
+    default_temperature: float,
+    max_tokens: int | None,
+) -> GenerateRequest:
+    """The request of either shape."""
+    temperature = default_temperature if fields.temperature is None else fields.temperature
+    tools = prompt.tools if isinstance(prompt, ChatPrompt) else ()
+    return GenerateRequest(
+        model=name,
+        prompt=prompt,
+        sampling=to_sampling_params(
+            fields, temperature, fields.top_p, max_tokens, find_num_logprobs(fields)
+        ),
+        stream=bool(fields.stream),
+        reject_if_busy=fields.rejects_if_busy,
+        num_choices=fields.n or 1,
+        constraint=find_native_constraint(fields),
+        tool_choice=to_tool_choice(fields.tool_choice, fields.parallel_tool_calls, tools),
+    )
+
+
+def to_prompt(fields: TextGenerationInput) -> Prompt:
+    """The prompt in whichever of the two shapes it came."""
+    check_one_input(fields)
+    is_raw = fields.raw is True or fields.raw == "true"
+    if fields.messages is not None:
+        if is_raw:
+            raise InvalidRequest("`raw` goes with `prompt`, not with `messages`.", param="raw")
+        return to_chat_prompt(fields, fields.messages)
+    assert fields.prompt is not None
+    if is_raw:
+        if fields.tools:
+            raise InvalidRequest("`tools` need the chat template, not `raw`.", param="tools")
+        return TextPrompt(text=fields.prompt)
+    spoken = to_chat_prompt(fields, ())
+    return msgspec.structs.replace(
+        spoken, messages=(ChatMessage(role="user", content=fields.prompt),)
+    )
+
+
+def check_one_input(fields: TextGenerationInput) -> None:
+    """Raises `InvalidRequest` unless there is exactly one of `prompt` and `messages`."""
+    if (fields.prompt is None) == (fields.messages is None):
+        raise InvalidRequest("Exactly one of `prompt` and `messages` must be given.")
+
+
+def find_native_constraint(fields: TextGenerationInput) -> Constraint | None:
+    """What the answer is bound to, under either of the two names."""
+    if fields.response_format is not None or fields.guided_json is None:
+        return find_constraint(fields)
+    return create_schema_constraint(fields.guided_json, "guided_json")
+
+
+def refuse_unsupported(fields: TextGenerationInput) -> None:
+    """Raises `AdapterUnsupported`, `UnsupportedFeature`."""
+    if fields.lora:
+        raise AdapterUnsupported("This model takes no LoRA adapters.", param="lora")
+    if fields.image or fields.requests:
+        refuse_fields(image=fields.image, requests=fields.requests)

@@ -1,0 +1,127 @@
+"""The document of the API: every route in it, valid in itself, and true of what is answered."""
+
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+
+from contracts.ids import ModelName
+from gateway.api.inference_routes import create_inference_routes
+from gateway.api.openapi import STATUSES
+from gateway.errors import ERROR_TABLE
+from tests.gateway.running_gateway import RunningGateway, to_bytes
+from tests.gateway.scripted_node import MODEL, ScriptedNode
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+BODIES: dict[str, Any] = {
+    "run": {"prompt": "Hi"},
+    "run_named": {"model": MODEL, "input": {"prompt": "Hi"}},
+    "chat_completions": {"model": MODEL, "messages": MESSAGES},
+    "completions": {"model": MODEL, "prompt": "Hi"},
+    "responses": {"model": MODEL, "input": "Hi"},
+    "messages": {"model": MODEL, "messages": MESSAGES, "max_tokens": 5},
+}
+
+
+async def read_document(gateway: RunningGateway) -> Any:
+    """The document as anybody gets it."""
+    reply = await gateway.send("GET", "/openapi.json", api_token=None)
+    assert reply.status == 200
+    return reply.json
+
+
+def list_operations(document: Any) -> dict[str, tuple[str, str, Any]]:
+    """Path, method and operation by their names."""
+    return {
+        operation["operationId"]: (path, method, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    }
+
+
+def to_validator(document: Any, schema: Any) -> jsonschema.Draft202012Validator:
+    """A validator of one schema of the document."""
+    return jsonschema.Draft202012Validator(
+        {"components": document["components"], "allOf": [schema]}
+    )
+
+
+async def test_every_route_is_in_it_and_every_reference_leads_somewhere(
+    gateway: RunningGateway,
+) -> None:
+    document = await read_document(gateway)
+    assert document["openapi"].startswith("3.1")
+    operations = list_operations(document)
+    routes = {route.name for route in create_inference_routes()}
+    assert routes | {"models_search", "models_schema", "verify", "live"} <= set(operations)
+    text = to_bytes(document).decode()
+    references = set(re.findall(r'"\$ref":"#/components/schemas/([^"]+)"', text))
+    assert references == set(document["components"]["schemas"]) & references
+    for schema in document["components"]["schemas"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+    for path, _, operation in operations.values():
+        named = re.findall(r"\{(\w+)\}", path)
+        assert named == [p["name"] for p in operation["parameters"] if p["in"] == "path"]
+
+
+async def test_no_error_has_a_status_that_it_does_not_name(gateway: RunningGateway) -> None:
+    document = await read_document(gateway)
+    for name, (_, _, operation) in list_operations(document).items():
+        if operation.get("security") != []:
+            assert {row.status for row in ERROR_TABLE.values()} == set(STATUSES)
+            assert {"200", *map(str, STATUSES)} == set(operation["responses"]), name
+
+
+@pytest.mark.parametrize("name", BODIES)
+async def test_bodies_and_answers_are_as_it_says(gateway: RunningGateway, name: str) -> None:
+    document = await read_document(gateway)
+    path, method, operation = list_operations(document)[name]
+    asked = operation["requestBody"]["content"]["application/json"]["schema"]
+    to_validator(document, asked).validate(BODIES[name])
+    assert not to_validator(document, asked).is_valid({"model": 1, "messages": 1, "prompt": 1})
+    target = path.format(account_id=gateway.tenant.account_id, model=MODEL)
+    reply = await gateway.send(method.upper(), target, to_bytes(BODIES[name]))
+    answers = operation["responses"][str(reply.status)]["content"]["application/json"]["schema"]
+    to_validator(document, answers).validate(reply.json)
+    refused = await gateway.send(method.upper(), target, b"{}")
+    failures = operation["responses"][str(refused.status)]["content"]["application/json"]["schema"]
+    to_validator(document, failures).validate(refused.json)
+
+
+@pytest.mark.parametrize(
+    "name", ["models", "models_search", "tasks_search", "authors_search", "models_schema"]
+)
+async def test_pages_answer_as_it_says(gateway: RunningGateway, name: str) -> None:
+    document = await read_document(gateway)
+    path, _, operation = list_operations(document)[name]
+    target = path.format(account_id=gateway.tenant.account_id)
+    query = f"?model={MODEL}" if name == "models_schema" else ""
+    reply = await gateway.send("GET", target + query)
+    assert reply.status == 200
+    schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    to_validator(document, schema).validate(reply.json)
+
+
+async def test_a_models_own_schemas_hold_for_what_it_takes_and_gives(
+    gateway: RunningGateway, node: ScriptedNode
+) -> None:
+    node.models = (MODEL, ModelName("@hearth/tests/chat"))
+    node.chat_models = (ModelName("@hearth/tests/chat"),)
+    await node.send_report()
+    for model in node.models:
+        path = gateway.account_path(f"/ai/models/schema?model={model.replace('/', '%2F')}")
+        schemas = (await gateway.send("GET", path)).json["result"]
+        body = {"messages": MESSAGES, "temperature": None}
+        jsonschema.validate(body, schemas["input"])
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(body | {"temperature": 6}, schemas["input"])
+        result = (await gateway.run(body, model)).json["result"]
+        jsonschema.validate(result, schemas["output"])
+        assert ("choices" in result) == (model in node.chat_models)
+
+
+async def test_an_unknown_model_has_no_schema(gateway: RunningGateway) -> None:
+    for query, code in (("?model=@a/none", 5007), ("", 5006)):
+        reply = await gateway.send("GET", gateway.account_path(f"/ai/models/schema{query}"))
+        assert (reply.status, reply.code) == (400, code)

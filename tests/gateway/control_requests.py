@@ -1,0 +1,93 @@
+"""For every route of the control plane, a request that would do its work; made from the table.
+
+A route that is not named here fails the tests that go through all of them, so that no endpoint can
+be added without being tried by a stranger. Read next: `test_two_accounts`, `test_roles`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.api.operator_routes import create_operator_routes
+from gateway.api.policy_forms import ACCOUNT_RESOURCE
+from gateway.api.route_table import PortKind, Route
+from gateway.api.services import PageServices
+from gateway.api.tenant_routes import create_tenant_routes
+from gateway.routing.choose_node import RouteBounds
+from gateway.routing.fleet import Fleet
+from gateway.sources import create_sources
+from gateway.telemetry import Telemetry
+from tenancy.administration import Actor, Administration
+from tenancy.permissions import PERMISSION_GROUPS, Permission
+from tests.gateway.scripted_node import MODEL
+
+GROUPS = {group.permission: group.group_id for group in PERMISSION_GROUPS}
+
+
+class NoTenancy:
+    """Is never asked: these tables only tell which routes there are."""
+
+    def act_as(self, actor: Actor) -> Administration:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What one account owns: the ids that somebody else could guess."""
+
+    account_id: str
+    token_id: str
+    member_id: str
+    operator_id: str = "0" * 32
+    secrets: tuple[str, ...] = field(default=())
+    """Texts of the account's own that nobody else may read."""
+
+
+NO_LEDGER: Any = None
+"""Is never asked either."""
+
+
+def list_routes(kind: PortKind) -> tuple[Route, ...]:
+    """The routes of one port."""
+    sources = create_sources()
+    fleet = Fleet([], RouteBounds(5, 10), sources)
+    services = PageServices(fleet, Telemetry(), sources, NoTenancy(), NO_LEDGER)
+    create = create_tenant_routes if kind is PortKind.TENANTS else create_operator_routes
+    return create(services, lambda: True)
+
+
+def format_path(route: Route, objects: Objects) -> str:
+    """The route's path with the ids of `objects`."""
+    path = route.path.replace("{model:path}", MODEL)
+    for name in ("account_id", "token_id", "member_id", "operator_id"):
+        path = path.replace(f"{{{name}}}", getattr(objects, name))
+    assert "{" not in path, f"{route.path} has a parameter that nobody fills"
+    if path.endswith("/logs/audit"):
+        path += "?since=2020-01-01&before=2100-01-01"
+    if path.endswith("/models/schema"):
+        path += f"?model={MODEL}"
+    return path
+
+
+def create_body(form: type, account_id: str) -> dict[str, Any]:
+    """A body that the form takes, its required fields only. Raises: `KeyError` for a new form."""
+    policies = create_policies(account_id, Permission.WORKERS_AI_READ)
+    rates = {"uncached": 1, "cached": 1, "output": 1, "reasoning": 1}
+    bodies: dict[str, dict[str, Any]] = {
+        "NoForm": {},
+        "TokenCreate": {"name": "made", "policies": policies},
+        "TokenUpdate": {"name": "made", "policies": policies},
+        "AccountCreate": {"name": "made"},
+        "AccountUpdate": {"name": "made"},
+        "MemberCreate": {"email": "made@example.org"},
+        "OperatorCreate": {"name": "made"},
+        "QuotaSet": {"requests_per_min": 1000},
+        "PriceSet": {"model": "@made/*", "money": rates},
+    }
+    return bodies[form.__name__]
+
+
+def create_policies(account_id: str, *permissions: Permission) -> list[dict[str, Any]]:
+    """One policy over the account."""
+    groups = [{"id": GROUPS[permission]} for permission in permissions]
+    resources = {ACCOUNT_RESOURCE + account_id: "*"}
+    return [{"effect": "allow", "permission_groups": groups, "resources": resources}]

@@ -1,0 +1,120 @@
+"""Two accounts and every endpoint: nothing of one is reachable by the other.
+
+The requests are made from the route table. By id (the other's account and own, the other's objects
+under one's own account), by lists, and by filters; with a control that the same request, sent by
+the owner, finds its object.
+"""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from gateway.api.route_table import PortKind, Route
+from gateway.auth.access import Public
+from tenancy.permissions import Permission
+from tests.gateway.control_requests import Objects, create_body, format_path, list_routes
+from tests.gateway.running_gateway import Reply, RunningGateway, Tenant
+
+ROUTES = {route.name: route for route in list_routes(PortKind.TENANTS)}
+IN_ACCOUNT = [name for name, route in ROUTES.items() if "{account_id}" in route.path]
+WITH_OBJECT = [
+    name
+    for name, route in ROUTES.items()
+    if "{token_id}" in route.path or "{member_id}" in route.path
+]
+READING = [
+    name
+    for name, route in ROUTES.items()
+    if route.method == "GET" and not isinstance(route.access, Public)
+]
+
+
+async def settle(gateway: RunningGateway, name: str) -> tuple[Tenant, Objects]:
+    """An account with a strong token, another token and a member; their ids and names."""
+    tenant = await gateway.add_tenant(permissions=frozenset(Permission))
+    issued = await gateway.tenancy.create_api_token(
+        tenant.account_id, f"{name}-token", frozenset({Permission.WORKERS_AI_READ})
+    )
+    member = await gateway.tenancy.add_member(tenant.account_id, f"{name}@example.org")
+    token_id = issued.api_token.api_token_id
+    secrets = (tenant.account_id, token_id, member.member_id, f"{name}-token", f"{name}@example")
+    return tenant, Objects(tenant.account_id, token_id, member.member_id, secrets=secrets)
+
+
+async def call(gateway: RunningGateway, route: Route, objects: Objects, tenant: Tenant) -> Reply:
+    """The route's request about `objects`, sent by `tenant`."""
+    body = None
+    if route.form is not None:
+        body = msgspec.json.encode(create_body(route.form.kind, tenant.account_id))
+    elif route.dialect is not None:
+        body = b'{"prompt": "Hi", "model": "@hearth/tests/small"}'
+    path = format_path(route, objects)
+    return await gateway.send(route.method, path, body, api_token=tenant.api_token)
+
+
+@pytest.mark.parametrize("name", IN_ACCOUNT)
+async def test_the_account_of_another_is_closed(gateway: RunningGateway, name: str) -> None:
+    (mine, _), (_, theirs) = await settle(gateway, "mine"), await settle(gateway, "theirs")
+    reply = await call(gateway, ROUTES[name], theirs, mine)
+    assert reply.status == 403
+    assert b"10000" in reply.body
+    nobody = Objects("f" * 32, theirs.token_id, theirs.member_id)
+    unknown = await call(gateway, ROUTES[name], nobody, mine)
+    assert (unknown.status, unknown.body) == (reply.status, reply.body)  # not even its existence
+
+
+@pytest.mark.parametrize("name", WITH_OBJECT)
+async def test_the_objects_of_another_do_not_exist_under_one_s_own_account(
+    gateway: RunningGateway, name: str
+) -> None:
+    (mine, own), (other, theirs) = await settle(gateway, "mine"), await settle(gateway, "theirs")
+    route = ROUTES[name]
+    guessed = replace(theirs, account_id=own.account_id)
+    reply = await call(gateway, route, guessed, mine)
+    made_up = Objects(own.account_id, "f" * 32, "f" * 32)
+    unknown = await call(gateway, route, made_up, mine)
+    assert reply.status == 404
+    assert (unknown.status, unknown.body) == (reply.status, reply.body)
+    for secret in theirs.secrets:
+        assert secret.encode() not in reply.body
+    # The control: the owner finds it, unchanged by the attempt.
+    assert (await call(gateway, route, theirs, other)).status == 200
+    tokens = await gateway.tenancy.list_api_tokens(other.account_id)  # type: ignore[arg-type]
+    assert len(tokens) == (1 if route.method == "DELETE" and "token" in name else 2)
+
+
+@pytest.mark.parametrize("name", READING)
+async def test_no_list_or_filter_shows_anything_of_another(
+    gateway: RunningGateway, name: str
+) -> None:
+    (mine, own), (_, theirs) = await settle(gateway, "mine"), await settle(gateway, "theirs")
+    route = ROUTES[name]
+    path = format_path(route, own)
+    joint = "&" if "?" in path else "?"
+    filters = [
+        "",
+        f"account_id={theirs.account_id}",
+        f"name={theirs.secrets[3]}",
+        f"search={theirs.secrets[3]}",
+        f"actor_id={theirs.token_id}",
+        f"resource_id={theirs.token_id}",
+        f"cursor={theirs.account_id}",
+        f"id={theirs.token_id}&account.id={theirs.account_id}",
+        "per_page=500",
+    ]
+    answered = 0
+    for query in filters:
+        reply = await gateway.send("GET", f"{path}{joint}{query}", api_token=mine.api_token)
+        assert reply.status in (200, 400)
+        answered += reply.status == 200
+        for secret in theirs.secrets:
+            assert secret.encode() not in reply.body, query
+    assert answered > 0
+
+
+def test_every_route_of_the_tenants_is_tried() -> None:
+    public = {name for name, route in ROUTES.items() if isinstance(route.access, Public)}
+    tried = {*IN_ACCOUNT, *WITH_OBJECT, *READING, *public}
+    # What is left acts on the caller's own account and names no object: there is no id to guess.
+    assert set(ROUTES) - tried == {"user_tokens_create"}
