@@ -16,13 +16,15 @@ from typing import Final
 
 import structlog
 
-from contracts.errors import InvariantBroken, ServiceError, to_error_report
+from contracts.errors import InvariantBroken, ServiceError, UnsupportedFeature, to_error_report
 from gpu_pool.engine.core import EngineCore
 from gpu_pool.engine.messages import CoreFailed
+from gpu_pool.engine.token_matcher import CreateMatcher, refuse_grammars
 from gpu_pool.engine.transport import ZmqTransport
 from gpu_pool.log_output import configure_logging
-from gpu_pool.plan import Executor
+from gpu_pool.plan import Executor, ExecutorInfo
 from gpu_pool.settings import CoreSettings, decode_core_settings
+from gpu_pool.structured.matcher import load_matchers
 
 _PR_SET_PDEATHSIG: Final = 1
 """Source: prctl(2)."""
@@ -67,7 +69,11 @@ def _serve(
         return 1
     try:
         EngineCore(
-            executor, settings.engine.create_scheduler_settings(), transport, time.time
+            executor,
+            settings.engine.create_scheduler_settings(),
+            transport,
+            time.time,
+            create_matcher=_find_matchers(settings.model.path, executor.info),
         ).run()
     except Exception:
         log.exception("the engine core failed")
@@ -75,6 +81,15 @@ def _serve(
     finally:
         executor.close()
     return 0
+
+
+def _find_matchers(directory: Path, info: ExecutorInfo) -> CreateMatcher:
+    """What makes token masks for the model; a refusal of all grammars where there is no way."""
+    try:
+        return load_matchers(directory, info.vocab_size, info.eos_token_ids)
+    except (UnsupportedFeature, OSError) as error:
+        structlog.get_logger().warning("answers cannot be constrained", reason=str(error))
+        return refuse_grammars
 
 
 def _describe_failure(error: Exception) -> CoreFailed:

@@ -26,6 +26,7 @@ def load_model(settings: CoreSettings) -> Executor:
             device=settings.engine.device,
             block_size=settings.engine.block_size,
             kv_bytes=settings.engine.kv_bytes,
+            swap_bytes=settings.engine.swap_bytes,
             num_threads=settings.engine.num_threads,
             num_default_threads=settings.num_default_threads,
         )

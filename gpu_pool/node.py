@@ -11,7 +11,6 @@ import os
 import secrets
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,15 +22,15 @@ import structlog
 
 from gpu_pool.cpu_share import count_usable_cpus, read_cpu_quota, share_threads
 from gpu_pool.log_output import configure_logging
-from gpu_pool.server.core_process import CoreLauncher
+from gpu_pool.server.core_process import CoreLauncher, open_private_directory
 from gpu_pool.server.core_supervisor import CoreSupervisor, RestartPolicy
 from gpu_pool.server.gateway_keys import read_gateway_keys
 from gpu_pool.server.http_app import NodeApp, WireSettings
 from gpu_pool.server.model_creation import create_models
 from gpu_pool.server.node_server import NodeParts, NodeServer
 from gpu_pool.server.node_status import NodeStatus, create_boot_id
-from gpu_pool.server.served_model import ModelFacts, ServedModel
-from gpu_pool.server.text.model_text import TextClocks, load_model_text
+from gpu_pool.server.served_model import ModelFacts, ServedModel, create_served_model
+from gpu_pool.server.text.text_files import TextSources, load_model_text
 from gpu_pool.settings import CoreSettings, PoolSettings, ServedModelSettings
 
 CORE_COMMAND: Final = (sys.executable, "-m", "gpu_pool.engine_core")
@@ -60,32 +59,33 @@ def create_node(
     boot_id = create_boot_id(secrets.token_bytes(16))
     status = NodeStatus(settings.node_id, boot_id, settings.region, settings.jurisdiction)
     launcher = CoreLauncher(core_command, directory, os.environ)
-    clocks = TextClocks(now=datetime.now, monotonic_s=time.monotonic)
+    sources = TextSources(datetime.now, time.monotonic, secrets.randbits)
     num_threads = share_threads(count_usable_cpus(), read_cpu_quota(), len(settings.models))
 
     def create_model(model: ServedModelSettings) -> ServedModel:
         core = CoreSettings(
             node_id=settings.node_id,
             model=model,
-            engine=settings.engine,
+            engine=model.engine or settings.engine,
             num_default_threads=num_threads,
             log=settings.log,
             to_core_endpoint="",
             from_core_endpoint="",
             parent_pid=0,
         )
-        supervisor = CoreSupervisor(core, launcher, policy, time.monotonic, status.publish)
-        text = load_model_text(model.path, threads, clocks)
+        supervisor = CoreSupervisor(core, launcher, policy, time.monotonic, status.publish_soon)
+        text = load_model_text(model.path, threads, sources)
         created_unix_s = int((model.path / "config.json").stat().st_mtime)
         facts = ModelFacts(model.name, model.description, created_unix_s)
-        return ServedModel(facts, text, supervisor, settings.max_cold_wait_s, unix_ms)
+        return create_served_model(facts, text, supervisor, settings.max_cold_wait_s, unix_ms)
 
     models, refused = create_models(settings.models, create_model)
     status.serve(models, refused)
     keys = read_gateway_keys(settings.gateways)
     wire = WireSettings(keys, unix_ms, secrets.token_bytes, settings.hello_timeout_s)
     app = NodeApp(wire, status)
-    parts = NodeParts(app, status, [model.supervisor for model in models.values()])
+    supervisors = [model.supervisor for model in models.values()]
+    parts = NodeParts(app, status, supervisors, list(models.values()))
     return NodeServer(parts, settings.listen, settings.drain_s)
 
 
@@ -100,11 +100,11 @@ async def serve_node(
     """
     stopping = asyncio.Event()
     with (
-        tempfile.TemporaryDirectory(prefix="hearth-node-") as directory,  # mode 0700
+        open_private_directory() as directory,
         ThreadPoolExecutor(NUM_TEXT_THREADS, "text") as threads,
         _signals_handled(functools.partial(_stop_or_exit, stopping)),
     ):
-        node = create_node(settings, Path(directory), threads, core_command)
+        node = create_node(settings, directory, threads, core_command)
         try:
             announce(await node.start())
             await stopping.wait()

@@ -10,27 +10,48 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType, Protocol
 
+import msgspec
+
 from contracts.inference import SamplingParams
 
 SequenceId = NewType("SequenceId", int)
 """A sequence inside one engine core; never reused during its life."""
 BlockId = NewType("BlockId", int)
 """A block of KV memory inside one group."""
+HostBlockId = NewType("HostBlockId", int)
+"""A block of host memory that takes in a block of one group."""
 
 
 class KvGroupKind(StrEnum):
     """How the layers of a KV group attend, hence which blocks they need."""
 
     FULL = "full"
+    """Every token sees all before it."""
+    SLIDING_WINDOW = "sliding_window"
+    """A token sees the last `window` tokens, itself included."""
+    CHUNKED = "chunked"
+    """A token sees those before it in its own chunk of `window` tokens."""
+    MLA_LATENT = "mla_latent"
+    """As `FULL`, but keys and values of all heads are one latent vector a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvGroup:
-    """Layers that share a block table. Units: `block_bytes` covers all layers of the group."""
+    """Layers that share a block table. Units: `block_bytes` covers all layers of the group.
+
+    A token further back than `window` is never read again by a sliding or chunked group: its block
+    goes back to the pool while the sequence goes on.
+    """
 
     kind: KvGroupKind
     num_layers: int
     block_bytes: int
+    window: int | None = None
+    """Tokens of a sliding window or a chunk; None for the other kinds."""
+    num_blocks: int | None = None
+    """Blocks of this group; None: as many as `ExecutorInfo.num_blocks`."""
+    num_host_blocks: int = 0
+    """Blocks of host memory for what preempted sequences have computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +86,8 @@ class NewSequence:
     num_prompt_tokens: int
     """Length of the original prompt: penalties treat prompt and output differently."""
     num_computed_tokens: int
-    """Leading tokens whose KV is already in the given blocks (prefix cache)."""
+    """Leading tokens whose KV is already in the given blocks: from the prefix cache, whole blocks
+    only, or moved in from the host."""
     sampling: SamplingParams
     """`seed` is always set here: the engine draws one where the client gave none."""
 
@@ -78,14 +100,41 @@ class ScheduledSequence:
     num_tokens: int
     """Tokens to compute now, from the row's position on; 1 for decode."""
     new_block_ids: tuple[tuple[BlockId, ...], ...]
-    """Blocks to append to the sequence's table, one tuple per KV group."""
+    """Blocks to append to the sequence's table, one tuple per KV group. In a new row's first work
+    they begin behind the dropped ones."""
     samples: bool
     """True when the last token of this step is the newest known one, so that a next is sampled."""
+    new_block_tags: tuple[tuple[int, ...], ...] = ()
+    """One per new block: grows whenever the block changes hands. The executor compares it with what
+    it knows before it reads, and fails a sequence whose blocks are no longer its own."""
+    nums_dropped: tuple[int, ...] = ()
+    """Leading entries of each table that the sequence does not hold any more, nor reads; () when
+    that has not changed."""
+    draft_token_ids: tuple[int, ...] = ()
+    """Guesses at what follows the newest token, computed behind it in the same step. A guess counts
+    where it is what sampling draws there, so that answers are the same without. Only with `samples`
+    and without penalties and `allowed_tokens`; blocks are there for all of them."""
+    allowed_tokens: bytes | None = None
+    """With `samples`: a bit per token of the vocabulary, least significant first, in at least as
+    many bytes as that takes; only tokens whose bit is set may be drawn. None allows all."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMove:
+    """A copy of one block between the device and the host."""
+
+    group: int
+    block_id: BlockId
+    host_id: HostBlockId
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardPlan:
-    """One step. Order of effects: release rows, add rows, compute `scheduled`, sample."""
+    """One step. Order of effects: release rows, drop blocks, move out, zero, move in, add rows,
+    compute, sample.
+
+    Without scheduled work there are blocks to be zeroed.
+    """
 
     step: int
     released: tuple[SequenceId, ...]
@@ -93,22 +142,57 @@ class ForwardPlan:
     new: tuple[NewSequence, ...]
     scheduled: tuple[ScheduledSequence, ...]
     """Decode first, then prefill chunks."""
+    zeroed: tuple[tuple[BlockId, ...], ...] = ()
+    """Blocks of which nothing may remain, one tuple per KV group; () when there are none."""
+    moved_out: tuple[BlockMove, ...] = ()
+    """Blocks of preempted sequences to be kept in host memory."""
+    moved_in: tuple[BlockMove, ...] = ()
+    """Blocks of resumed sequences to be filled from host memory."""
+
+
+class TokenScore(msgspec.Struct, frozen=True, array_like=True):
+    """How likely one token was by the model's own logits: before bias, penalties and filters.
+
+    Units: natural logarithms.
+    """
+
+    logprob: float | None
+    """None for the first token of a prompt, which follows nothing."""
+    top: tuple[tuple[int, float], ...] = ()
+    """The likeliest tokens with their logprobs, in falling order."""
 
 
 @dataclass(frozen=True, slots=True)
-class SampledToken:
-    """The next token of one sequence."""
+class SampledTokens:
+    """The next tokens of one sequence: the accepted drafts, then one more."""
 
     sequence_id: SequenceId
-    token_id: int
+    token_ids: tuple[int, ...]
+    """Never empty."""
+    scores: tuple[TokenScore, ...] = ()
+    """One per token where `sampling.num_logprobs` is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScores:
+    """Scores of the prompt tokens from position `first` on, as far as this step tells."""
+
+    sequence_id: SequenceId
+    first: int
+    scores: tuple[TokenScore, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardResult:
-    """The outcome of the plan with the same step number, sampled tokens in plan order."""
+    """The outcome of the plan with the same step number, both tuples in plan order."""
 
     step: int
-    sampled: tuple[SampledToken, ...]
+    sampled: tuple[SampledTokens, ...]
+    prompt_scores: tuple[PromptScores, ...] = ()
+    """From sequences with `sampling.num_prompt_logprobs` set. Computing the token at a position
+    scores the one behind it."""
+    failed: tuple[SequenceId, ...] = ()
+    """Scheduled sequences whose blocks turned out to be another's; they have not been sampled."""
 
 
 class Executor(Protocol):

@@ -13,11 +13,12 @@ import msgspec
 from contracts.ids import GatewayId, ModelName, NodeId, RegionId, is_model_name, is_node_id
 from contracts.sections import LogSettings, Port, TlsSettings
 from gpu_pool.compute_choice import DeviceChoice, DtypeChoice
-from gpu_pool.engine.settings import SchedulerSettings
+from gpu_pool.engine.settings import NgramSettings, SchedulerSettings
 
 PREFIX: Final = "HEARTH_POOL"
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class ListenSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,21 +51,6 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("gateway_id has letters, digits, `-`, `_`, `.`; at most 63")
 
 
-class ServedModelSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that this node serves."""
-
-    name: ModelName
-    path: Path
-    """A directory with `config.json`, `tokenizer.json` and safetensors files."""
-    dtype: DtypeChoice = DtypeChoice.AUTO
-    description: str = ""
-
-    def __post_init__(self) -> None:
-        """Checks the name's shape."""
-        if not is_model_name(self.name):
-            raise ValueError("a model's name looks like `@scope/author/name`")
-
-
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where each engine core computes and how much it takes on."""
 
@@ -73,11 +59,18 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of KV memory handed out together."""
     kv_bytes: Positive = 512 * 1024 * 1024
     """KV memory of each model."""
+    swap_bytes: NotNegative = 0
+    """Host memory of each model for what preempted sequences have computed; 0 computes it again."""
     max_batch_tokens: Positive = 2048
     max_chunk_tokens: Positive = 1024
     max_running: Positive = 64
-    max_waiting: Annotated[int, msgspec.Meta(ge=0)] = 512
+    max_waiting: NotNegative = 512
+    max_waiting_tokens: Positive = 4 << 20
+    max_account_waiting: NotNegative = 384
+    max_account_waiting_tokens: Positive = 3 << 20
     prefix_caching: bool = True
+    ngram: NgramSettings | None = None
+    """Guesses next tokens from what was said before and checks them: pays for repetitive text."""
     num_threads: Positive | None = None
     """Threads a core computes with; None shares what the process may use among the models."""
 
@@ -92,8 +85,29 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             max_chunk_tokens=self.max_chunk_tokens,
             max_running=self.max_running,
             max_waiting=self.max_waiting,
+            max_waiting_tokens=self.max_waiting_tokens,
+            max_account_waiting=self.max_account_waiting,
+            max_account_waiting_tokens=self.max_account_waiting_tokens,
             prefix_caching=self.prefix_caching,
+            ngram=self.ngram,
         )
+
+
+class ServedModelSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that this node serves."""
+
+    name: ModelName
+    path: Path
+    """A directory with `config.json`, `tokenizer.json` and safetensors files."""
+    dtype: DtypeChoice = DtypeChoice.AUTO
+    description: str = ""
+    engine: EngineSettings | None = None
+    """This model's own section; None takes the node's `engine` as a whole."""
+
+    def __post_init__(self) -> None:
+        """Checks the name's shape."""
+        if not is_model_name(self.name):
+            raise ValueError("a model's name looks like `@scope/author/name`")
 
 
 class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +120,7 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     gateways: tuple[GatewaySettings, ...] = ()
     models: tuple[ServedModelSettings, ...] = ()
     engine: EngineSettings = EngineSettings()
-    hello_timeout_s: float = 5.0
+    hello_timeout_s: float = 2.0
     """How long a connection may take to prove itself."""
     max_cold_wait_s: float = 30.0
     """How long a request may wait for a model that is being loaded or restarted."""

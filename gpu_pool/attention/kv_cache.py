@@ -2,7 +2,8 @@
 
 Block-major: `[P, layers, S, 2, K, H]`, so that a block with all its layers is one contiguous piece
 and hence one transfer. Inside a layer's part a token's keys and values lie side by side: a step
-writes one row per token and layer, and one gather per layer brings both.
+writes one row per token and layer, and one gather per layer brings both. Where values are a part of
+the keys (latent attention) the 2 is a 1.
 Shapes: P blocks, S block size, K KV heads, H head dim. Must not know who owns a block.
 """
 
@@ -24,11 +25,13 @@ class KvShape:
     block_size: int
     num_kv_heads: int
     head_dim: int
+    num_parts: int = 2
+    """2 for keys and values, 1 where the values are a part of the keys."""
 
     @property
     def slot_elements(self) -> int:
         """Elements that one token takes in one layer."""
-        return 2 * self.num_kv_heads * self.head_dim
+        return self.num_parts * self.num_kv_heads * self.head_dim
 
     def block_bytes(self, dtype: torch.dtype) -> int:
         """Bytes of one block, all layers."""
@@ -48,7 +51,14 @@ class KvCache:
         """Zeros; on CPU the pages are taken from the system at the first write."""
         self.shape = shape
         self.blocks = torch.zeros(
-            (num_blocks, shape.num_layers, shape.block_size, 2, shape.num_kv_heads, shape.head_dim),
+            (
+                num_blocks,
+                shape.num_layers,
+                shape.block_size,
+                shape.num_parts,
+                shape.num_kv_heads,
+                shape.head_dim,
+            ),
             dtype=dtype,
             device=device,
         )
@@ -57,6 +67,11 @@ class KvCache:
         self.rows_XE = self.blocks.view(-1, shape.block_size * shape.slot_elements)
         """A row per block and layer."""
         self._layers = np.arange(shape.num_layers)
+
+    @property
+    def num_blocks(self) -> int:
+        """All blocks."""
+        return self.blocks.shape[0]
 
     def clear(self, block_ids: Tensor) -> None:
         """Zeroes whole blocks."""

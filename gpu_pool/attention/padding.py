@@ -9,7 +9,7 @@ from typing import Final
 
 GRANULE_TOKENS: Final = 64
 """Block sizes divide it."""
-_SPLIT_TOKENS: Final = 512
+SPLIT_TOKENS: Final = 512
 """sdpa on CPU walks the keys in pieces of this many, starting anew in each."""
 
 
@@ -21,12 +21,12 @@ def pad_context(num_tokens: int) -> int:
     """
     granule = _choose_granule(num_tokens)
     padded = -(-num_tokens // granule) * granule
-    tail = padded % _SPLIT_TOKENS
+    tail = padded % SPLIT_TOKENS
     return padded - tail + 384 if tail in (256, 320) else padded
 
 
 def _choose_granule(num_tokens: int) -> int:
     """Coarser with length, so that long contexts of different lengths still share calls."""
-    if num_tokens <= _SPLIT_TOKENS:
+    if num_tokens <= SPLIT_TOKENS:
         return GRANULE_TOKENS
-    return 2 * GRANULE_TOKENS if num_tokens <= 4 * _SPLIT_TOKENS else _SPLIT_TOKENS
+    return 2 * GRANULE_TOKENS if num_tokens <= 4 * SPLIT_TOKENS else SPLIT_TOKENS

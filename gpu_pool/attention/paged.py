@@ -1,22 +1,55 @@
 """One layer's attention over a mixed batch: write the step's keys and values, then attend.
 
-Shapes: T tokens, N query heads, K KV heads, H head dim, E = 2 · K · H.
+Shapes: T tokens, N query heads, K KV heads, H head dim, E = 2 · K · H (K · H where values are a
+part of the keys).
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gpu_pool.attention.batch import AttentionBatch
+from gpu_pool.attention.batch import AttentionBatch, Span, create_attention_batch
+from gpu_pool.attention.device_batch import DeviceBatch, attend_on_device, create_device_batch
 from gpu_pool.attention.kv_cache import KvCache
+from gpu_pool.attention.reach import Reach
+from gpu_pool.kernels.attention_form import PLAIN, AttentionForm
 from gpu_pool.kernels.decode_attention import decode_attention
 from gpu_pool.kernels.kv_write import kv_write
 from gpu_pool.kernels.prefill_attention import prefill_attention
+from gpu_pool.kernels.triton_language import uses_triton
+
+
+@dataclass(frozen=True, slots=True)
+class PagedStep:
+    """One KV group in one step: its memory and who attends to what there."""
+
+    cache: KvCache
+    batch: AttentionBatch | DeviceBatch
+
+
+def create_paged_step(spans: Sequence[Span], cache: KvCache, reach: Reach) -> PagedStep:
+    """The step of one group in the form of its device; `spans` are sorted by `order_key`.
+
+    Latent layers, whose values are a part of the keys, have no kernel of their own yet and use the
+    torch form on a GPU, too.
+    """
+    if uses_triton(cache.blocks) and cache.shape.num_parts == 2:
+        return PagedStep(cache, create_device_batch(spans, cache, reach))
+    return PagedStep(cache, create_attention_batch(spans, cache, reach))
 
 
 def attend(
-    layer: int, q_TNH: Tensor, kv_TE: Tensor, cache: KvCache, batch: AttentionBatch
+    layer: int, q_TNH: Tensor, kv_TE: Tensor, step: PagedStep, form: AttentionForm = PLAIN
 ) -> Tensor:
-    """The mixed values `[T, N, H]` of all tokens; `kv_TE` is in the cache afterwards."""
+    """The mixed values `[T, N, H]` of all tokens; `kv_TE` is in the cache afterwards.
+
+    `layer` counts inside the group.
+    """
+    cache, batch = step.cache, step.batch
+    if isinstance(batch, DeviceBatch):
+        return attend_on_device(layer, q_TNH, kv_TE, cache, batch, form)
     kv_write(cache.slots_XE, batch.slot_ids[layer], kv_TE)
     num_kv_heads = cache.shape.num_kv_heads
     parts = [
@@ -26,6 +59,7 @@ def attend(
             group.row_ids[layer],
             group.mask_B11L,
             num_kv_heads,
+            form,
         )
         for group in batch.groups
     ]
@@ -36,6 +70,7 @@ def attend(
             chunk.row_ids[layer],
             chunk.tiles,
             num_kv_heads,
+            form,
         )
         for chunk in batch.chunks
     )

@@ -1,15 +1,89 @@
-"""What the core refuses before it schedules anything.
+"""What the core refuses before it schedules anything, and what it makes of the rest.
 
 Owns the checks that need the loaded model's figures; must not know the current load.
 Read next: `scheduler`, whose `add` calls it.
 """
 
+import math
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
 from contracts.errors import ContextTooLong, InvalidRequest, InvariantBroken, OutOfBlocks
+from contracts.grant import RetentionClass
+from contracts.inference import SamplingParams
+from gpu_pool.engine.drafting import Drafter
 from gpu_pool.engine.messages import AddSequence
+from gpu_pool.engine.sequence import Sequence
+from gpu_pool.engine.settings import SchedulerSettings
+from gpu_pool.engine.token_matcher import CreateMatcher
+from gpu_pool.kv.kv_memory import KvMemory
 from gpu_pool.plan import ExecutorInfo
 
+MAX_LOGPROBS: Final = 100
+MAX_BIASES: Final = 1024
+MAX_BIAS: Final = 1000.0
 
-def check_admission(request: AddSequence, info: ExecutorInfo) -> int:
+
+class Admission:
+    """Makes sequences of requests, in order of arrival."""
+
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        info: ExecutorInfo,
+        kv: KvMemory,
+        draw_seed: Callable[[], int],
+        create_matcher: CreateMatcher,
+    ) -> None:
+        """`draw_seed` serves requests that bring no seed."""
+        self._ngram = settings.ngram
+        self._info = info
+        self._kv = kv
+        self._draw_seed = draw_seed
+        self._create_matcher = create_matcher
+        self._num_arrivals = 0
+
+    def admit(self, request: AddSequence) -> Sequence:
+        """The sequence of `request`. Raises: as `check_admission`; what its grammar deserves."""
+        max_tokens = check_admission(request, self._info, self._kv)
+        sampling = request.sampling
+        if sampling.seed is None:
+            sampling = msgspec.structs.replace(sampling, seed=self._draw_seed())
+        grammar = request.grammar
+        self._num_arrivals += 1
+        return Sequence(
+            sequence_id=request.sequence_id,
+            account_id=request.account_id,
+            priority=request.priority,
+            arrival=self._num_arrivals,
+            deadline_unix_ms=request.deadline_unix_ms,
+            reject_if_busy=request.reject_if_busy,
+            sampling=sampling,
+            max_tokens=max_tokens,
+            token_ids=list(request.token_ids),
+            num_prompt_tokens=len(request.token_ids),
+            table=self._kv.create_table(
+                request.account_id,
+                request.cache_salt,
+                is_private=request.retention is RetentionClass.NONE,
+            ),
+            matcher=None if grammar is None else self._create_matcher(grammar),
+            drafter=self._create_drafter(request),
+        )
+
+    def _create_drafter(self, request: AddSequence) -> Drafter | None:
+        """What guesses for a sequence: nothing where what is drawn depends on more than its place.
+
+        Penalties count the tokens before, and a grammar allows by them.
+        """
+        if self._ngram is None or request.grammar is not None or request.sampling.has_penalties:
+            return None
+        return Drafter(self._ngram)
+
+
+def check_admission(request: AddSequence, info: ExecutorInfo, kv: KvMemory) -> int:
     """The number of tokens to generate at most.
 
     Raises: `InvalidRequest`, `ContextTooLong`; `OutOfBlocks` when even an idle pool is too small;
@@ -24,6 +98,7 @@ def check_admission(request: AddSequence, info: ExecutorInfo) -> int:
         raise InvalidRequest("The prompt has token ids outside the vocabulary.", param="prompt")
     if max_tokens < 1:
         raise InvalidRequest("max_tokens must be at least 1.", param="max_tokens")
+    _check_sampling(request.sampling, info.vocab_size)
     num_tokens = len(request.token_ids) + max_tokens
     if num_tokens > info.context_window:
         raise ContextTooLong(
@@ -31,10 +106,34 @@ def check_admission(request: AddSequence, info: ExecutorInfo) -> int:
             f"together they exceed the context window of {info.context_window}."
         )
     # The last token is sampled but never computed, so it needs no room.
-    num_blocks = -(-(num_tokens - 1) // info.block_size)
-    if num_blocks > info.num_blocks:
+    if not kv.fits(num_tokens - 1):
         raise OutOfBlocks(
-            f"The request needs {num_blocks} blocks of KV memory; "
-            f"this node has {info.num_blocks} for the model."
+            f"The request has up to {num_tokens} tokens; the KV memory of this node is too small "
+            f"for that."
         )
     return max_tokens
+
+
+def _check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
+    """Raises: `InvalidRequest` for what only the vocabulary tells, or what would take memory."""
+    for name in ("num_logprobs", "num_prompt_logprobs"):
+        count = sampling.num_logprobs if name == "num_logprobs" else sampling.num_prompt_logprobs
+        if count is not None and not 0 <= count <= min(MAX_LOGPROBS, vocab_size):
+            raise InvalidRequest(
+                f"`{name}` must lie between 0 and {min(MAX_LOGPROBS, vocab_size)}.", param=name
+            )
+    if len(sampling.logit_bias) > MAX_BIASES:
+        raise InvalidRequest(
+            f"`logit_bias` names more than {MAX_BIASES} tokens.", param="logit_bias"
+        )
+    for token_id, bias in sampling.logit_bias:
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequest(
+                f"`logit_bias` names token {token_id}; the vocabulary has {vocab_size}.",
+                param="logit_bias",
+            )
+        if not (math.isfinite(bias) and abs(bias) <= MAX_BIAS):
+            raise InvalidRequest(
+                f"A `logit_bias` must lie between -{MAX_BIAS:g} and {MAX_BIAS:g}.",
+                param="logit_bias",
+            )

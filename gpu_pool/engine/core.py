@@ -9,32 +9,17 @@ import secrets
 from collections.abc import Callable
 
 from contracts.errors import InvariantBroken, StreamBroken, to_error_report
+from gpu_pool.engine.assembly import create_scheduler
 from gpu_pool.engine.messages import AbortSequence, AddSequence, CoreFailed, CoreReady
-from gpu_pool.engine.scheduler import Scheduler
 from gpu_pool.engine.settings import SchedulerSettings
+from gpu_pool.engine.token_matcher import CreateMatcher, refuse_grammars
 from gpu_pool.engine.transport import Transport
-from gpu_pool.kv.block_hash import BlockHasher
-from gpu_pool.kv.block_pool import BlockPool
-from gpu_pool.kv.eviction import LruEviction
-from gpu_pool.kv.prefix_cache import NoPrefixCache, PrefixCache, PrefixIndex
-from gpu_pool.plan import Executor, ExecutorInfo
+from gpu_pool.plan import Executor
 
 
 def draw_seed() -> int:
     """A seed of 63 random bits."""
     return secrets.randbits(63)
-
-
-def create_scheduler(
-    settings: SchedulerSettings, info: ExecutorInfo, draw_seed: Callable[[], int]
-) -> Scheduler:
-    """A scheduler with the block pool and prefix cache that `info` and `settings` ask for."""
-    pool = BlockPool(info.num_blocks, LruEviction())
-    cache: PrefixIndex = NoPrefixCache()
-    if settings.prefix_caching:
-        hasher = BlockHasher(info.model_revision, info.kv_dtype, info.block_size)
-        cache = PrefixCache(pool, hasher)
-    return Scheduler(settings, info, pool, cache, draw_seed)
 
 
 class EngineCore:
@@ -47,12 +32,15 @@ class EngineCore:
         transport: Transport,
         clock: Callable[[], float],
         draw_seed: Callable[[], int] = draw_seed,
+        create_matcher: CreateMatcher = refuse_grammars,
     ) -> None:
         """`clock` gives seconds since 1970; `draw_seed` serves requests that bring no seed."""
         self._executor = executor
         self._transport = transport
         self._clock = clock
-        self._scheduler = create_scheduler(scheduler_settings, executor.info, draw_seed)
+        self._scheduler = create_scheduler(
+            scheduler_settings, executor.info, draw_seed, create_matcher
+        )
 
     def run(self) -> None:
         """Returns after `Shutdown`; sequences that are not over get `StreamBroken`.

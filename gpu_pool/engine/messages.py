@@ -9,9 +9,10 @@ from typing import Final
 import msgspec
 
 from contracts.errors import ErrorReport
+from contracts.grant import RetentionClass
 from contracts.ids import AccountId
 from contracts.inference import FinishReason, SamplingParams
-from gpu_pool.plan import SequenceId
+from gpu_pool.plan import SequenceId, TokenScore
 
 
 class AddSequence(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -28,6 +29,11 @@ class AddSequence(msgspec.Struct, frozen=True, array_like=True, tag=1):
     priority: int
     deadline_unix_ms: int
     reject_if_busy: bool
+    grammar: str | None = None
+    """What the answer has to match, in the form that the core's matchers read."""
+    retention: RetentionClass = RetentionClass.STANDARD
+    """`none`: the blocks are zeroed at the end. `cache_salt` is the request's own then, so that it
+    shares blocks with nobody but other answers to itself."""
 
 
 class AbortSequence(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -55,6 +61,15 @@ class SequenceTokens(msgspec.Struct, frozen=True, array_like=True):
 
     sequence_id: SequenceId
     token_ids: tuple[int, ...]
+    scores: tuple[TokenScore, ...] = ()
+    """One per token where `sampling.num_logprobs` is set."""
+
+
+class PromptScored(msgspec.Struct, frozen=True, array_like=True):
+    """Scores of the next tokens of the prompt, in order and each once."""
+
+    sequence_id: SequenceId
+    scores: tuple[TokenScore, ...]
 
 
 class SequenceFinished(msgspec.Struct, frozen=True, array_like=True):
@@ -87,12 +102,14 @@ class CoreReady(msgspec.Struct, frozen=True, array_like=True, tag=10):
 
 
 class StepOutput(msgspec.Struct, frozen=True, array_like=True, tag=11):
-    """All that one step (or one abort) brought, in the order started, tokens, finished."""
+    """All that one step (or one abort) brought: started, prompt scores, tokens, finished."""
 
     started: tuple[SequenceStarted, ...]
     tokens: tuple[SequenceTokens, ...]
     finished: tuple[SequenceFinished, ...]
     load: CoreLoad
+    prompt_scores: tuple[PromptScored, ...] = ()
+    """All of a sequence's come before its first tokens."""
 
 
 class CoreFailed(msgspec.Struct, frozen=True, array_like=True, tag=12):

@@ -7,12 +7,13 @@ from contracts.errors import ServiceError, to_error_report
 from contracts.inference import FinishReason
 from gpu_pool.engine.messages import (
     CoreLoad,
+    PromptScored,
     SequenceFinished,
     SequenceStarted,
     SequenceTokens,
     StepOutput,
 )
-from gpu_pool.plan import SequenceId
+from gpu_pool.plan import SampledTokens, SequenceId, TokenScore
 
 
 class Outbox:
@@ -21,6 +22,7 @@ class Outbox:
     def __init__(self) -> None:
         """Empty."""
         self._started: list[SequenceStarted] = []
+        self._prompt_scores: list[PromptScored] = []
         self._tokens: list[SequenceTokens] = []
         self._finished: list[SequenceFinished] = []
 
@@ -28,9 +30,16 @@ class Outbox:
         """Notes that a sequence runs for the first time."""
         self._started.append(SequenceStarted(sequence_id, num_cached_tokens))
 
-    def add_token(self, sequence_id: SequenceId, token_id: int) -> None:
-        """Notes a generated token."""
-        self._tokens.append(SequenceTokens(sequence_id, (token_id,)))
+    def add_prompt_scores(self, sequence_id: SequenceId, scores: tuple[TokenScore, ...]) -> None:
+        """Notes how likely the next tokens of a prompt were."""
+        if scores:
+            self._prompt_scores.append(PromptScored(sequence_id, scores))
+
+    def add_tokens(self, sampled: SampledTokens, count: int) -> None:
+        """Notes the first `count` of the tokens sampled for a sequence."""
+        if count:
+            token_ids, scores = sampled.token_ids[:count], sampled.scores[:count]
+            self._tokens.append(SequenceTokens(sampled.sequence_id, token_ids, scores))
 
     def add_finished(
         self, sequence_id: SequenceId, num_completion_tokens: int, reason: FinishReason
@@ -47,8 +56,15 @@ class Outbox:
 
     def take(self, load: CoreLoad) -> StepOutput | None:
         """Everything noted so far, which is then forgotten; None when there is nothing."""
-        if not (self._started or self._tokens or self._finished):
+        if not (self._started or self._prompt_scores or self._tokens or self._finished):
             return None
-        output = StepOutput(tuple(self._started), tuple(self._tokens), tuple(self._finished), load)
+        output = StepOutput(
+            tuple(self._started),
+            tuple(self._tokens),
+            tuple(self._finished),
+            load,
+            tuple(self._prompt_scores),
+        )
         self._started, self._tokens, self._finished = [], [], []
+        self._prompt_scores = []
         return output

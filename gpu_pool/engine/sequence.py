@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from contracts.ids import AccountId
 from contracts.inference import SamplingParams
+from gpu_pool.engine.drafting import Drafter
+from gpu_pool.engine.token_matcher import TokenMatcher
 from gpu_pool.kv.block import BlockTable
 from gpu_pool.plan import SequenceId
 
@@ -35,12 +37,28 @@ class Sequence:
     """Prompt, then everything sampled."""
     num_prompt_tokens: int
     table: BlockTable
+    matcher: TokenMatcher | None = None
+    """Set where the answer has to match a grammar; stands behind the newest token."""
+    drafter: Drafter | None = None
+    """Set where next tokens may be guessed."""
+    num_drafts_in_flight: int = 0
+    """Guessed tokens of the step in flight; where it ends is not known until it is over."""
+    num_scored_tokens: int = 0
+    """Leading prompt tokens whose scores have been told, where they are asked for."""
+    num_queued_tokens: int = 0
+    """Its length when it joined the waiting queue, which the queue keeps count of."""
+    started_step: int = 0
+    """The step in which it last got its blocks."""
+    num_cached_tokens: int = 0
+    """Tokens that needed no computing when it last got its blocks."""
     num_computed_tokens: int = 0
     """Tokens whose KV is in the blocks or will be after the steps in flight."""
     num_pending_tokens: int = 0
     """Tokens that steps in flight will sample."""
     is_running: bool = False
-    """Holds blocks and a row in the executor."""
+    """Holds blocks."""
+    has_row: bool = False
+    """The executor knows it."""
     has_started: bool = False
     """Has run at least once, a preemption since notwithstanding."""
     num_runs: int = 0
@@ -57,9 +75,35 @@ class Sequence:
         return len(self.token_ids) + self.num_pending_tokens - self.num_computed_tokens
 
     @property
-    def is_fully_planned(self) -> bool:
-        """The steps in flight sample all that was asked for."""
-        return self.num_completion_tokens + self.num_pending_tokens >= self.max_tokens
+    def may_be_planned(self) -> bool:
+        """False while the steps in flight sample all that was asked for, or what a mask needs."""
+        if self.num_pending_tokens and self._needs_known_tokens:
+            return False
+        return self.num_completion_tokens + self.num_pending_tokens < self.max_tokens
+
+    @property
+    def _needs_known_tokens(self) -> bool:
+        """The next step depends on tokens that those in flight sample."""
+        is_guessing = self.drafter is not None and self.drafter.is_hot
+        return self.matcher is not None or self.num_drafts_in_flight > 0 or is_guessing
+
+    @property
+    def max_drafts(self) -> int:
+        """Guessed tokens that a next step may compute."""
+        if self.drafter is None or self.num_pending_tokens:
+            return 0
+        return self.max_tokens - self.num_completion_tokens - 1
+
+    @property
+    def reusable_tokens(self) -> list[int]:
+        """Known tokens that need not be computed if their KV is found.
+
+        Only computing tells scores, so a prompt that is to be scored reuses only what has been.
+        """
+        if self.sampling.num_prompt_logprobs is None:
+            return self.token_ids
+        is_scored = self.num_scored_tokens >= self.num_prompt_tokens
+        return self.token_ids if is_scored else self.token_ids[: self.num_scored_tokens]
 
     @property
     def precedence(self) -> tuple[int, int]:

@@ -7,7 +7,16 @@ Must not know how work is chosen. Read next: `scheduler`.
 from typing import NamedTuple
 
 from gpu_pool.engine.sequence import Sequence
-from gpu_pool.plan import BlockId, ForwardPlan, NewSequence, ScheduledSequence, SequenceId
+from gpu_pool.kv.kv_memory import NewBlocks
+from gpu_pool.plan import (
+    BlockId,
+    BlockMove,
+    ForwardPlan,
+    ForwardResult,
+    NewSequence,
+    ScheduledSequence,
+    SequenceId,
+)
 
 
 class Work(NamedTuple):
@@ -29,37 +38,78 @@ class Work(NamedTuple):
 class Step:
     """One step; grows while it is planned."""
 
-    def __init__(self, number: int, num_groups: int) -> None:
-        """An empty step. The `num_groups` KV groups are alike and use the same block ids."""
+    def __init__(self, number: int) -> None:
+        """An empty step."""
         self.number = number
+        self.num_tokens = 0
+        """Planned so far, drafts included."""
         self.work: list[Work] = []
+        self.started: list[Sequence] = []
+        """Got their blocks; a row follows with their first work."""
         self._new: list[NewSequence] = []
         self._scheduled: list[ScheduledSequence] = []
-        self._num_groups = num_groups
 
-    def start(self, sequence: Sequence) -> None:
-        """Gives `sequence` a row; the first `num_computed_tokens` are in its blocks already."""
-        self._new.append(
-            NewSequence(
-                sequence.sequence_id,
-                tuple(sequence.token_ids),
-                sequence.num_prompt_tokens,
-                sequence.num_computed_tokens,
-                sequence.sampling,
-            )
-        )
-
-    def add(self, sequence: Sequence, num_tokens: int, new_ids: tuple[BlockId, ...]) -> None:
-        """Computes the next `num_tokens` of `sequence`, whose table has just got `new_ids`."""
+    def add(
+        self,
+        sequence: Sequence,
+        num_tokens: int,
+        news: NewBlocks,
+        drafts: tuple[int, ...] = (),
+    ) -> None:
+        """Computes the next `num_tokens` of `sequence`, whose table has just got `news`."""
+        if not sequence.has_row:
+            sequence.has_row = True
+            self._new.append(_describe(sequence))
         samples = num_tokens == sequence.num_uncomputed_tokens
         sequence.num_computed_tokens += num_tokens
         sequence.num_pending_tokens += samples
+        sequence.num_drafts_in_flight = len(drafts)
+        self.num_tokens += num_tokens + len(drafts)
         end = sequence.num_computed_tokens
         self.work.append(Work(sequence, sequence.num_runs, end, samples))
-        groups = (new_ids,) * self._num_groups
-        scheduled = ScheduledSequence(sequence.sequence_id, num_tokens, groups, samples)
-        self._scheduled.append(scheduled)
+        mask = sequence.matcher.fill_mask() if samples and sequence.matcher is not None else None
+        self._scheduled.append(
+            ScheduledSequence(
+                sequence.sequence_id,
+                num_tokens,
+                news.block_ids,
+                samples,
+                news.tags,
+                news.nums_dropped,
+                drafts,
+                allowed_tokens=mask,
+            )
+        )
 
-    def to_plan(self, released: tuple[SequenceId, ...]) -> ForwardPlan:
-        """The plan for the executor."""
-        return ForwardPlan(self.number, released, tuple(self._new), tuple(self._scheduled))
+    def to_plan(
+        self,
+        released: tuple[SequenceId, ...],
+        zeroed: tuple[tuple[BlockId, ...], ...],
+        moves: tuple[tuple[BlockMove, ...], tuple[BlockMove, ...]],
+    ) -> ForwardPlan:
+        """The plan for the executor; `moves` are those out and those in."""
+        new, scheduled = tuple(self._new), tuple(self._scheduled)
+        return ForwardPlan(self.number, released, new, scheduled, zeroed, *moves)
+
+    def list_live(self) -> dict[SequenceId, Work]:
+        """The work whose results count."""
+        return {work.sequence.sequence_id: work for work in self.work if work.counts}
+
+    def is_answered_by(self, result: ForwardResult) -> bool:
+        """True when `result` has exactly what this step asked for."""
+        failed = set(result.failed)
+        sampling = [work.sequence.sequence_id for work in self.work if work.samples]
+        expected = [sequence_id for sequence_id in sampling if sequence_id not in failed]
+        answered = [sampled.sequence_id for sampled in result.sampled]
+        return result.step == self.number and answered == expected
+
+
+def _describe(sequence: Sequence) -> NewSequence:
+    """What the executor has to know of a sequence whose first tokens are in its blocks already."""
+    return NewSequence(
+        sequence.sequence_id,
+        tuple(sequence.token_ids),
+        sequence.num_prompt_tokens,
+        sequence.num_computed_tokens,
+        sequence.sampling,
+    )

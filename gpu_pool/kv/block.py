@@ -1,12 +1,13 @@
-"""A block of KV memory and a sequence's table of them.
+"""A block of KV memory and a sequence's tables of them.
 
-Owns the two records; must not know who changes them (`block_pool`, `prefix_cache`).
+Owns the records; must not know who changes them (`block_pool`, `group_memory`, `kv_memory`).
 Read next: `block_pool`.
 """
 
 from dataclasses import dataclass, field
 
-from gpu_pool.plan import BlockId
+from contracts.ids import AccountId
+from gpu_pool.plan import BlockId, HostBlockId
 
 
 @dataclass(slots=True, eq=False)
@@ -18,8 +19,10 @@ class Block:
     """Tables that list the block; 0 means free."""
     tag: int = 0
     """Grows with every reallocation, so that a reference to earlier content is recognised."""
-    is_cached: bool = False
-    """The prefix cache can find the content: worth keeping as long as the room allows."""
+    owner: AccountId | None = None
+    """Whose content the prefix index can find here; None: nothing worth keeping."""
+    is_protected: bool = False
+    """Counts towards the owner's floor; set by the eviction policy while the block is free."""
     older: "Block" = field(init=False, repr=False)
     newer: "Block" = field(init=False, repr=False)
 
@@ -29,13 +32,56 @@ class Block:
 
 
 @dataclass(slots=True, eq=False)
+class GroupTable:
+    """The blocks that one sequence holds in one KV group. Indices count from the first token."""
+
+    block_ids: list[BlockId] = field(default_factory=list[BlockId])
+    """Held blocks; the first one's index is `num_dropped`."""
+    num_dropped: int = 0
+    """Leading blocks that no later token reads: given back, or never held."""
+    num_told: int = 0
+    """Blocks below this index are known to the executor."""
+    num_dropped_told: int = 0
+    """What the executor believes `num_dropped` to be."""
+    num_promised: int = 0
+    """Blocks that the sequence will need and nobody else may start with."""
+
+    @property
+    def end(self) -> int:
+        """The index behind the last block."""
+        return self.num_dropped + len(self.block_ids)
+
+    @property
+    def is_told(self) -> bool:
+        """True when the executor knows all of this."""
+        return self.num_told == self.end and self.num_dropped_told == self.num_dropped
+
+
+@dataclass(frozen=True, slots=True)
+class SwappedBlocks:
+    """What a preempted sequence left in host memory."""
+
+    num_tokens: int
+    """Leading tokens whose KV is there, or was out of every later token's reach."""
+    groups: tuple[tuple[int, tuple[HostBlockId, ...]], ...]
+    """Per group the index of the first block and all blocks from there on."""
+
+
+@dataclass(slots=True, eq=False)
 class BlockTable:
-    """The blocks of one sequence in order of its tokens, and the keys of their contents."""
+    """All blocks of one sequence, and the keys of their contents."""
 
     root_key: bytes
     """Parent of the first block's key; stands for everything but the tokens."""
-    block_ids: list[BlockId] = field(default_factory=list[BlockId])
+    account_id: AccountId
+    groups: tuple[GroupTable, ...]
+    is_private: bool = False
+    """Nothing may remain: blocks are zeroed when their last user leaves."""
     keys: list[bytes] = field(default_factory=list[bytes])
     """One per full block hashed so far; they outlive the blocks, for a later return."""
     num_registered: int = 0
-    """Leading blocks whose content the prefix cache has been told of."""
+    """Blocks below this index have been entered in the prefix index, as far as they were held."""
+    num_announced: int = 0
+    """Keys below this index are announced: others wait for them instead of computing the same."""
+    swapped: SwappedBlocks | None = None
+    """Set between a preemption and the return from it."""

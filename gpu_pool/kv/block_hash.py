@@ -5,7 +5,7 @@
 
 F(x) is U(length of x) followed by x, U(n) is n in 8 bytes, all little-endian: no two inputs share
 an encoding. Adapter and media digests are empty until there are adapters and media.
-Must not know blocks. Read next: `prefix_cache`.
+Must not know blocks. Read next: `prefix_index`.
 """
 
 import hashlib

@@ -1,4 +1,6 @@
-"""The SwiGLU feed-forward network: down(silu(gate(x)) · up(x)), gate and up in one product."""
+"""A gated feed-forward network: down(act(gate(x)) · up(x)), gate and up in one product."""
+
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -7,15 +9,18 @@ from gpu_pool.layers.linear import Linear
 
 
 class GatedMlp:
-    """`gate_up` holds the gate's rows first, then those of up."""
+    """`gate_up` holds the gate's rows, then those of up; `gate` joins them."""
 
-    __slots__ = ("_down", "_gate_up")
+    __slots__ = ("_down", "_gate", "_gate_up")
 
-    def __init__(self, gate_up: Linear, down: Linear) -> None:
+    def __init__(
+        self, gate_up: Linear, down: Linear, gate: Callable[[Tensor], Tensor] = silu_mul
+    ) -> None:
         """Joins the two products."""
         self._gate_up = gate_up
         self._down = down
+        self._gate = gate
 
     def __call__(self, x_TD: Tensor) -> Tensor:
         """The network's output `[T, D]`."""
-        return self._down(silu_mul(self._gate_up(x_TD)))
+        return self._down(self._gate(self._gate_up(x_TD)))

@@ -3,9 +3,10 @@
 Read next: `llama.names`, which lists them, and `gpu_pool.weights.reader`, which follows the list.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from math import prod
 
 from torch import Tensor
 
@@ -35,3 +36,8 @@ class ParameterSource:
 
     parts: tuple[CheckpointTensor, ...]
     split: Split
+
+
+def count_parameters(sources: Mapping[str, ParameterSource]) -> int:
+    """The numbers in all parameters together."""
+    return sum(prod(part.shape) for source in sources.values() for part in source.parts)

@@ -3,70 +3,154 @@
 Owned by the model runner and changed only there; must not know the scheduler's `Sequence`.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
 from gpu_pool.attention.batch import Span
 from gpu_pool.attention.kv_cache import Int64Array
-from gpu_pool.plan import BlockId, NewSequence
-from gpu_pool.sampling.penalties import TokenCounts, has_penalties
+from gpu_pool.plan import BlockId, NewSequence, ScheduledSequence
+from gpu_pool.runner.block_tags import BlockTags
+from gpu_pool.sampling.penalties import TokenCounts
 from gpu_pool.sampling.sampler import SamplingRow
 
 
-class SequenceRow:
-    """One sequence between its first plan and its release."""
+class BlockTable:
+    """The blocks of one sequence in one KV group, in order."""
 
-    __slots__ = ("_block_table", "_counts", "_num_blocks", "_sampling", "num_computed", "token_ids")
+    __slots__ = ("_block_ids", "_num_blocks", "_num_dropped", "_tags")
 
-    def __init__(
-        self, new: NewSequence, *, table_size: int, vocab_size: int, device: torch.device
-    ) -> None:
-        """A row without blocks; `table_size` is the most it can have, padding included."""
-        assert 0 <= new.num_computed_tokens < len(new.token_ids), "nothing is left to compute"
-        assert min(new.token_ids) >= 0, "negative token id"
-        assert max(new.token_ids) < vocab_size, "token id outside the vocabulary"
-        self.token_ids = list(new.token_ids)
-        self.num_computed = new.num_computed_tokens
-        """Leading tokens whose keys and values are in the blocks."""
-        self._block_table: Int64Array = np.zeros(table_size, dtype=np.int64)
+    def __init__(self, size: int) -> None:
+        """An empty table of at most `size` blocks."""
+        self._block_ids: Int64Array = np.zeros(size, dtype=np.int64)
+        self._tags: Int64Array | None = None
         self._num_blocks = 0
-        self._sampling = new.sampling
-        self._counts: TokenCounts | None = None
-        if has_penalties(new.sampling):
-            prompt = new.token_ids[: new.num_prompt_tokens]
-            output = new.token_ids[new.num_prompt_tokens :]
-            self._counts = TokenCounts(prompt, output, vocab_size, device)
+        self._num_dropped = 0
 
-    def add_blocks(self, block_ids: tuple[BlockId, ...]) -> None:
-        """Appends blocks to the table."""
+    def add_blocks(self, block_ids: Sequence[BlockId], tags: Sequence[int] = ()) -> None:
+        """Appends blocks; their tags count where the first ones brought tags, too."""
         end = self._num_blocks + len(block_ids)
-        assert end <= self._block_table.shape[0], "more blocks than the context can hold"
-        self._block_table[self._num_blocks : end] = block_ids
+        assert end <= self._block_ids.shape[0], "more blocks than the context can hold"
+        if tags and self._tags is None:
+            self._tags = np.zeros_like(self._block_ids)
+        if self._tags is not None:
+            self._tags[self._num_blocks : end] = tags
+        self._block_ids[self._num_blocks : end] = block_ids
         # Padded contexts read the sequence's own last block again, never a neighbour's.
-        self._block_table[end:] = block_ids[-1]
+        self._block_ids[end:] = block_ids[-1]
         self._num_blocks = end
 
-    def schedule(self, num_tokens: int, block_size: int) -> Span:
-        """The span of the next `num_tokens`."""
-        span = Span(self.num_computed, num_tokens, self._block_table)
-        assert num_tokens > 0, "scheduled no token"
-        assert span.end <= len(self.token_ids), "scheduled unknown tokens"
+    def skip(self, count: int) -> None:
+        """Lets a table without blocks begin behind `count` that it never held."""
+        assert self._num_blocks == 0, "the table has begun"
+        self._num_blocks = self._num_dropped = count
+
+    def drop(self, count: int) -> None:
+        """Forgets the first `count` blocks, which no later token reads.
+
+        Masked reads go to the first one that is left, never to a neighbour's.
+        """
+        assert count < self._num_blocks, "no block is left"
+        self._num_dropped = count
+        self._block_ids[:count] = self._block_ids[count]
+
+    def agrees_with(self, known: BlockTags) -> bool:
+        """True unless one of the blocks has become another's."""
+        held = slice(self._num_dropped, self._num_blocks)
+        return self._tags is None or known.agree(self._block_ids[held], self._tags[held])
+
+    def create_span(self, start: int, num_tokens: int, block_size: int) -> Span:
+        """The span of `num_tokens` from `start` on."""
+        span = Span(start, num_tokens, self._block_ids)
         assert span.end <= self._num_blocks * block_size, "scheduled without blocks"
         return span
 
     def list_stale_blocks(self, num_new: int, span: Span, block_size: int) -> list[int]:
         """The newest `num_new` blocks less those that hold computed tokens or are written whole."""
         first_empty = max(-(-span.start // block_size), span.end // block_size)
-        return self._block_table[
+        return self._block_ids[
             max(self._num_blocks - num_new, first_empty) : self._num_blocks
         ].tolist()
 
-    def to_sampling_row(self) -> SamplingRow:
-        """What the sampler needs to draw the token behind the last known one."""
-        return SamplingRow(self._sampling, len(self.token_ids), self._counts)
 
-    def append(self, token_id: int) -> None:
-        """Takes the drawn token."""
-        self.token_ids.append(token_id)
+class SequenceRow:
+    """One sequence between its first plan and its release."""
+
+    __slots__ = (
+        "_counts",
+        "_is_new",
+        "num_computed",
+        "num_prompt_tokens",
+        "sampling",
+        "tables",
+        "token_ids",
+    )
+
+    def __init__(
+        self,
+        new: NewSequence,
+        *,
+        num_groups: int,
+        table_size: int,
+        vocab_size: int,
+        device: torch.device,
+    ) -> None:
+        """A row without blocks; `table_size` is the most a group can have, padding included."""
+        assert 0 <= new.num_computed_tokens < len(new.token_ids), "nothing is left to compute"
+        assert min(new.token_ids) >= 0, "negative token id"
+        assert max(new.token_ids) < vocab_size, "token id outside the vocabulary"
+        self.token_ids = list(new.token_ids)
+        self.num_computed = new.num_computed_tokens
+        """Leading tokens whose keys and values are in the blocks."""
+        self.num_prompt_tokens = new.num_prompt_tokens
+        self.tables = tuple([BlockTable(table_size) for _ in range(num_groups)])
+        """One per KV group."""
+        self.sampling = new.sampling
+        self._is_new = True
+        """No plan has given it blocks yet."""
+        self._counts: TokenCounts | None = None
+        if new.sampling.has_penalties:
+            prompt = new.token_ids[: new.num_prompt_tokens]
+            output = new.token_ids[new.num_prompt_tokens :]
+            self._counts = TokenCounts(prompt, output, vocab_size, device)
+
+    def take_blocks(self, item: ScheduledSequence) -> None:
+        """Appends the blocks of a plan and lets go of those it says are gone."""
+        is_new = self._is_new
+        self._is_new = False
+        tags = item.new_block_tags or ((),) * len(self.tables)
+        dropped = item.nums_dropped or (0,) * len(self.tables)
+        groups = zip(self.tables, item.new_block_ids, tags, dropped, strict=True)
+        for table, new_ids, new_tags, num_dropped in groups:
+            if is_new:
+                table.skip(num_dropped)
+            if new_ids:
+                table.add_blocks(new_ids, new_tags)
+            if num_dropped:
+                table.drop(num_dropped)
+
+    def schedule(self, num_tokens: int, num_drafts: int, block_size: int) -> tuple[Span, ...]:
+        """The span in each group of the next `num_tokens` known ones and the drafts behind them."""
+        assert num_tokens > 0, "scheduled no token"
+        start = self.num_computed
+        assert start + num_tokens <= len(self.token_ids), "scheduled unknown tokens"
+        return tuple(
+            [table.create_span(start, num_tokens + num_drafts, block_size) for table in self.tables]
+        )
+
+    def to_sampling_rows(self, num_drafts: int, allowed_tokens: bytes | None) -> list[SamplingRow]:
+        """What the sampler needs to draw the token behind the newest and behind each draft."""
+        assert not (num_drafts and (self._counts or allowed_tokens)), "drafts with a history"
+        first = len(self.token_ids)
+        return [
+            SamplingRow(self.sampling, position, self._counts, allowed_tokens)
+            for position in range(first, first + 1 + num_drafts)
+        ]
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        """Takes drawn tokens."""
+        self.token_ids += token_ids
         if self._counts is not None:
-            self._counts.add(token_id)
+            for token_id in token_ids:
+                self._counts.add(token_id)

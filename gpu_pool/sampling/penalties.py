@@ -13,15 +13,6 @@ from torch import Tensor
 from contracts.inference import SamplingParams
 
 
-def has_penalties(sampling: SamplingParams) -> bool:
-    """True when any of the three changes logits."""
-    return (
-        sampling.repetition_penalty != 1.0
-        or sampling.frequency_penalty != 0.0
-        or sampling.presence_penalty != 0.0
-    )
-
-
 class TokenCounts:
     """How often each token occurred in one sequence; kept only where penalties ask for it."""
 

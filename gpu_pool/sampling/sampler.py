@@ -1,6 +1,7 @@
-"""Draws the next token of every row: penalties, temperature, filters, then a race of noise.
+"""Draws the next token of every row.
 
-Shapes: R rows, V vocabulary. Read next: `noise`, `filters`, `penalties`.
+In this order: biases, penalties, a grammar's mask, temperature, filters, a race of noise.
+Shapes: R rows, V vocabulary. Read next: `noise`, `filters`, `penalties`, `restrictions`.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from contracts.inference import SamplingParams
 from gpu_pool.sampling.filters import compute_cutoffs
 from gpu_pool.sampling.noise import draw_log_exponentials, mix_key
 from gpu_pool.sampling.penalties import TokenCounts
+from gpu_pool.sampling.restrictions import add_biases, forbid_tokens
 
 _LIMIT: Final = torch.finfo(torch.float32).max
 _SMALLEST_TEMPERATURE: Final = torch.finfo(torch.float32).tiny
@@ -28,6 +30,8 @@ class SamplingRow:
     """Index of the drawn token in its sequence; with the seed it keys the noise."""
     counts: TokenCounts | None
     """Set exactly where penalties apply."""
+    allowed_tokens: bytes | None = None
+    """A bit per token, as `ScheduledSequence.allowed_tokens` has it."""
 
 
 def sample(logits_RV: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
@@ -36,8 +40,12 @@ def sample(logits_RV: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
     NaN counts as impossible, so that a row of garbage harms neither itself nor its neighbours.
     """
     for logits_V, row in zip(logits_RV, rows, strict=True):
+        if row.sampling.logit_bias:
+            add_biases(logits_V, row.sampling)
         if row.counts is not None:
             row.counts.penalise(logits_V, row.sampling)
+        if row.allowed_tokens is not None:
+            forbid_tokens(logits_V, row.allowed_tokens)
     torch.nan_to_num_(logits_RV, nan=-_LIMIT, posinf=_LIMIT, neginf=-_LIMIT)
     random_rows = [i for i, row in enumerate(rows) if row.sampling.temperature > 0]
     if len(random_rows) == len(rows):

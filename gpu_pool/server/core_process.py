@@ -5,15 +5,22 @@ when a core is started again. Read next: `core_supervisor`, `gpu_pool.engine_cor
 """
 
 import asyncio
+import contextlib
+import fcntl
 import itertools
 import os
+import shutil
+import stat
+import tempfile
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import msgspec
+import structlog
 
 from gpu_pool.server.engine_client import CoreListener, EngineClient
 from gpu_pool.settings import CoreSettings, encode_core_settings
@@ -27,6 +34,9 @@ SHUTDOWN_S: Final = 5.0
 """How long a core may take to end by itself."""
 MAX_SOCKET_PATH: Final = 100
 """Paths of Unix sockets end at 104 bytes on some systems."""
+_PREFIX: Final = "hearth-node-"
+_LOCK: Final = "owner.lock"
+"""Whoever holds the lock on this file owns the directory; the system drops it with the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +107,39 @@ class CoreLauncher:
             env=self._environ,
         )
         return CoreProcess(process, client, (inward, outward, path))
+
+
+@contextmanager
+def open_private_directory(parent: Path | None = None) -> Generator[Path]:
+    """A new directory for pipes and settings that only this user may enter; gone after the block.
+
+    A node that is killed cannot tidy up after itself, so that each start removes what dead ones of
+    the same user have left. `parent` is the system's temporary folder unless it is given.
+    """
+    parent = parent or Path(tempfile.gettempdir())
+    _remove_abandoned(parent)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as name:
+        directory = Path(name)
+        unfinished = directory / f"{_LOCK}.new"
+        with unfinished.open("wb") as file:
+            # Locked before it has its name: nobody ever finds it free while we live.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            unfinished.rename(directory / _LOCK)
+            yield directory
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Removes the directories of nodes that are dead."""
+    for directory in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # it went meanwhile, or is not ours
+            status = directory.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
+                _remove_if_abandoned(directory)
+
+
+def _remove_if_abandoned(directory: Path) -> None:
+    """Removes `directory` if its lock is free. Raises: `OSError` while somebody holds it."""
+    with (directory / _LOCK).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(directory)
+        structlog.get_logger().info("what a dead node left was removed", directory=str(directory))

@@ -15,6 +15,7 @@ import structlog
 from contracts.errors import (
     InvariantBroken,
     ModelCold,
+    ModelFailed,
     ServiceError,
     StreamBroken,
     from_error_report,
@@ -48,7 +49,7 @@ class CoreSupervisor:
         monotonic_s: Callable[[], float],
         on_change: Callable[[], None],
     ) -> None:
-        """`on_change` is called whenever readiness changes."""
+        """`on_change` is called whenever readiness changes and when the model becomes idle."""
         self._settings = settings
         self._launcher = launcher
         self._policy = policy
@@ -88,10 +89,13 @@ class CoreSupervisor:
     async def wait_ready(self, timeout_s: float) -> EngineClient:
         """The way to the core as soon as it is ready.
 
-        Raises: `ModelCold` after `timeout_s`, or at once while it fails to start.
+        Raises: `ModelCold` after `timeout_s`, or at once while it fails to start; `ModelFailed`
+        when it has failed for good.
         """
         end_s = self._monotonic_s() + timeout_s
         while (client := self.client) is None:
+            if self._has_given_up:
+                raise ModelFailed("The model failed to load.")
             if self._failure is not None:
                 raise ModelCold(f"The model could not be loaded: {self._failure.message}")
             left_s = end_s - self._monotonic_s()
@@ -168,6 +172,10 @@ class CoreSupervisor:
             if failed.is_final:
                 self._give_up(reason)
         self._set_ready(is_ready=False)
+
+    def on_idle(self) -> None:
+        """Nothing is left to do: what it holds is free."""
+        self._on_change()
 
     def _give_up(self, reason: str) -> None:
         """No further start; `reason` stands unless the core has said a better one."""

@@ -23,7 +23,7 @@ from gpu_pool.engine.messages import (
     encoder,
     from_core_decoder,
 )
-from gpu_pool.plan import SequenceId
+from gpu_pool.plan import SequenceId, TokenScore
 
 _MAX_QUEUED_MESSAGES: Final = 100_000
 """More than all streams of all connections can have under way."""
@@ -39,8 +39,12 @@ class SequenceListener(Protocol):
         """The sequence has its blocks."""
         ...
 
-    def on_tokens(self, token_ids: Sequence[int]) -> None:
-        """Tokens were generated."""
+    def on_prompt_scores(self, scores: Sequence[TokenScore]) -> None:
+        """The next tokens of the prompt were scored; all are before the first of the answer."""
+        ...
+
+    def on_tokens(self, token_ids: Sequence[int], scores: Sequence[TokenScore]) -> None:
+        """Tokens were generated, and scored if that was asked for."""
         ...
 
     def on_finished(self, finished: SequenceFinished) -> None:
@@ -61,6 +65,10 @@ class CoreListener(Protocol):
 
     def on_failed(self, failed: CoreFailed) -> None:
         """The core cannot start or go on."""
+        ...
+
+    def on_idle(self) -> None:
+        """The last of its sequences is over."""
         ...
 
 
@@ -135,17 +143,23 @@ class EngineClient:
         if isinstance(output, CoreFailed):
             self._core.on_failed(output)
             return
+        was_busy = self.load.num_running or self.load.num_waiting
         self.load = output.load
         listeners = self._listeners
         for started in output.started:
             if (listener := listeners.get(started.sequence_id)) is not None:
                 listener.on_started(started.num_cached_tokens)
+        for scored in output.prompt_scores:
+            if (listener := listeners.get(scored.sequence_id)) is not None:
+                listener.on_prompt_scores(scored.scores)
         for tokens in output.tokens:
             if (listener := listeners.get(tokens.sequence_id)) is not None:
-                listener.on_tokens(tokens.token_ids)
+                listener.on_tokens(tokens.token_ids, tokens.scores)
         for finished in output.finished:
             if (listener := listeners.pop(finished.sequence_id, None)) is not None:
                 listener.on_finished(finished)
+        if was_busy and not (output.load.num_running or output.load.num_waiting):
+            self._core.on_idle()
 
     def _send(self, message: ToCore) -> bool:
         """Queues one message; False when the core is not there or has stopped reading for long."""

@@ -1,12 +1,14 @@
 """One request on its way through a node: from a decoded request to its events.
 
-Owns the order of events: one `Accepted`, any number of `Delta`s, then `Finished` or `Failed`,
-whatever goes wrong. Must not know connections. Read next: `served_model`, `wire.stream`.
+Owns the order of events: one `Accepted`, then what its choices have to say, then `Finished` or
+`Failed`, whatever goes wrong. The first choice computes the prompt; the others start when it is in
+the prefix cache. Must not know connections. Read next: `choice`, `served_model`, `wire.stream`.
 """
 
 import asyncio
+import functools
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
@@ -15,20 +17,20 @@ from contracts.errors import ErrorReport, InvariantBroken, ServiceError, to_erro
 from contracts.grant import Grant
 from contracts.inference import (
     Accepted,
-    Delta,
+    ChoiceFinished,
+    CountTokensRequest,
     Failed,
     Finished,
     FinishReason,
     GenerateRequest,
     GenerationEvent,
+    NodeRequest,
+    TokensCounted,
     Usage,
 )
-from gpu_pool.engine.messages import SequenceFinished
-from gpu_pool.plan import SequenceId
-from gpu_pool.server.engine_client import EngineClient
-from gpu_pool.server.prepared_sequence import PreparedSequence
+from gpu_pool.server.choice import Choice
+from gpu_pool.server.prepared_request import PreparedRequest
 from gpu_pool.server.served_model import ServedModel
-from gpu_pool.server.text.text_stream import Piece, TextStream
 
 _NOTHING: Final = Usage(0, 0, 0)
 
@@ -37,35 +39,37 @@ class Generation:
     """The state of one request. `emit` is called with each event; the last one ends it."""
 
     __slots__ = (
-        "_client",
+        "_choices",
         "_emit",
         "_is_aborted",
         "_is_over",
         "_num_cached_tokens",
-        "_num_prompt_tokens",
-        "_sequence_id",
+        "_num_over",
+        "_prepared",
         "_task",
-        "_text",
     )
 
     def __init__(self, emit: Callable[[GenerationEvent], None]) -> None:
         """Nothing happens before `start`."""
         self._emit = emit
         self._task: asyncio.Task[None] | None = None
-        self._client: EngineClient | None = None
-        self._sequence_id = SequenceId(0)
-        self._text: TextStream | None = None
-        self._num_prompt_tokens = 0
+        self._prepared: PreparedRequest | None = None
+        self._choices: list[Choice] = []
+        """Those that have started, by index."""
+        self._num_over = 0
         self._num_cached_tokens: int | None = None
         self._is_aborted = False
         self._is_over = False
 
-    def start(self, model: ServedModel, request: GenerateRequest, grant: Grant) -> None:
+    def start(self, model: ServedModel, request: NodeRequest, grant: Grant) -> None:
         """Begins: at once when everything is at hand, else in a task of its own."""
         try:
+            if isinstance(request, CountTokensRequest):
+                self._run(functools.partial(self._count, model, request))
+                return
             prepared = model.try_prepare(request, grant)
             if prepared is None:
-                self._task = asyncio.create_task(self._prepare(model, request, grant))
+                self._run(functools.partial(self._prepare, model, request, grant))
             else:
                 self._submit(prepared)
         except Exception as error:
@@ -75,109 +79,123 @@ class Generation:
         """Ends early, with an event that says what was consumed."""
         if self._is_over or self._is_aborted:
             return
-        if self._client is None:
+        if not self._choices:
             self._stop_preparing()
             self._end(Finished(FinishReason.ABORTED, _NOTHING))
-        else:
-            self._is_aborted = True
-            self._client.abort(self._sequence_id)
+            return
+        self._is_aborted = True
+        for choice in self._choices:
+            choice.abort()
 
     def cancel(self) -> None:
         """Ends early without any event: nobody is there to read it."""
         self._is_over = True
         self._stop_preparing()
-        if self._client is not None:
-            self._client.drop(self._sequence_id)
+        for choice in self._choices:
+            choice.drop()
 
     def fail(self, error: ServiceError) -> None:
         """Ends with `error`, and with what was consumed."""
-        if not self._is_over:
-            self.cancel()
-            self._emit(self._create_failure(to_error_report(error)))
+        self.on_choice_failed(to_error_report(error))
 
-    def on_started(self, num_cached_tokens: int) -> None:
-        """The first computation begins; a later one after a preemption is not told."""
-        if self._is_over or self._num_cached_tokens is not None:
+    # -- what the choices say --------------------------------------------------------------------
+
+    def emit(self, event: GenerationEvent) -> None:
+        """Passes on an event of a choice."""
+        if not self._is_over and not self._is_aborted:
+            self._emit(event)
+
+    def on_choice_started(self, num_cached_tokens: int) -> None:
+        """The first one speaks for all."""
+        if self._is_over or self._num_cached_tokens is not None or self._prepared is None:
             return
         self._num_cached_tokens = num_cached_tokens
-        self._emit(Accepted(self._num_prompt_tokens, num_cached_tokens))
+        self._emit(Accepted(self._prepared.num_prompt_tokens, num_cached_tokens))
 
-    def on_tokens(self, token_ids: Sequence[int]) -> None:
-        """Passes on the text that became visible, and ends at a stop string."""
-        if self._is_over or self._is_aborted or self._text is None or self._client is None:
+    def on_choice_computed(self) -> None:
+        """Starts the other choices, which find the prompt in the cache now."""
+        if self._prepared is None or len(self._choices) > 1:
             return
-        piece = self._text.push(token_ids)
-        self._emit_piece(piece)
-        if piece.is_stopped:
-            self._client.drop(self._sequence_id)
-            self._end(Finished(FinishReason.STOP, self._count(self._text.num_tokens)))
+        try:
+            for index in range(1, self._prepared.request.num_choices):
+                self._start_choice(index, self._prepared)
+        except ServiceError as error:
+            self.fail(error)
 
-    def on_finished(self, finished: SequenceFinished) -> None:
-        """The engine's last word."""
+    def on_choice_over(self, index: int, reason: FinishReason, stop: str | None) -> None:
+        """Ends the request with its last choice."""
+        if self._is_over or self._prepared is None:
+            return
+        self._num_over += 1
+        num_choices = self._prepared.request.num_choices
+        if num_choices > 1 and not self._is_aborted:
+            self._emit(ChoiceFinished(index, reason))
+        if self._num_over == (len(self._choices) if self._is_aborted else num_choices):
+            reason = FinishReason.ABORTED if self._is_aborted else reason
+            stop = stop if num_choices == 1 else None
+            self._end(Finished(reason, self._find_usage() or _NOTHING, stop))
+
+    def on_choice_failed(self, error: ErrorReport) -> None:
+        """One choice that fails takes the others with it."""
         if self._is_over:
             return
-        if finished.error is not None:
-            usage = self._find_usage(finished.num_completion_tokens)
-            self._end(Failed(finished.error, usage))
-            return
-        reason = finished.reason or FinishReason.STOP
-        if reason is not FinishReason.ABORTED and not self._is_aborted and self._text is not None:
-            piece = self._text.finish()
-            self._emit_piece(piece)
-            reason = FinishReason.STOP if piece.is_stopped else reason
-        self._end(Finished(reason, self._count(finished.num_completion_tokens)))
+        self.cancel()
+        self._emit(Failed(error, self._find_usage()))
 
-    def on_broken(self, error: ServiceError) -> None:
-        """The core is gone, and with it the word on tokens that were not passed on."""
-        if not self._is_over:
-            self._end(self._create_failure(to_error_report(error)))
+    # -- before the first event ------------------------------------------------------------------
+
+    def _run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Does `work` in a task; what it throws ends the request."""
+
+        async def run() -> None:
+            try:
+                await work()
+            except Exception as error:
+                self.fail(_as_service_error(error))
+
+        self._task = asyncio.create_task(run())
 
     async def _prepare(self, model: ServedModel, request: GenerateRequest, grant: Grant) -> None:
         """The part of `start` that takes time."""
-        try:
-            prepared = await model.prepare(request, grant)
-            self._task = None
-            self._submit(prepared)
-        except Exception as error:
-            self._task = None
-            self.fail(_as_service_error(error))
+        self._submit(await model.prepare(request, grant))
 
-    def _submit(self, prepared: PreparedSequence) -> None:
-        """Hands the sequence to the core; the prompt is not kept."""
-        self._text = prepared.text
-        self._num_prompt_tokens = prepared.num_prompt_tokens
-        self._sequence_id = prepared.client.add(prepared.create, self)
-        self._client = prepared.client
+    async def _count(self, model: ServedModel, request: CountTokensRequest) -> None:
+        """Answers how long the prompt is; nothing is computed."""
+        self._emit(TokensCounted(await model.count_tokens(request)))
+        self._end(Finished(FinishReason.STOP, _NOTHING))
+
+    def _submit(self, prepared: PreparedRequest) -> None:
+        """Starts the first choice."""
+        self._prepared = prepared
+        self._start_choice(0, prepared)
+
+    def _start_choice(self, index: int, prepared: PreparedRequest) -> None:
+        """Hands a choice to the core. Raises: `ServiceError`."""
+        choice = Choice(index, prepared, self)
+        choice.start()
+        self._choices.append(choice)
 
     def _stop_preparing(self) -> None:
-        """Ends the task that waits or tokenises, if there is one."""
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
-
-    def _emit_piece(self, piece: Piece) -> None:
-        """An event for `piece`, unless it is empty."""
-        if piece.text or piece.token_ids:
-            self._emit(Delta(piece.text, piece.token_ids))
+        """Ends the task that waits or tokenises, if there is one and this is not it."""
+        task, self._task = self._task, None
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
 
     def _end(self, event: Finished | Failed) -> None:
         """The last event."""
         self._is_over = True
         self._emit(event)
 
-    def _create_failure(self, error: ErrorReport) -> Failed:
-        """The end in `error` of a sequence whose count nobody else has: the tokens seen so far."""
-        return Failed(error, self._find_usage(self._text.num_tokens if self._text else 0))
-
-    def _count(self, num_completion_tokens: int) -> Usage:
-        """What was consumed; a sequence that never started has consumed nothing."""
-        return self._find_usage(num_completion_tokens) or _NOTHING
-
-    def _find_usage(self, num_completion_tokens: int) -> Usage | None:
-        """What was consumed, None when the sequence never started."""
-        if self._num_cached_tokens is None:
+    def _find_usage(self) -> Usage | None:
+        """What was consumed; None when nothing has started."""
+        if self._num_cached_tokens is None or self._prepared is None:
             return None
-        return Usage(self._num_prompt_tokens, self._num_cached_tokens, num_completion_tokens)
+        return Usage(
+            self._prepared.num_prompt_tokens,
+            self._num_cached_tokens,
+            sum(choice.num_completion_tokens for choice in self._choices),
+            sum(choice.num_reasoning_tokens for choice in self._choices),
+        )
 
 
 def _as_service_error(error: Exception) -> ServiceError:

@@ -13,11 +13,12 @@ import msgspec
 import structlog
 from aiohttp import WSCloseCode, web
 
-from contracts.errors import ServiceError, Unauthenticated, to_error_report
+from contracts.errors import PoolSaturated, ServiceError, Unauthenticated, to_error_report
 from contracts.ids import GatewayId
 from contracts.wire import MAX_FRAME_BYTES, WIRE_PATH
 from gpu_pool.server.node_status import NodeStatus, Readiness
 from gpu_pool.server.wire.connection import Connection, ProtocolError
+from gpu_pool.server.wire.doorstep import Doorstep
 from gpu_pool.server.wire.frame_writer import FrameWriter
 from gpu_pool.server.wire.grant_gate import GrantGate
 from gpu_pool.server.wire.handshake import (
@@ -28,7 +29,8 @@ from gpu_pool.server.wire.handshake import (
 )
 
 MAX_CONNECTIONS: Final = 256
-MAX_UNAUTHENTICATED: Final = 32
+_LOG_PAUSE_S: Final = 1.0
+"""Strangers may be refused as often as they like, but fill no disk with it."""
 HEARTBEAT_S: Final = 20.0
 """A peer that does not answer a ping for half of this is gone."""
 
@@ -51,7 +53,9 @@ class NodeApp:
         self._settings = settings
         self._status = status
         self._connections: dict[web.WebSocketResponse, Connection] = {}
-        self._num_unauthenticated = 0
+        self._doorstep = Doorstep(settings.hello_timeout_s)
+        self._refused_s = float("-inf")
+        self._num_refused = 0
         self._log = structlog.get_logger()
         self.application: Final = web.Application(client_max_size=1024)
         self.application.router.add_get("/health/live", self._answer_live)
@@ -84,24 +88,26 @@ class NodeApp:
 
     async def _serve_wire(self, request: web.Request) -> web.StreamResponse:
         """A connection's whole life."""
-        is_full = len(self._connections) >= MAX_CONNECTIONS
-        if is_full or self._num_unauthenticated >= MAX_UNAUTHENTICATED:
-            return web.json_response({"error": "too many connections"}, status=503)
         try:
+            if len(self._connections) >= MAX_CONNECTIONS:
+                raise PoolSaturated("This node has as many connections as it can.")
             introduction = read_introduction(request.headers, self._settings.keys)
+        except PoolSaturated as error:
+            return _refuse(error, 503)
         except Unauthenticated as error:
-            return _refuse(error)
+            return _refuse(error, 401)
         socket = web.WebSocketResponse(
             max_msg_size=MAX_FRAME_BYTES, compress=False, heartbeat=HEARTBEAT_S
         )
         await socket.prepare(request)
         log = self._log.bind(gateway=introduction.gateway_id)
         try:
-            session = await self._authenticate(socket, introduction)
+            async with self._doorstep.wait(request.remote or ""):
+                session = await authenticate(socket, introduction, self._settings.draw_bytes)
             log.info("a gateway has connected")
             await self._serve(socket, session)
         except Unauthenticated as error:
-            log.warning("a gateway was refused", reason=error.message)
+            self._log_refusal(introduction, error)
             await _close(socket, WSCloseCode.POLICY_VIOLATION, error.message)
         except ProtocolError as error:
             log.warning("a connection was closed", reason=str(error))
@@ -110,18 +116,18 @@ class NodeApp:
             log.info("a connection was lost")
         return socket
 
-    async def _authenticate(
-        self, socket: web.WebSocketResponse, introduction: Introduction
-    ) -> Session:
-        """The session behind a connection that has just been made. Raises: `Unauthenticated`."""
-        settings = self._settings
-        self._num_unauthenticated += 1
-        try:
-            return await authenticate(
-                socket, introduction, settings.draw_bytes, settings.hello_timeout_s
+    def _log_refusal(self, introduction: Introduction, error: Unauthenticated) -> None:
+        """Says that a connection was refused, and how often that happened since the last line."""
+        self._num_refused += 1
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._refused_s >= _LOG_PAUSE_S:
+            self._log.warning(
+                "a gateway was refused",
+                gateway=introduction.gateway_id,
+                reason=error.message,
+                times=self._num_refused,
             )
-        finally:
-            self._num_unauthenticated -= 1
+            self._refused_s, self._num_refused = now_s, 0
 
     async def _serve(self, socket: web.WebSocketResponse, session: Session) -> None:
         """Serves an authenticated connection until either side closes it.
@@ -151,8 +157,8 @@ async def _close(socket: web.WebSocketResponse, code: WSCloseCode, reason: str) 
     await socket.close(code=code, message=reason.encode()[:120])
 
 
-def _refuse(error: ServiceError) -> web.Response:
+def _refuse(error: ServiceError, status: int) -> web.Response:
     """An upgrade that is not granted."""
     report = to_error_report(error)
     body = {"error": {"code": report.code, "message": report.message}}
-    return web.json_response(body, status=401)
+    return web.json_response(body, status=status)

@@ -17,6 +17,7 @@ from contracts.settings import SettingsError
 from gpu_pool.server.core_supervisor import CoreSupervisor
 from gpu_pool.server.http_app import NodeApp
 from gpu_pool.server.node_status import NodeStatus
+from gpu_pool.server.served_model import ServedModel
 from gpu_pool.settings import ListenSettings
 
 _DRAIN_POLL_S: Final = 0.05
@@ -29,6 +30,7 @@ class NodeParts:
     app: NodeApp
     status: NodeStatus
     supervisors: Sequence[CoreSupervisor]
+    models: Sequence[ServedModel]
 
 
 class NodeServer:
@@ -76,6 +78,8 @@ class NodeServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for model in self.parts.models:
+            await model.close()
         await self._runner.cleanup()
         self._log.info("the node has stopped")
 

@@ -11,11 +11,13 @@ from typing import Final
 
 import msgspec
 
-from contracts.fleet import NodeReport
+from contracts.fleet import FailedModel, NodeReport
 from contracts.ids import BootId, ModelName, NodeId, RegionId
 from gpu_pool.server.served_model import ServedModel
 
 REPORT_INTERVAL_S: Final = 1.0
+SHORTEST_INTERVAL_S: Final = 0.1
+"""Between two reports, whatever happens."""
 
 Receiver = Callable[[NodeReport], None]
 
@@ -30,13 +32,11 @@ class Readiness(StrEnum):
     DRAINING = "draining"
 
 
-class ModelState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One model, for whoever watches the node."""
+class ModelState(msgspec.Struct, frozen=True, kw_only=True):
+    """One model, for whoever watches the node: why it has failed is told to gateways alone."""
 
     name: ModelName
     state: Readiness
-    reason: str | None = None
-    """Why it has failed."""
 
 
 def create_boot_id(randomness: bytes) -> BootId:
@@ -59,6 +59,8 @@ class NodeStatus:
         self._refused: Mapping[ModelName, str] = {}
         self._receivers: set[Receiver] = set()
         self._is_draining = False
+        self._published_s = float("-inf")
+        self._pending: asyncio.TimerHandle | None = None
 
     @property
     def is_draining(self) -> bool:
@@ -85,10 +87,7 @@ class NodeStatus:
     def list_states(self) -> tuple[ModelState, ...]:
         """How far each model is."""
         served = (_describe(name, model) for name, model in self._models.items())
-        refused = (
-            ModelState(name=name, state=Readiness.FAILED, reason=reason)
-            for name, reason in self._refused.items()
-        )
+        refused = (ModelState(name=name, state=Readiness.FAILED) for name in self._refused)
         return (*served, *refused)
 
     def find_model(self, name: ModelName) -> ServedModel | None:
@@ -109,8 +108,25 @@ class NodeStatus:
         """Ends `subscribe`."""
         self._receivers.discard(receiver)
 
+    def publish_soon(self) -> None:
+        """Sends a report to everyone, at once unless there has just been one.
+
+        For what should not wait for the next second: a model that came or went, or became idle.
+        """
+        if self._pending is None:
+            loop = asyncio.get_running_loop()
+            wait_s = self._published_s + SHORTEST_INTERVAL_S - loop.time()
+            if wait_s <= 0:
+                self.publish()
+            else:
+                self._pending = loop.call_later(wait_s, self.publish)
+
     def publish(self) -> None:
         """Sends a report to everyone."""
+        if self._pending is not None:
+            self._pending.cancel()
+            self._pending = None
+        self._published_s = asyncio.get_running_loop().time()
         if self._receivers:
             report = self.create_report()
             for receiver in tuple(self._receivers):
@@ -125,6 +141,9 @@ class NodeStatus:
     def create_report(self) -> NodeReport:
         """The node at this moment. What has failed for good is not on offer."""
         models = [model for model in self._models.values() if model.failure is None]
+        failures = {name: model.failure for name, model in self._models.items()} | dict(
+            self._refused
+        )
         return NodeReport(
             node_id=self.node_id,
             boot_id=self.boot_id,
@@ -133,11 +152,16 @@ class NodeStatus:
             is_draining=self._is_draining,
             models=tuple(model.describe() for model in models),
             loads=tuple(model.measure_load() for model in models),
+            failed=tuple(
+                FailedModel(name=name, reason=reason)
+                for name, reason in failures.items()
+                if reason is not None
+            ),
         )
 
 
 def _describe(name: ModelName, model: ServedModel) -> ModelState:
     """How far `model` is."""
     if model.failure is not None:
-        return ModelState(name=name, state=Readiness.FAILED, reason=model.failure)
+        return ModelState(name=name, state=Readiness.FAILED)
     return ModelState(name=name, state=Readiness.READY if model.is_ready else Readiness.LOADING)

@@ -8,16 +8,26 @@ import math
 from typing import Final
 
 from contracts.errors import ContextTooLong, Forbidden, InvalidRequest
-from contracts.inference import SamplingParams
+from contracts.inference import ChatPrompt, GenerateRequest, SamplingParams
 
 MAX_STOPS: Final = 64
 MAX_STOP_CHARS: Final = 1024
 MAX_SEED: Final = 2**63 - 1
 MAX_TEMPERATURE: Final = 100.0
 MAX_PENALTY: Final = 100.0
+MAX_CHOICES: Final = 128
 
 
-def check_sampling(sampling: SamplingParams) -> None:
+def check_request(request: GenerateRequest) -> None:
+    """Raises: `InvalidRequest` naming the first field that is out of range or contradicts."""
+    _check_sampling(request.sampling)
+    if not 1 <= request.num_choices <= MAX_CHOICES:
+        raise InvalidRequest(f"`n` must lie between 1 and {MAX_CHOICES}.", param="n")
+    if request.echoes_prompt and isinstance(request.prompt, ChatPrompt):
+        raise InvalidRequest("Only plain prompts can be echoed.", param="echo")
+
+
+def _check_sampling(sampling: SamplingParams) -> None:
     """Raises: `InvalidRequest` naming the first field that is out of range."""
     ranges = (
         ("temperature", sampling.temperature, 0.0, MAX_TEMPERATURE),
@@ -28,7 +38,7 @@ def check_sampling(sampling: SamplingParams) -> None:
         ("frequency_penalty", sampling.frequency_penalty, -MAX_PENALTY, MAX_PENALTY),
         ("presence_penalty", sampling.presence_penalty, -MAX_PENALTY, MAX_PENALTY),
         ("seed", sampling.seed or 0, -MAX_SEED - 1, MAX_SEED),
-        ("max_tokens", 1 if sampling.max_tokens is None else sampling.max_tokens, 1, 2**31 - 1),
+        ("max_tokens", 1 if sampling.max_tokens is None else sampling.max_tokens, 0, 2**31 - 1),
     )
     for name, value, low, high in ranges:
         if not (math.isfinite(value) and low <= value <= high):
@@ -42,14 +52,17 @@ def check_sampling(sampling: SamplingParams) -> None:
 
 
 def resolve_max_tokens(
-    requested: int | None, num_prompt_tokens: int, context_window: int, max_total_tokens: int
+    sampling: SamplingParams, num_prompt_tokens: int, context_window: int, max_total_tokens: int
 ) -> int:
-    """How many tokens may be generated; None asks for all that context and grant leave.
+    """How many tokens a choice may have; None asks for all that context and grant leave, and a
+    default for no more than that.
 
     Raises: `ContextTooLong` when prompt and output do not fit in the context, `Forbidden` when
-    the grant does not cover them.
+    the grant, which like the context counts each choice by itself, does not cover them.
     """
-    wanted = 1 if requested is None else requested
+    requested = sampling.max_tokens
+    # The engine has no other way to compute a prompt than to draw a token behind it.
+    wanted = 1 if requested is None or sampling.is_max_tokens_default else max(requested, 1)
     if num_prompt_tokens + wanted > context_window:
         raise ContextTooLong(
             f"This model's context is {context_window} tokens; the prompt has "
@@ -60,6 +73,5 @@ def resolve_max_tokens(
             f"The grant covers {max_total_tokens} tokens; the prompt has {num_prompt_tokens} and "
             f"at least {wanted} more are asked for."
         )
-    if requested is None:
-        return min(context_window, max_total_tokens) - num_prompt_tokens
-    return requested
+    left = min(context_window, max_total_tokens) - num_prompt_tokens
+    return left if requested is None else min(requested, left)

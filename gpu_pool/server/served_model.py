@@ -8,17 +8,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from contracts.errors import ModelCold
-from contracts.fleet import ModelCard, ModelLoad
+from contracts.fleet import ModelCard, ModelFeature, ModelLoad
 from contracts.grant import Grant
 from contracts.ids import ModelName
-from contracts.inference import GenerateRequest
+from contracts.inference import (
+    ChatPrompt,
+    CountTokensRequest,
+    GenerateRequest,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+    ToolChoiceMode,
+)
+from gpu_pool.server.constraints import ConstraintCompiler, is_constrained
 from gpu_pool.server.core_supervisor import CoreSupervisor
 from gpu_pool.server.engine_client import EngineClient
-from gpu_pool.server.prepared_sequence import PreparedSequence, describe_sequence
-from gpu_pool.server.sampling_limits import check_sampling, resolve_max_tokens
+from gpu_pool.server.prepared_request import PreparedRequest
+from gpu_pool.server.sampling_limits import check_request, resolve_max_tokens
 from gpu_pool.server.text.model_text import ModelText
-from gpu_pool.server.text.prompt_encoder import MAX_INLINE_CHARS, count_chars
+from gpu_pool.server.text.prompt_encoder import MAX_INLINE_CHARS, EncodedPrompt, measure_prompt
 
 _TASK: Final = "Text Generation"
 
@@ -39,6 +50,7 @@ class ServedModel:
         self,
         facts: ModelFacts,
         text: ModelText,
+        constraints: ConstraintCompiler,
         supervisor: CoreSupervisor,
         max_cold_wait_s: float,
         unix_ms: Callable[[], int],
@@ -46,6 +58,7 @@ class ServedModel:
         """`max_cold_wait_s` bounds the wait for a core that is coming up."""
         self._facts = facts
         self._text = text
+        self._constraints = constraints
         self._max_cold_wait_s = max_cold_wait_s
         self._unix_ms = unix_ms
         self.supervisor: Final = supervisor
@@ -60,34 +73,49 @@ class ServedModel:
         """Why it has failed for good, for operators; None while it is served or may yet be."""
         return self.supervisor.failure
 
-    def try_prepare(self, request: GenerateRequest, grant: Grant) -> PreparedSequence | None:
-        """A sequence, or None when that takes a wait or more time than an event loop has.
+    def try_prepare(self, request: GenerateRequest, grant: Grant) -> PreparedRequest | None:
+        """What is to start, or None when that takes a wait or more time than an event loop has.
 
         Raises: as `prepare`.
         """
-        check_sampling(request.sampling)
+        check_request(request)
         client, ready = self.supervisor.client, self.supervisor.ready
         if client is None or ready is None:
             if request.reject_if_busy:
                 raise ModelCold("The model is not loaded on this node at the moment.")
             return None
-        if count_chars(request.prompt) > MAX_INLINE_CHARS:
+        if measure_prompt(request.prompt) > MAX_INLINE_CHARS or is_constrained(request):
             return None
-        token_ids = self._text.encoder.encode(request.prompt, ready.context_window)
-        return self._prepare(client, request, grant, token_ids)
+        prompt = self._text.encoder.encode(choose_prompt(request), ready.context_window)
+        return self._prepare(client, request, grant, prompt, None)
 
-    async def prepare(self, request: GenerateRequest, grant: Grant) -> PreparedSequence:
-        """A sequence, as soon as the core is there.
+    async def prepare(self, request: GenerateRequest, grant: Grant) -> PreparedRequest:
+        """What is to start, as soon as the core is there.
 
         Raises: `InvalidRequest`, `UnsupportedFeature`, `ContextTooLong`, `Forbidden` (beyond the
-        grant), `ModelCold`.
+        grant), `ModelCold`, `PoolSaturated`.
         """
         await self._wait_ready(grant)
-        assert self.supervisor.ready is not None
-        context_window = self.supervisor.ready.context_window
-        token_ids = await self._text.encoder.encode_in_thread(request.prompt, context_window)
+        ready = self.supervisor.ready
+        assert ready is not None
+        encoder = self._text.encoder
+        prompt = await encoder.encode_in_thread(choose_prompt(request), ready.context_window)
+        grammar = await self._constraints.compile(request, prompt, ready.vocab_size)
         client = await self._wait_ready(grant)  # it may have been restarted meanwhile
-        return self._prepare(client, request, grant, token_ids)
+        return self._prepare(client, request, grant, prompt, grammar)
+
+    async def count_tokens(self, request: CountTokensRequest) -> int:
+        """The length of a prompt, template and tools included; needs no core.
+
+        Raises: `InvalidRequest`, `UnsupportedFeature`, `ContextTooLong`.
+        """
+        encoder = self._text.encoder
+        prompt = await encoder.encode_in_thread(request.prompt, self._text.context_window)
+        return len(prompt.token_ids)
+
+    async def close(self) -> None:
+        """Ends what runs beside the core."""
+        await self._constraints.close()
 
     def describe(self) -> ModelCard:
         """The model as clients may see it; the revision is empty until it was loaded once."""
@@ -99,6 +127,7 @@ class ServedModel:
             description=self._facts.description,
             context_window=ready.context_window if ready else self._text.context_window,
             created_unix_s=self._facts.created_unix_s,
+            features=list_features(self._text),
         )
 
     def measure_load(self) -> ModelLoad:
@@ -123,16 +152,65 @@ class ServedModel:
         client: EngineClient,
         request: GenerateRequest,
         grant: Grant,
-        token_ids: tuple[int, ...],
-    ) -> PreparedSequence:
-        """The sequence of a request whose prompt has become `token_ids`."""
+        prompt: EncodedPrompt,
+        grammar: str | None,
+    ) -> PreparedRequest:
+        """What is to start of a request whose prompt is encoded."""
         assert self.supervisor.ready is not None
         max_tokens = resolve_max_tokens(
-            request.sampling.max_tokens,
-            len(token_ids),
+            request.sampling,
+            len(prompt.token_ids),
             self.supervisor.ready.context_window,
             grant.max_total_tokens,
         )
-        text = self._text.create_stream(request.sampling.stop)
-        create = describe_sequence(request, grant, token_ids, max_tokens)
-        return PreparedSequence(client, text, len(token_ids), create)
+        return PreparedRequest(
+            client=client,
+            text=self._text,
+            request=request,
+            grant=grant,
+            prompt=prompt,
+            max_tokens=max_tokens,
+            grammar=grammar,
+            echo=self._find_echo(request),
+        )
+
+    def _find_echo(self, request: GenerateRequest) -> str:
+        """The prompt's own text where the answer is to begin with it."""
+        match request.prompt:
+            case TextPrompt(text=text) if request.echoes_prompt:
+                return text
+            case TokenPrompt(token_ids=token_ids) if request.echoes_prompt:
+                return self._text.decode(token_ids)
+            case _:
+                return ""
+
+
+def create_served_model(
+    facts: ModelFacts,
+    text: ModelText,
+    supervisor: CoreSupervisor,
+    max_cold_wait_s: float,
+    unix_ms: Callable[[], int],
+) -> ServedModel:
+    """A model with what compiles constraints for it; nothing is started."""
+    constraints = ConstraintCompiler(text)
+    return ServedModel(facts, text, constraints, supervisor, max_cold_wait_s, unix_ms)
+
+
+def choose_prompt(request: GenerateRequest) -> Prompt:
+    """The prompt as the model is to see it: without tools that may not be called."""
+    prompt = request.prompt
+    is_without = request.tool_choice.mode is ToolChoiceMode.NONE
+    if is_without and isinstance(prompt, ChatPrompt) and prompt.tools:
+        return msgspec.structs.replace(prompt, tools=())
+    return prompt
+
+
+def list_features(text: ModelText) -> tuple[ModelFeature, ...]:
+    """What the model's answers can hold besides text."""
+    features: list[ModelFeature] = []
+    if text.form.takes_tools and text.form.calls is not None:
+        features.append(ModelFeature.FUNCTION_CALLING)
+    if text.form.thinks:
+        features.append(ModelFeature.REASONING)
+    return tuple(features)

@@ -15,7 +15,7 @@ import msgspec
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from gpu_pool.weights.errors import CheckpointError
+from gpu_pool.models.errors import CheckpointError
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

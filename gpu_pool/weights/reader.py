@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.parameters import ParameterSource, Split
-from gpu_pool.weights.checkpoint import Checkpoint
-from gpu_pool.weights.errors import CheckpointError
+from gpu_pool.weights.packing import TensorSource
 
 _FLOATING = frozenset({"BF16", "F16", "F32"})
 _SPLIT_DIMENSIONS = {Split.ROWS: 0, Split.COLUMNS: 1}
@@ -21,7 +21,7 @@ class ParameterReader:
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        checkpoint: TensorSource,
         sources: Mapping[str, ParameterSource],
         ignored: frozenset[str],
         *,
@@ -61,18 +61,20 @@ def _take_shard(tensor: Tensor, split: Split, rank: int, world_size: int) -> Ten
 
 
 def _check_names(
-    checkpoint: Checkpoint, sources: Mapping[str, ParameterSource], ignored: frozenset[str]
+    checkpoint: TensorSource, sources: Mapping[str, ParameterSource], ignored: frozenset[str]
 ) -> None:
     """Raises for tensors that are missing or unexpected."""
     needed = {part.name for source in sources.values() for part in source.parts}
     present = checkpoint.shapes.keys()
     if missing := sorted(needed - present):
         raise CheckpointError(f"The checkpoint lacks {_join(missing)}.")
-    if unexpected := sorted(present - needed - ignored):
+    groups = tuple(name for name in ignored if name.endswith("."))
+    others = present - needed - ignored
+    if unexpected := sorted(name for name in others if not name.startswith(groups)):
         raise CheckpointError(f"The checkpoint holds unexpected {_join(unexpected)}.")
 
 
-def _check_parts(checkpoint: Checkpoint, sources: Mapping[str, ParameterSource]) -> None:
+def _check_parts(checkpoint: TensorSource, sources: Mapping[str, ParameterSource]) -> None:
     """Raises for tensors of another shape or of a dtype that cannot be computed with."""
     shapes, dtypes = checkpoint.shapes, checkpoint.dtypes
     for source in sources.values():

@@ -9,27 +9,36 @@ import torch
 from contracts.settings import SettingsError
 from gpu_pool.attention.kv_cache import KvShape
 from gpu_pool.attention.padding import GRANULE_TOKENS
-from gpu_pool.models.llama.config import LlamaConfig
+from gpu_pool.models.network import KvLayers
 from gpu_pool.worker.settings import WorkerSettings
 
 _MIN_BLOCK_SIZE: Final = 16
 _FREE_SHARE: Final = 4
-"""One part in so many of the free memory, where settings leave it open."""
+"""On a CPU one part in so many of the free memory, where settings leave it open."""
 _MAX_DEFAULT_BYTES: Final = 4 << 30
+_GPU_RESERVE: Final = 12
+"""On a GPU one part in so many stays free, for activations and the libraries' own buffers."""
 
 
-def shape_kv(config: LlamaConfig, block_size: int) -> KvShape:
-    """The shape of the model's KV memory.
+def shape_kv(layers: KvLayers, block_size: int) -> KvShape:
+    """The shape of the KV memory of one group of layers.
 
     Raises: `SettingsError` when blocks of that size do not fill padded contexts.
     """
     if block_size < _MIN_BLOCK_SIZE or GRANULE_TOKENS % block_size:
         raise SettingsError(f"block_size is {block_size}; it must be 16, 32 or 64.")
-    return KvShape(config.num_layers, block_size, config.num_kv_heads, config.head_dim)
+    return KvShape(
+        layers.num_layers, block_size, layers.num_kv_heads, layers.head_dim, layers.num_parts
+    )
 
 
-def count_blocks(settings: WorkerSettings, block_bytes: int, device: torch.device) -> int:
+def count_blocks(
+    settings: WorkerSettings, block_bytes: int, device: torch.device, weight_bytes: int
+) -> int:
     """The number of KV blocks that settings ask for or memory allows.
+
+    `block_bytes` is what one block takes in all groups together, `weight_bytes` what the weights,
+    not loaded yet, will take.
 
     Raises: `SettingsError` when there is room for none.
     """
@@ -37,13 +46,23 @@ def count_blocks(settings: WorkerSettings, block_bytes: int, device: torch.devic
     if num_blocks is None:
         kv_bytes = settings.kv_bytes
         if kv_bytes is None:
-            kv_bytes = min(_measure_free_bytes(device) // _FREE_SHARE, _MAX_DEFAULT_BYTES)
+            kv_bytes = share_memory(_measure_free_bytes(device), weight_bytes, device)
         num_blocks = kv_bytes // block_bytes
     if num_blocks < 1:
         raise SettingsError(
             f"The KV memory holds no block; one takes {block_bytes} bytes. Raise `kv_bytes`."
         )
     return num_blocks
+
+
+def share_memory(free_bytes: int, weight_bytes: int, device: torch.device) -> int:
+    """Bytes of KV memory where settings leave it open.
+
+    A GPU is there for the model: all but a reserve. A CPU's memory is everyone's: a modest share.
+    """
+    if device.type == "cuda":
+        return max(0, free_bytes - free_bytes // _GPU_RESERVE - weight_bytes)
+    return min(free_bytes // _FREE_SHARE, _MAX_DEFAULT_BYTES)
 
 
 def _measure_free_bytes(device: torch.device) -> int:

@@ -1,29 +1,67 @@
 """From a checkpoint's folder to a model with its weights in place.
 
 Joins a family's mathematics and names with the reader of files; must not know KV memory or plans.
-Read next: `gpu_pool.weights.reader`, `gpu_pool.models.llama.names`.
+Read next: `gpu_pool.weights.reader`, `gpu_pool.models.network`.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
-from gpu_pool.models.llama.config import LlamaConfig
-from gpu_pool.models.llama.model import LlamaModel
-from gpu_pool.models.llama.names import list_ignored, list_parameters
+from gpu_pool.models.network import CausalModel, CausalNetwork, Encoder, EncoderNetwork, Network
+from gpu_pool.models.parameters import ReadParameter, count_parameters
 from gpu_pool.weights.checkpoint import Checkpoint
+from gpu_pool.weights.packing import FindPacked, UnpackedSource
 from gpu_pool.weights.reader import ParameterReader
 
 
-def load_model(
-    model_dir: Path, config: LlamaConfig, dtype: torch.dtype, device: torch.device
-) -> LlamaModel:
-    """The model with its weights packed; the checkpoint's files are closed again.
+class ModelLoader:
+    """Loads the checkpoint in a folder; its files are closed again afterwards."""
 
-    Raises: `CheckpointError` naming the file or tensor that does not fit.
-    """
-    with torch.inference_mode(), Checkpoint(model_dir) as checkpoint:
-        reader = ParameterReader(
-            checkpoint, list_parameters(config), list_ignored(config), dtype=dtype, device=device
-        )
-        return LlamaModel(config, reader.read)
+    def __init__(
+        self,
+        model_dir: Path,
+        find_packed: FindPacked | None,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """Takes what `read_config` says of the folder; `dtype` is what is computed in."""
+        self._model_dir = model_dir
+        self._find_packed = find_packed
+        self._dtype = dtype
+        self._device = device
+
+    def measure_bytes(self, network: Network) -> int:
+        """What the weights will take."""
+        return count_parameters(network.parameters) * self._dtype.itemsize
+
+    def load_causal(self, network: CausalNetwork, context_window: int) -> CausalModel:
+        """The model with its weights packed for its device.
+
+        Raises: `CheckpointError` naming the file or tensor that does not fit.
+        """
+        with self._open(network) as read:
+            return network.create(read, context_window)
+
+    def load_encoder(self, network: EncoderNetwork) -> Encoder:
+        """The encoder with its weights packed for its device. Raises as `load_causal` does."""
+        with self._open(network) as read:
+            return network.create(read)
+
+    @contextmanager
+    def _open(self, network: Network) -> Generator[ReadParameter]:
+        """What hands out the network's parameters."""
+        with torch.inference_mode(), Checkpoint(self._model_dir) as checkpoint:
+            source = checkpoint
+            if self._find_packed is not None:
+                source = UnpackedSource(checkpoint, self._find_packed)
+            reader = ParameterReader(
+                source,
+                network.parameters,
+                network.ignored,
+                dtype=self._dtype,
+                device=self._device,
+            )
+            yield reader.read

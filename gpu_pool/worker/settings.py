@@ -18,6 +18,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes: int | None = None
     """KV memory; None takes a share of what is free. `num_blocks`, where set, decides instead."""
     num_blocks: int | None = None
+    """Blocks of each KV group."""
+    swap_bytes: int = 0
+    """Host memory for what preempted sequences have computed; 0 computes it again."""
     context_window: int | None = None
     """Tokens of prompt and output; None takes the model's own. Never more than it or the KV memory
     allow."""

@@ -12,22 +12,21 @@ from typing import Final
 
 import torch
 
-from gpu_pool.attention.kv_cache import KvCache
 from gpu_pool.compute_choice import DtypeChoice
+from gpu_pool.models.network import require_causal
 from gpu_pool.plan import (
     Executor,
     ExecutorInfo,
     ForwardPlan,
     ForwardResult,
-    KvGroup,
-    KvGroupKind,
 )
 from gpu_pool.runner.model_runner import ModelRunner
 from gpu_pool.weights.checkpoint import list_tensor_files
 from gpu_pool.weights.config import read_config
 from gpu_pool.weights.revision import compute_revision
-from gpu_pool.worker.kv_memory import count_blocks, shape_kv
-from gpu_pool.worker.model_loading import load_model
+from gpu_pool.worker.kv_groups import divide_kv
+from gpu_pool.worker.kv_memory import count_blocks
+from gpu_pool.worker.model_loading import ModelLoader
 from gpu_pool.worker.settings import WorkerSettings
 
 _SMALL_MODEL_BYTES: Final = 64 << 20
@@ -74,33 +73,35 @@ def create_executor(settings: WorkerSettings) -> Executor:
     that no KV memory can be made from.
     """
     checked = read_config(settings.model_dir)
+    network = require_causal(checked.network)
     files = [settings.model_dir / "config.json", *list_tensor_files(settings.model_dir)]
     num_default = settings.num_default_threads or os.cpu_count() or 1
     torch.set_num_threads(settings.num_threads or _choose_num_threads(files, num_default))
     device = torch.device(settings.device)
     dtype = _choose_dtype(settings.dtype, checked.dtype)
-    shape = shape_kv(checked.llama, settings.block_size)
-    num_blocks = count_blocks(settings, shape.block_bytes(dtype), device)
+    division = divide_kv(network.kv_groups, settings, dtype)
+    loader = ModelLoader(settings.model_dir, checked.find_packed, dtype, device)
+    num_blocks = count_blocks(settings, division.block_bytes, device, loader.measure_bytes(network))
     context_window = min(
-        settings.context_window or checked.llama.context_window,
-        checked.llama.context_window,
-        num_blocks * shape.block_size,
+        settings.context_window or network.context_window,
+        network.context_window,
+        num_blocks * settings.block_size,
     )
-    model = load_model(settings.model_dir, checked.llama, dtype, device)
-    cache = KvCache(shape, num_blocks, dtype, device)
+    model = loader.load_causal(network, context_window)
+    groups = division.create_groups(num_blocks, settings.swap_bytes, device)
     info = ExecutorInfo(
-        kv_groups=(KvGroup(KvGroupKind.FULL, shape.num_layers, shape.block_bytes(dtype)),),
-        block_size=shape.block_size,
+        kv_groups=division.describe(groups),
+        block_size=settings.block_size,
         num_blocks=num_blocks,
         context_window=context_window,
-        vocab_size=checked.llama.vocab_size,
+        vocab_size=network.vocab_size,
         eos_token_ids=checked.eos_token_ids,
         model_revision=compute_revision(files, os.cpu_count() or 1),
         kv_dtype=str(dtype).removeprefix("torch."),
         max_in_flight=1,
     )
     runner = ModelRunner(
-        model, cache, vocab_size=info.vocab_size, context_window=info.context_window
+        model, groups, vocab_size=info.vocab_size, context_window=info.context_window
     )
     return Worker(runner, info)
 

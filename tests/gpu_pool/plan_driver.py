@@ -84,7 +84,7 @@ class PlanDriver:
             s.sequence_id for s in scheduled if s.samples
         ]
         for sampled in result.sampled:
-            self.sequences[sampled.sequence_id].token_ids.append(sampled.token_id)
+            self.sequences[sampled.sequence_id].token_ids += sampled.token_ids
         return [sampled.sequence_id for sampled in result.sampled]
 
     def release(self, sequence_id: SequenceId, *, keeps_blocks: bool = False) -> None:
@@ -130,4 +130,5 @@ class PlanDriver:
         new_ids = tuple(sequence.block_ids[sequence.num_given :])
         sequence.num_given = len(sequence.block_ids)
         samples = sequence.num_computed == len(sequence.token_ids)
-        return ScheduledSequence(sequence_id, num_tokens, (new_ids,), samples)
+        groups = (new_ids,) * len(self.executor.info.kv_groups)
+        return ScheduledSequence(sequence_id, num_tokens, groups, samples)

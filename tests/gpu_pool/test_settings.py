@@ -8,6 +8,7 @@ import pytest
 from contracts.ids import ModelName, NodeId
 from contracts.sections import LogSettings
 from contracts.settings import SettingsError, decode_settings, list_option_names
+from gpu_pool.engine.settings import NgramSettings
 from gpu_pool.settings import (
     PREFIX,
     CoreSettings,
@@ -20,11 +21,14 @@ from gpu_pool.settings import (
 )
 
 OPTIONS = """
-drain_s engine.block_size engine.device engine.kv_bytes engine.max_batch_tokens
-engine.max_chunk_tokens engine.max_running engine.max_waiting engine.num_threads
-engine.prefix_caching gateways[].gateway_id gateways[].key_file hello_timeout_s jurisdiction
-listen.host listen.port listen.tls.certificate_file listen.tls.key_file log.format log.level
-max_cold_wait_s models[].description models[].dtype models[].name models[].path node_id region
+drain_s engine.block_size engine.device engine.kv_bytes engine.max_account_waiting
+engine.max_account_waiting_tokens engine.max_batch_tokens engine.max_chunk_tokens engine.max_running
+engine.max_waiting engine.max_waiting_tokens engine.ngram.max_draft_tokens
+engine.ngram.max_match_tokens engine.ngram.max_step_drafts engine.ngram.min_match_tokens
+engine.num_threads engine.prefix_caching engine.swap_bytes gateways[].gateway_id gateways[].key_file
+hello_timeout_s jurisdiction listen.host listen.port listen.tls.certificate_file listen.tls.key_file
+log.format log.level max_cold_wait_s models[].description models[].dtype models[].name models[].path
+node_id region
 """
 
 
@@ -33,7 +37,24 @@ def decode(table: dict[str, Any], environ: dict[str, str] | None = None) -> Pool
 
 
 def test_the_options_are_these() -> None:
-    assert list_option_names(PoolSettings) == tuple(sorted(OPTIONS.split()))
+    """A model's own engine section has the options of the node's."""
+    names = OPTIONS.split()
+    of_models = [f"models[].{name}" for name in names if name.startswith("engine.")]
+    assert list_option_names(PoolSettings) == tuple(sorted([*names, *of_models]))
+
+
+def test_a_model_may_have_an_engine_section_of_its_own() -> None:
+    table = {
+        "models": [
+            {"name": "@cf/a/a", "path": "/a", "engine": {"max_running": 2, "ngram": {}}},
+            {"name": "@cf/b/b", "path": "/b"},
+        ],
+        "engine": {"max_running": 8},
+    }
+    first, second = decode(table).models
+    assert first.engine is not None
+    assert (first.engine.max_running, first.engine.ngram) == (2, NgramSettings())
+    assert second.engine is None
 
 
 def test_defaults_work_without_a_file() -> None:

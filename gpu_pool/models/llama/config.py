@@ -1,25 +1,42 @@
-"""The sizes and switches of a Llama network, already validated (`gpu_pool.weights.config`)."""
+"""A Llama's `config.json`."""
 
-from dataclasses import dataclass
+from functools import partial
 
-from gpu_pool.layers.rotary_embedding import Llama3Scaling
+from gpu_pool.models.config_json import (
+    DecoderJson,
+    decode_config,
+    read_decoder,
+    read_reaches,
+    require_activation,
+)
+from gpu_pool.models.decoder_config import create_causal_network
+from gpu_pool.models.decoder_names import list_ignored
+from gpu_pool.models.errors import CheckpointError
+from gpu_pool.models.llama.model import create_model
+from gpu_pool.models.llama.names import list_parameters
+from gpu_pool.models.network import CausalNetwork
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaConfig:
-    """What the mathematics depends on. `context_window` in tokens."""
+class _LlamaJson(DecoderJson, frozen=True):
+    """Llama's own fields."""
 
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    context_window: int
-    rms_norm_eps: float
-    rope_theta: float
-    rope_scaling: Llama3Scaling | None
-    has_tied_embeddings: bool
-    has_attention_bias: bool
-    has_mlp_bias: bool
+    attention_bias: bool = False
+    mlp_bias: bool = False
+
+
+def describe(content: bytes) -> CausalNetwork:
+    """The network. Raises: `CheckpointError` naming the field."""
+    json = decode_config(content, _LlamaJson)
+    require_activation(json.hidden_act, "silu")
+    if json.sliding_window is not None:
+        raise CheckpointError("config.json has `sliding_window`; a Llama attends to everything.")
+    config = read_decoder(
+        json,
+        read_reaches(json, None, None),
+        has_qkv_bias=json.attention_bias,
+        has_o_bias=json.attention_bias,
+        has_mlp_bias=json.mlp_bias,
+    )
+    return create_causal_network(
+        config, list_parameters(config), list_ignored(config), partial(create_model, config)
+    )

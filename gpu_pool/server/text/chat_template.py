@@ -5,7 +5,7 @@ the model's own files, never from a request. Must not know tokens. Read next: `p
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from contracts.errors import InvalidRequest, UnsupportedFeature
+from gpu_pool.server.text.conversation import Conversation
 
 MAX_RENDER_S: Final = 2.0
 SIZE_ALLOWANCE_CHARS: Final = 256 * 1024
@@ -98,14 +99,15 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise UnsupportedFeature(f"The chat template cannot be compiled: {error}") from error
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def render(self, conversation: Conversation, num_chars: int) -> str:
         """The conversation as text that ends where the assistant's answer begins.
 
+        `num_chars` is the size of what users wrote in it, which limits that of the whole.
         Raises: `InvalidRequest` when the template refuses the messages or exceeds a limit.
         """
-        num_chars = sum(len(text) for message in messages for text in message.values())
-        variables = {"messages": messages, "tools": None, "documents": None}
-        variables |= self._special_strings | {"add_generation_prompt": True}  # type: ignore
+        variables: dict[str, Any] = {"documents": None, **conversation.options}
+        variables |= {"messages": conversation.messages, "tools": conversation.tools}
+        variables |= self._special_strings | {"add_generation_prompt": True}
         try:
             return self._render_within(variables, SIZE_ALLOWANCE_CHARS + SIZE_FACTOR * num_chars)
         except TemplateRefusal as error:

@@ -1,18 +1,22 @@
 """A request's prompt as token ids, with every limit on text checked on the way.
 
 Short prompts are encoded where they are, long ones in a small pool of threads, so that the event
-loop is not held up. Must not know sequences. Read next: `tokenizer`, `chat_template`.
+loop is not held up. Must not know sequences. Read next: `conversation`, `chat_template`,
+`tokenizer`.
 """
 
 import asyncio
 import re
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Final
 
 from contracts.errors import ContextTooLong, InvalidRequest, UnsupportedFeature
-from contracts.inference import ChatMessage, ChatPrompt, Prompt
+from contracts.inference import ChatPrompt, Prompt, TokenPrompt
+from gpu_pool.server.text.answers.answer_format import THINK_BEGIN, AnswerFormat
 from gpu_pool.server.text.chat_template import ChatTemplate
 from gpu_pool.server.text.control_tokens import choose_mark
+from gpu_pool.server.text.conversation import ConversationWriter, count_chars, list_texts
 from gpu_pool.server.text.tokenizer import Tokenizer
 
 MAX_INLINE_CHARS: Final = 4096
@@ -20,39 +24,54 @@ MAX_MESSAGES: Final = 10_000
 KNOWN_ROLES: Final = frozenset(
     ("system", "developer", "user", "assistant", "tool", "function", "ipython", "model")
 )
-_ASSISTANT: Final = frozenset(("assistant", "model"))
 _ROLE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """A prompt as the model reads it."""
+
+    token_ids: tuple[int, ...]
+    is_thinking: bool = False
+    """It ends inside the model's thoughts: the template has begun them."""
 
 
 class PromptEncoder:
     """The way in for one model."""
 
     def __init__(
-        self, tokenizer: Tokenizer, template: ChatTemplate | None, threads: Executor
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        form: AnswerFormat,
+        threads: Executor,
     ) -> None:
-        """`template` is None for models that only continue text."""
+        """`template` is None for models that only continue text; `form` was found in it."""
         self._tokenizer = tokenizer
         self._template = template
+        self._writer = ConversationWriter(template.source if template else "", form)
+        self._thinks = form.thinks
         self._threads = threads
 
-    def encode(self, prompt: Prompt, context_window: int) -> tuple[int, ...]:
+    def encode(self, prompt: Prompt, context_window: int) -> EncodedPrompt:
         """The ids of `prompt`.
 
         Raises: `InvalidRequest`, `UnsupportedFeature`; `ContextTooLong` when the text is so long
         that it cannot fit whatever its tokens are.
         """
-        self._check_size(count_chars(prompt), context_window)
+        self._check_size(measure_prompt(prompt), context_window)
+        encoded = EncodedPrompt(())
         if isinstance(prompt, ChatPrompt):
-            ids = self._encode_chat(prompt)
+            encoded = self._encode_chat(prompt)
+        elif isinstance(prompt, TokenPrompt):
+            encoded = EncodedPrompt(self._check_ids(prompt.token_ids))
         elif prompt.text:
-            ids = self._tokenizer.encode_text(prompt.text)
-        else:
-            ids = []
-        if not ids:
+            encoded = EncodedPrompt(tuple(self._tokenizer.encode_text(prompt.text)))
+        if not encoded.token_ids:
             raise InvalidRequest("The prompt is empty.", param="prompt")
-        return tuple(ids)
+        return encoded
 
-    async def encode_in_thread(self, prompt: Prompt, context_window: int) -> tuple[int, ...]:
+    async def encode_in_thread(self, prompt: Prompt, context_window: int) -> EncodedPrompt:
         """The same for long prompts, off the event loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self.encode, prompt, context_window)
@@ -67,7 +86,18 @@ class PromptEncoder:
                 f"least {at_least}."
             )
 
-    def _encode_chat(self, prompt: ChatPrompt) -> list[int]:
+    def _check_ids(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """The ids as they came, if all are in the vocabulary."""
+        vocab_size = self._tokenizer.vocab_size
+        for token_id in token_ids:
+            if not 0 <= token_id < vocab_size:
+                raise InvalidRequest(
+                    f"Token id {token_id} is outside this model's vocabulary of {vocab_size}.",
+                    param="prompt",
+                )
+        return token_ids
+
+    def _encode_chat(self, prompt: ChatPrompt) -> EncodedPrompt:
         """Ids of a conversation, up to where the answer begins."""
         if self._template is None:
             raise UnsupportedFeature("This model has no chat template; send `prompt` instead.")
@@ -78,30 +108,30 @@ class PromptEncoder:
             raise InvalidRequest(
                 f"The conversation has more than {MAX_MESSAGES} messages.", param="messages"
             )
-        contents = (text for m in messages for text in (m.content, m.name or ""))
-        mark = choose_mark((*contents, self._template.source))
-        marked = [self._mark_message(message, mark) for message in messages]
-        return self._tokenizer.encode_rendered(self._template.render(marked), mark)
+        control, special = self._tokenizer.control, self._tokenizer.special
+        for role in {message.role for message in messages}:
+            self._check_role(role)
+        texts = list(list_texts(prompt))
+        mark = choose_mark((*texts, self._template.source))
+        conversation = self._writer.write(
+            prompt, lambda text: control.mark(text, mark), lambda text: special.mark(text, mark)
+        )
+        rendered = self._template.render(conversation, sum(map(len, texts)))
+        ids = self._tokenizer.encode_rendered(rendered, mark)
+        is_thinking = self._thinks and rendered.rstrip().endswith(THINK_BEGIN)
+        return EncodedPrompt(tuple(ids), is_thinking)
 
-    def _mark_message(self, message: ChatMessage, mark: str) -> dict[str, str]:
-        """The message as a template sees it, unable to spell control tokens.
-
-        An assistant's earlier answers may contain the visible ones, which templates look for.
-        """
-        role = message.role
+    def _check_role(self, role: str) -> None:
+        """Raises: `InvalidRequest` for a role that could spell a control token."""
         is_known = role in KNOWN_ROLES
         if not is_known and (not _ROLE.fullmatch(role) or self._tokenizer.control.is_part(role)):
             raise InvalidRequest("A message has a role that is not allowed.", param="messages")
-        tokenizer = self._tokenizer
-        control = tokenizer.special if role in _ASSISTANT else tokenizer.control
-        marked = {"role": role, "content": control.mark(message.content, mark)}
-        if message.name is not None:
-            marked["name"] = control.mark(message.name, mark)
-        return marked
 
 
-def count_chars(prompt: Prompt) -> int:
+def measure_prompt(prompt: Prompt) -> int:
     """The size of the prompt's text in characters, without what a template adds."""
     if isinstance(prompt, ChatPrompt):
-        return sum(len(m.content) + len(m.name or "") for m in prompt.messages)
+        return count_chars(prompt)
+    if isinstance(prompt, TokenPrompt):
+        return len(prompt.token_ids)
     return len(prompt.text)

@@ -6,7 +6,7 @@ tokens' bytes. Must not know streams. Read next: `detokenizer`.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tokenizers import Tokenizer
@@ -27,6 +27,24 @@ class TokenBytes:
     """True when the space in front of the first word is an artefact of the vocabulary."""
     max_token_bytes: int | None
     """The longest token, or None where text may shrink before it is cut into tokens."""
+    special: Mapping[int, str]
+    """Control tokens, which an answer does not show."""
+
+    def show(self, token_ids: Mapping[int, str]) -> "TokenBytes":
+        """The same table, but these control tokens are visible."""
+        if not token_ids:
+            return self
+        pieces = list(self.pieces)
+        for token_id, content in token_ids.items():
+            pieces[token_id] = content
+        return replace(self, pieces=tuple(pieces))
+
+    def spell(self, token_id: int) -> bytes:
+        """The bytes of one token by itself; control tokens have those of their names."""
+        if token_id in self.special:
+            return self.special[token_id].encode()
+        piece = self.pieces[token_id] if 0 <= token_id < len(self.pieces) else b""
+        return piece if isinstance(piece, bytes) else piece.encode()
 
 
 def create_token_bytes(tokenizer: Tokenizer, document: Mapping[str, Any]) -> TokenBytes:
@@ -41,11 +59,11 @@ def create_token_bytes(tokenizer: Tokenizer, document: Mapping[str, Any]) -> Tok
         found = ", ".join(sorted(names)) or "none"
         raise UnsupportedFeature(f"This tokenizer's decoder is not supported: {found}.")
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    special_ids = {token["id"] for token in document["added_tokens"] if token["special"]}
+    special = {t["id"]: str(t["content"]) for t in document["added_tokens"] if t["special"]}
     characters = _byte_level_characters()
     pieces: list[str | bytes] = [""] * (max(vocabulary.values(), default=-1) + 1)
     for token, token_id in vocabulary.items():
-        if token_id not in special_ids:
+        if token_id not in special:
             data = _decode_byte_level(token, characters) if is_byte_level else _decode_piece(token)
             pieces[token_id] = _as_text(data)
     is_exact = is_byte_level and document.get("normalizer") is None
@@ -53,6 +71,7 @@ def create_token_bytes(tokenizer: Tokenizer, document: Mapping[str, Any]) -> Tok
         pieces=tuple(pieces),
         strips_first_space=not is_byte_level and bool(names & {"Strip", "Metaspace"}),
         max_token_bytes=max(len(t.encode()) for t in vocabulary) if is_exact else None,
+        special=special,
     )
 
 

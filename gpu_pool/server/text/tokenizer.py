@@ -45,6 +45,11 @@ class Tokenizer:
         self._beginning = _find_beginning(self._full)
         self.table: Final[TokenBytes] = create_token_bytes(self._full, document)
 
+    @property
+    def vocab_size(self) -> int:
+        """Token ids run from 0 to one below this."""
+        return self._full.get_vocab_size(with_added_tokens=True)
+
     def encode_text(self, text: str) -> list[int]:
         """Ids of a text that a user typed, behind the model's beginning-of-text token if any.
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from aiohttp import WSMsgType, web
 
-from contracts.codec import decode_generate_request
+from contracts.codec import decode_request
 from contracts.errors import (
     Forbidden,
     InvalidRequest,
@@ -172,7 +172,7 @@ class Connection:
         body = stream.add_body(fragment)
         if body is None:
             return
-        request = decode_generate_request(body)
+        request = decode_request(body)
         if request.model != stream.grant.model:
             raise Forbidden("The grant is for another model than the request names.")
         model = self._status.find_model(request.model)

@@ -8,13 +8,8 @@ import heapq
 from collections.abc import Callable
 from typing import Final
 
-from contracts.errors import (
-    DeadlineExceeded,
-    Forbidden,
-    ResidencyViolation,
-    UnsupportedFeature,
-)
-from contracts.grant import Grant, RetentionClass, unseal_grant
+from contracts.errors import DeadlineExceeded, Forbidden, ResidencyViolation
+from contracts.grant import Grant, unseal_grant
 from contracts.ids import RegionId, RequestId
 
 SALT_BYTES: Final = 32
@@ -43,7 +38,7 @@ class GrantGate:
         """The grant, which is used up with this.
 
         Raises: `Forbidden` (seal, attempt, reuse, malformed), `ResidencyViolation`,
-        `UnsupportedFeature` (retention), `DeadlineExceeded`.
+        `DeadlineExceeded`.
         """
         grant = unseal_grant(sealed_grant, self._connection_key)
         if grant.attempt != attempt:
@@ -53,11 +48,6 @@ class GrantGate:
         if grant.regions is not None and self._region not in grant.regions:
             raise ResidencyViolation(
                 f"This node is in region {self._region}, where the request may not be computed."
-            )
-        if grant.retention is not RetentionClass.STANDARD:
-            # Better refused than served in a lesser way: blocks are not cleared at the end yet.
-            raise UnsupportedFeature(
-                f"This node cannot honour the retention class `{grant.retention}` yet."
             )
         now_ms = self._unix_ms()
         self._forget(now_ms)

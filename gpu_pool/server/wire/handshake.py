@@ -68,18 +68,18 @@ async def authenticate(
     socket: web.WebSocketResponse,
     introduction: Introduction,
     draw_bytes: Callable[[int], bytes],
-    timeout_s: float,
 ) -> Session:
-    """The session, once the gateway has answered the challenge.
+    """The session, once the gateway has answered the challenge; how long that may take is bound by
+    whoever calls.
 
-    Raises: `Unauthenticated` when the answer is wrong, not an answer, or late.
+    Raises: `Unauthenticated` when the answer is wrong or not an answer.
     """
     node_nonce = draw_bytes(NONCE_BYTES)
     nonces = introduction.gateway_nonce + node_nonce
     proof = prove_identity(introduction.pair_key, WireEnd.NODE, nonces)
     challenge = Challenge(node_nonce, proof)
     await socket.send_bytes(encode_frame([(CONNECTION_STREAM, 0, challenge)]))
-    entries = await _receive_entries(socket, timeout_s)
+    entries = await _receive_entries(socket)
     expected = prove_identity(introduction.pair_key, WireEnd.GATEWAY, nonces)
     if not entries or not hmac.compare_digest(_read_proof(entries[0]), expected.encode()):
         raise Unauthenticated("The gateway did not prove that it holds the key.")
@@ -87,12 +87,9 @@ async def authenticate(
     return Session(introduction.gateway_id, connection_key, tuple(entries[1:]))
 
 
-async def _receive_entries(socket: web.WebSocketResponse, timeout_s: float) -> list[Entry]:
+async def _receive_entries(socket: web.WebSocketResponse) -> list[Entry]:
     """The first frame; empty when there is none or it is malformed."""
-    try:
-        message = await socket.receive(timeout=timeout_s)
-    except TimeoutError:
-        return []
+    message = await socket.receive()
     if message.type is not WSMsgType.BINARY:
         return []
     try:

@@ -5,25 +5,27 @@ Read next: `gpu_pool.server.generation` (what makes the events), `connection` (w
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from contracts.errors import DeadlineExceeded, InvalidRequest, ServiceError, to_error_report
 from contracts.grant import Grant
 from contracts.inference import (
+    ChoiceFinished,
     Delta,
     Failed,
     Finished,
     FinishReason,
     GenerateRequest,
     GenerationEvent,
+    NodeRequest,
+    PromptScored,
+    ReasoningDelta,
+    ToolCallDelta,
     Usage,
 )
 from gpu_pool.server.generation import Generation
 from gpu_pool.server.served_model import ServedModel
-
-MAX_DELTA_TOKENS = 64 * 1024
-MAX_DELTA_CHARS = 512 * 1024
-"""A merged delta beyond these is sent in parts, so that it fits in a frame."""
+from gpu_pool.server.wire.delta_buffer import MAX_DELTA_LOGPROBS, DeltaBuffer
 
 
 class WireStream:
@@ -33,8 +35,7 @@ class WireStream:
         "_body",
         "_credit",
         "_generation",
-        "_held_ids",
-        "_held_texts",
+        "_held",
         "_is_streaming",
         "_missing_bytes",
         "_put",
@@ -58,8 +59,7 @@ class WireStream:
         self._body: list[bytes] = []
         self._generation: Generation | None = None
         self._is_streaming = True
-        self._held_texts: list[str] = []
-        self._held_ids: list[int] = []
+        self._held = DeltaBuffer()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -85,21 +85,21 @@ class WireStream:
         body, self._body = b"".join(self._body), []
         return body
 
-    def start(self, model: ServedModel, request: GenerateRequest) -> None:
+    def start(self, model: ServedModel, request: NodeRequest) -> None:
         """Begins to generate; events follow."""
-        self._is_streaming = request.stream
+        self._is_streaming = isinstance(request, GenerateRequest) and request.stream
         self._generation = Generation(self._on_event)
         self._generation.start(model, request, self.grant)
 
     def add_credit(self, num_deltas: int) -> None:
         """Lets more deltas out, first of all what was merged meanwhile."""
         self._credit += num_deltas
-        if self._held_ids or self._held_texts:
-            self._send_held(is_last=False)
+        if self._credit > 0 and self._is_streaming:
+            self._send_held()
 
     def abort(self) -> None:
         """Ends with `Finished(aborted)` and what was consumed."""
-        self._held_texts, self._held_ids = [], []
+        self._held.clear()
         if self._generation is not None:
             self._generation.abort()
         else:
@@ -120,31 +120,30 @@ class WireStream:
 
     def _on_event(self, event: GenerationEvent) -> None:
         """Sends `event`, or merges it into those that wait for credit."""
-        if isinstance(event, Delta):
-            if self._is_streaming and self._credit > 0 and not self._held_ids:
+        if isinstance(event, Delta | ReasoningDelta | ToolCallDelta):
+            if self._is_streaming and self._credit > 0 and not self._held:
                 self._credit -= 1
                 self._put(event)
             else:
-                self._held_texts.append(event.text)
-                self._held_ids += event.token_ids
+                self._held.add(event)
             return
+        if isinstance(event, PromptScored):
+            for start in range(0, len(event.logprobs), MAX_DELTA_LOGPROBS):
+                self._put(PromptScored(event.logprobs[start : start + MAX_DELTA_LOGPROBS]))
+            return
+        if isinstance(event, ChoiceFinished):
+            self._send_held(event.choice_index)
         if isinstance(event, Finished | Failed):
             self._stop_timer()
             if self._is_streaming or isinstance(event, Finished):
-                self._send_held(is_last=True)
+                self._send_held()
         self._put(event)
 
-    def _send_held(self, *, is_last: bool) -> None:
-        """Sends what was merged: as far as credit goes, or all of it at the end."""
-        if not (self._held_texts or self._held_ids):
-            return
-        if not is_last and (self._credit < 1 or not self._is_streaming):
-            return
-        text, ids = "".join(self._held_texts), tuple(self._held_ids)
-        self._held_texts, self._held_ids = [], []
-        for part in split_delta(text, ids):
+    def _send_held(self, choice_index: int | None = None) -> None:
+        """Sends what was merged, of one choice or of all."""
+        for delta in self._held.take(choice_index):
             self._credit -= 1
-            self._put(part)
+            self._put(delta)
 
     def _expire(self) -> None:
         """The deadline has passed."""
@@ -155,12 +154,3 @@ class WireStream:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def split_delta(text: str, token_ids: tuple[int, ...]) -> Iterator[Delta]:
-    """`text` and `token_ids` as one delta, or as several that each fit in a frame."""
-    num_parts = max(-(-len(text) // MAX_DELTA_CHARS), -(-len(token_ids) // MAX_DELTA_TOKENS), 1)
-    for part in range(num_parts):
-        text_part = slice(part * MAX_DELTA_CHARS, (part + 1) * MAX_DELTA_CHARS)
-        ids_part = slice(part * MAX_DELTA_TOKENS, (part + 1) * MAX_DELTA_TOKENS)
-        yield Delta(text[text_part], token_ids[ids_part])

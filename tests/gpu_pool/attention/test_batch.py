@@ -19,7 +19,7 @@ def create_cache() -> KvCache:
 
 def test_decodes_come_first_and_those_of_like_length_share_a_group() -> None:
     spans = sorted([span(0, 40), span(100, 1), span(3, 1), span(90, 1), span(9, 1)], key=order_key)
-    assert [s.start for s in spans] == [3, 9, 100, 90, 0]
+    assert [s.start for s in spans] == [3, 9, 90, 100, 0]
     batch = create_attention_batch(spans, create_cache())
     assert [(g.first, g.end) for g in batch.groups] == [(0, 2), (2, 4)]
     assert [(c.first, c.end) for c in batch.chunks] == [(4, 44)]

@@ -4,13 +4,15 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from contracts.grant import RetentionClass
 from contracts.ids import AccountId
 from contracts.inference import FinishReason, SamplingParams
-from gpu_pool.engine.core import create_scheduler
+from gpu_pool.engine.assembly import create_scheduler
 from gpu_pool.engine.executor_double import ExecutorDouble, create_double_info, predict_tokens
 from gpu_pool.engine.messages import AddSequence, StepOutput
 from gpu_pool.engine.settings import SchedulerSettings
-from gpu_pool.plan import ExecutorInfo, ForwardPlan, SequenceId
+from gpu_pool.engine.token_matcher import CreateMatcher, refuse_grammars
+from gpu_pool.plan import ExecutorInfo, ForwardPlan, SequenceId, TokenScore
 
 ACCOUNT = AccountId("a" * 32)
 NEVER_UNIX_MS = 2**50
@@ -26,6 +28,8 @@ class Outcome:
     reasons: list[FinishReason | None] = field(default_factory=list[FinishReason | None])
     error_codes: list[str] = field(default_factory=list[str])
     num_completion_tokens: int = 0
+    scores: list[TokenScore] = field(default_factory=list[TokenScore])
+    prompt_scores: list[TokenScore] = field(default_factory=list[TokenScore])
 
 
 def create_request(
@@ -40,19 +44,31 @@ def create_request(
     temperature: float = 0.0,
     seed: int | None = None,
     ignore_eos: bool = True,
+    num_logprobs: int | None = None,
+    num_prompt_logprobs: int | None = None,
+    grammar: str | None = None,
+    account_id: AccountId = ACCOUNT,
+    retention: RetentionClass = RetentionClass.STANDARD,
 ) -> AddSequence:
     sampling = SamplingParams(
-        max_tokens=max_tokens, temperature=temperature, seed=seed, ignore_eos=ignore_eos
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        ignore_eos=ignore_eos,
+        num_logprobs=num_logprobs,
+        num_prompt_logprobs=num_prompt_logprobs,
     )
     return AddSequence(
         sequence_id=SequenceId(sequence_id),
-        account_id=ACCOUNT,
+        account_id=account_id,
         cache_salt=salt,
         token_ids=tuple(token_ids),
         sampling=sampling,
         priority=priority,
         deadline_unix_ms=deadline_unix_ms,
         reject_if_busy=reject_if_busy,
+        grammar=grammar,
+        retention=retention,
     )
 
 
@@ -60,13 +76,16 @@ class EngineRig:
     """The loop of the core without a transport; checks the books after every move."""
 
     def __init__(
-        self, settings: SchedulerSettings | None = None, info: ExecutorInfo | None = None
+        self,
+        settings: SchedulerSettings | None = None,
+        info: ExecutorInfo | None = None,
+        create_matcher: CreateMatcher = refuse_grammars,
     ) -> None:
         self.info = info or create_double_info()
         self.executor = ExecutorDouble(self.info)
         drawn = itertools.count(1)
         self.scheduler = create_scheduler(
-            settings or SchedulerSettings(), self.info, lambda: next(drawn)
+            settings or SchedulerSettings(), self.info, lambda: next(drawn), create_matcher
         )
         self.outcomes: dict[int, Outcome] = {}
         self.plans: list[ForwardPlan] = []
@@ -112,9 +131,13 @@ class EngineRig:
     def write_down(self, output: StepOutput) -> None:
         for started in output.started:
             self.outcomes[started.sequence_id].num_cached_tokens.append(started.num_cached_tokens)
+        for scored in output.prompt_scores:
+            assert not self.outcomes[scored.sequence_id].token_ids, "a prompt's score after a token"
+            self.outcomes[scored.sequence_id].prompt_scores += scored.scores
         for tokens in output.tokens:
             assert not self.outcomes[tokens.sequence_id].reasons, "a token after the end"
             self.outcomes[tokens.sequence_id].token_ids += tokens.token_ids
+            self.outcomes[tokens.sequence_id].scores += tokens.scores
         for finished in output.finished:
             outcome = self.outcomes[finished.sequence_id]
             outcome.reasons.append(finished.reason)
@@ -136,3 +159,16 @@ class EngineRig:
             return list(token_ids)
         eos_token_ids = self.info.eos_token_ids
         return list(itertools.takewhile(lambda t: t not in eos_token_ids, token_ids))
+
+
+def assert_no_leak(rig: EngineRig) -> None:
+    """Ends what is left, then asserts that every block is free and every announcement taken back.
+
+    A rig whose results did not come from its executor is out of step with it: only books count.
+    """
+    for sequence_id in rig.outcomes:
+        rig.scheduler.abort(SequenceId(sequence_id))
+    rig.scheduler.check()
+    load = rig.scheduler.load
+    assert (load.num_running, load.num_waiting) == (0, 0)
+    assert load.num_free_blocks == load.num_blocks, "blocks have leaked"

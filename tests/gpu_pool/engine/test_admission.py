@@ -10,8 +10,17 @@ from contracts.errors import (
     ServiceError,
 )
 from gpu_pool.engine.admission import check_admission
+from gpu_pool.engine.assembly import create_kv_memory
 from gpu_pool.engine.executor_double import create_double_info
+from gpu_pool.engine.messages import AddSequence
+from gpu_pool.engine.settings import SchedulerSettings
+from gpu_pool.plan import ExecutorInfo
 from tests.gpu_pool.engine.engine_rig import EngineRig, create_request
+
+
+def check(request: AddSequence, info: ExecutorInfo) -> int:
+    """What an idle core says to `request`."""
+    return check_admission(request, info, create_kv_memory(SchedulerSettings(), info))
 
 
 @pytest.mark.parametrize(
@@ -31,7 +40,7 @@ def test_a_request_that_cannot_be_served_is_refused(
     token_ids: list[int], max_tokens: int | None, error: type[ServiceError]
 ) -> None:
     with pytest.raises(error):
-        check_admission(create_request(1, token_ids, max_tokens=max_tokens), create_double_info())
+        check(create_request(1, token_ids, max_tokens=max_tokens), create_double_info())
 
 
 def test_a_request_that_just_fits_the_context_is_served_to_its_last_token() -> None:
@@ -44,8 +53,8 @@ def test_a_request_that_just_fits_the_context_is_served_to_its_last_token() -> N
 def test_a_request_without_a_salt_is_refused_and_one_with_a_salt_is_not() -> None:
     info = create_double_info()
     with pytest.raises(InvariantBroken):
-        check_admission(create_request(1, [1], salt=b""), info)
-    assert check_admission(create_request(1, [1], salt=b"A"), info) == 4
+        check(create_request(1, [1], salt=b""), info)
+    assert check(create_request(1, [1], salt=b"A"), info) == 4
 
 
 def test_a_request_that_fills_the_pool_to_its_last_slot_is_served_and_a_larger_one_refused() -> (
@@ -54,7 +63,7 @@ def test_a_request_that_fills_the_pool_to_its_last_slot_is_served_and_a_larger_o
     info = create_double_info(num_blocks=4, block_size=4)
     rig = EngineRig(info=info)
     with pytest.raises(OutOfBlocks):
-        check_admission(create_request(1, range(10), max_tokens=8), info)
+        check(create_request(1, range(10), max_tokens=8), info)
     outcome = rig.add(create_request(1, range(10), max_tokens=7))  # 17 tokens, 16 in memory
     rig.run()
     assert len(outcome.token_ids) == 7

@@ -6,7 +6,7 @@ from contracts.errors import InvariantBroken
 from contracts.inference import FinishReason
 from gpu_pool.engine.executor_double import create_double_info, predict_tokens
 from gpu_pool.engine.settings import SchedulerSettings
-from gpu_pool.plan import ForwardPlan, ForwardResult, SampledToken, SequenceId
+from gpu_pool.plan import ForwardPlan, ForwardResult, SampledTokens, SequenceId
 from tests.gpu_pool.engine.engine_rig import EngineRig, create_request
 
 
@@ -161,13 +161,47 @@ def test_a_prompt_is_shared_while_its_first_sequence_still_runs() -> None:
     assert_all_free(rig)
 
 
-def test_blocks_that_are_still_being_computed_are_not_shared() -> None:
+def test_a_prefix_that_is_being_computed_is_awaited_and_shared() -> None:
+    """Several answers to one prompt: it is computed once."""
     rig = EngineRig()
-    first = rig.add(create_request(1, range(100, 110)))
-    second = rig.add(create_request(2, range(100, 110)))
+    requests = [create_request(n, range(100, 110), temperature=1.0, seed=n) for n in range(1, 6)]
+    outcomes = [rig.add(request) for request in requests]
+    rig.step()
+    assert [outcome.num_cached_tokens for outcome in outcomes] == [[0], [], [], [], []]
+    rig.step()
+    assert [outcome.num_cached_tokens for outcome in outcomes] == [[0], [8], [8], [8], [8]]
     rig.run()
-    assert first.num_cached_tokens == second.num_cached_tokens == [0]
-    assert first.token_ids == second.token_ids
+    for request, outcome in zip(requests, outcomes, strict=True):
+        assert outcome.token_ids == rig.predict(request)
+
+
+def test_nobody_awaits_what_another_account_computes() -> None:
+    rig = EngineRig()
+    outcomes = [rig.add(create_request(n, range(100, 110), salt=bytes([n]))) for n in (1, 2, 3)]
+    rig.step()
+    assert [outcome.num_cached_tokens for outcome in outcomes] == [[0], [0], [0]]
+
+
+def test_who_awaits_a_prefix_lets_others_of_its_line_go_first() -> None:
+    rig = EngineRig(SchedulerSettings(max_batch_tokens=8, max_running=4, max_chunk_tokens=4))
+    rig.add(create_request(1, range(100, 130)))
+    rig.step()
+    rig.add(create_request(2, range(100, 130)))
+    other = rig.add(create_request(3, range(500, 503)))
+    rig.step()
+    assert other.num_cached_tokens == [0]
+
+
+def test_a_prefix_whose_maker_is_gone_is_awaited_no_more() -> None:
+    rig = EngineRig(SchedulerSettings(max_batch_tokens=8, max_running=4, max_chunk_tokens=8))
+    rig.add(create_request(1, range(100, 130)))
+    rig.step()
+    second = rig.add(create_request(2, range(100, 130)))
+    rig.step()
+    assert second.num_cached_tokens == []
+    rig.abort(1)
+    rig.step()
+    assert second.num_cached_tokens == [16]
 
 
 def test_without_prefix_caching_nothing_is_cached() -> None:
@@ -357,7 +391,7 @@ def test_an_invalid_token_fails_its_sequence_alone() -> None:
     good = rig.add(create_request(2, [3, 4]))
     plan = rig.scheduler.schedule(0)
     assert plan is not None
-    sampled = (SampledToken(SequenceId(1), 1000), SampledToken(SequenceId(2), 7))
+    sampled = (SampledTokens(SequenceId(1), (1000,)), SampledTokens(SequenceId(2), (7,)))
     rig.scheduler.update(ForwardResult(plan.step, sampled))
     rig.note()
     assert bad.error_codes == ["internal_error"]
@@ -368,9 +402,9 @@ def test_an_invalid_token_fails_its_sequence_alone() -> None:
 @pytest.mark.parametrize(
     "result",
     [
-        ForwardResult(1, (SampledToken(SequenceId(1), 5),)),
+        ForwardResult(1, (SampledTokens(SequenceId(1), (5,)),)),
         ForwardResult(0, ()),
-        ForwardResult(0, (SampledToken(SequenceId(2), 5),)),
+        ForwardResult(0, (SampledTokens(SequenceId(2), (5,)),)),
     ],
 )
 def test_a_result_that_does_not_answer_the_plan_is_a_defect(result: ForwardResult) -> None:

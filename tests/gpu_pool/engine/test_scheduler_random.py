@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contracts.grant import RetentionClass
+from contracts.ids import AccountId
 from contracts.inference import FinishReason
 from gpu_pool.engine.executor_double import create_double_info
 from gpu_pool.engine.messages import AddSequence
-from gpu_pool.engine.settings import SchedulerSettings
+from gpu_pool.engine.settings import NgramSettings, SchedulerSettings
+from gpu_pool.plan import KvGroup, KvGroupKind
 from tests.gpu_pool.engine.engine_rig import NEVER_UNIX_MS, EngineRig, create_request
 
 
@@ -28,16 +31,20 @@ class Arrival:
     reject_if_busy: bool
     is_random: bool
     ignore_eos: bool
+    is_private: bool = False
 
-    def to_request(self, sequence_id: int, now_unix_ms: int) -> AddSequence:
-        shared = range(self.family * 100, self.family * 100 + self.num_shared)
-        own = [500 + sequence_id % 400] * self.num_own
+    def to_request(self, sequence_id: int, now_unix_ms: int, vocab_size: int) -> AddSequence:
+        first = self.family * 100
+        shared = [n % vocab_size for n in range(first, first + self.num_shared)]
+        own = [(500 + sequence_id % 400) % vocab_size] * self.num_own
         deadline = NEVER_UNIX_MS if self.deadline_ms is None else now_unix_ms + self.deadline_ms
         return create_request(
             sequence_id,
             [*shared, *own],
             max_tokens=self.max_tokens,
-            salt=self.salt,
+            salt=self.salt + bytes([sequence_id % 256]) * self.is_private,
+            account_id=AccountId(self.salt.hex() * 16),
+            retention=RetentionClass.NONE if self.is_private else RetentionClass.STANDARD,
             priority=self.priority,
             deadline_unix_ms=deadline,
             reject_if_busy=self.reject_if_busy,
@@ -61,6 +68,21 @@ class Steps:
     count: int
 
 
+NGRAM = NgramSettings(max_draft_tokens=4, max_step_drafts=6, min_match_tokens=1)
+FULL = KvGroup(KvGroupKind.FULL, 1, 1)
+SLIDING = KvGroup(KvGroupKind.SLIDING_WINDOW, 1, 1, 5)
+CHUNKED = KvGroup(KvGroupKind.CHUNKED, 1, 1, 6)
+SWAPPED = KvGroup(KvGroupKind.FULL, 1, 1, num_host_blocks=12)
+SWAPPED_SLIDING = KvGroup(KvGroupKind.SLIDING_WINDOW, 1, 1, 5, num_host_blocks=6)
+KV_GROUPS = {
+    "full": (FULL,),
+    "full, swapped": (SWAPPED,),
+    "full and sliding, swapped": (SWAPPED, SWAPPED_SLIDING),
+    "full and sliding": (FULL, SLIDING),
+    "chunked and full": (CHUNKED, FULL),
+    "sliding": (SLIDING,),
+}
+
 arrivals = st.builds(
     Arrival,
     family=st.integers(0, 1),
@@ -73,6 +95,7 @@ arrivals = st.builds(
     reject_if_busy=st.sampled_from([False, False, False, True]),
     is_random=st.booleans(),
     ignore_eos=st.booleans(),
+    is_private=st.sampled_from([False, False, False, True]),
 )
 moves = st.lists(
     st.one_of(
@@ -85,19 +108,22 @@ moves = st.lists(
     max_size=60,
 )
 engines = st.builds(
-    lambda size, blocks, running, extra, chunk, flight, caching: EngineRig(
+    lambda size, blocks, running, extra, chunk, flight, caching, mix, drafts, vocab: EngineRig(
         SchedulerSettings(
             max_batch_tokens=running + extra,
             max_chunk_tokens=chunk,
             max_running=running,
             max_waiting=6,
             prefix_caching=caching,
+            ngram=NGRAM if drafts else None,
         ),
         create_double_info(
             block_size=size,
             num_blocks=blocks,
             context_window=30,
-            eos_token_ids=tuple(range(0, 1000, 12)),
+            kv_groups=KV_GROUPS[mix],
+            eos_token_ids=tuple(range(0, 1000, 12)) if vocab == 1000 else (),
+            vocab_size=vocab,
             max_in_flight=flight,
         ),
     ),
@@ -108,6 +134,9 @@ engines = st.builds(
     chunk=st.integers(1, 12),
     flight=st.integers(1, 3),
     caching=st.sampled_from([True, True, False]),
+    mix=st.sampled_from(sorted(KV_GROUPS)),
+    drafts=st.booleans(),
+    vocab=st.sampled_from([1000, 2, 3]),
 )
 
 
@@ -121,7 +150,9 @@ class Story:
     def play(self, moves: list[Arrival | Abort | Steps]) -> None:
         for move in moves:
             if isinstance(move, Arrival):
-                request = move.to_request(len(self.requests), self.rig.now_unix_ms)
+                request = move.to_request(
+                    len(self.requests), self.rig.now_unix_ms, self.rig.info.vocab_size
+                )
                 self.requests[request.sequence_id] = request
                 self.rig.add(request)
             elif isinstance(move, Abort):
@@ -181,14 +212,18 @@ def test_every_answer_is_the_one_the_request_would_get_alone(
     story.check()
 
 
+@pytest.mark.parametrize("mix", sorted(KV_GROUPS))
 @pytest.mark.parametrize("max_in_flight", [1, 2, 3])
-def test_a_storm_in_a_small_pool_reaches_every_corner_and_leaks_nothing(max_in_flight: int) -> None:
+def test_a_storm_in_a_small_pool_reaches_every_corner_and_leaks_nothing(
+    max_in_flight: int, mix: str
+) -> None:
     """The control of the test above: preemption, caching and every ending do occur."""
     info = create_double_info(
         num_blocks=14,
         context_window=40,
         eos_token_ids=tuple(range(0, 1000, 25)),
         max_in_flight=max_in_flight,
+        kv_groups=KV_GROUPS[mix],
     )
     limits = SchedulerSettings(
         max_batch_tokens=12, max_chunk_tokens=6, max_running=6, max_waiting=8
@@ -200,8 +235,11 @@ def test_a_storm_in_a_small_pool_reaches_every_corner_and_leaks_nothing(max_in_f
     outcomes = story.rig.outcomes.values()
     num_starts = sum(len(plan.new) for plan in story.rig.plans)
     assert num_starts > sum(len(outcome.num_cached_tokens) for outcome in outcomes) + 20
+    num_returns = sum(bool(plan.moved_in) for plan in story.rig.plans)
+    assert (num_returns > 10) == ("swapped" in mix)
     assert sum(sum(outcome.num_cached_tokens) for outcome in outcomes) > 100
-    assert {reason for outcome in outcomes for reason in outcome.reasons} == {None, *FinishReason}
+    reasons = {reason for outcome in outcomes for reason in outcome.reasons}
+    assert reasons == {None, *FinishReason} - {FinishReason.TOOL_CALLS}  # the server's to tell
     codes = {code for outcome in outcomes for code in outcome.error_codes}
     assert codes == {"pool_saturated", "deadline_exceeded"}
 
@@ -224,4 +262,5 @@ def draw_move(random: Random) -> Arrival | Abort | Steps:
         reject_if_busy=random.random() < 0.2,
         is_random=random.random() < 0.5,
         ignore_eos=random.random() < 0.5,
+        is_private=random.random() < 0.1,
     )

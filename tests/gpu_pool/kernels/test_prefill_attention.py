@@ -7,7 +7,7 @@ import torch
 
 from gpu_pool.attention.batch import Span, create_attention_batch
 from gpu_pool.attention.kv_cache import KvShape
-from gpu_pool.attention.paged import attend
+from gpu_pool.attention.paged import PagedStep, attend
 from gpu_pool.kernels.prefill_attention import AttentionTile, prefill_attention
 from tests.gpu_pool.attention.paged_case import create_case
 from tests.gpu_pool.kernels.tolerances import DTYPES
@@ -25,11 +25,11 @@ def test_a_token_does_not_depend_on_where_chunks_end(
     table = case.spans[0].block_table
     with torch.inference_mode():
         batch = create_attention_batch(case.spans, case.cache)
-        whole = attend(0, case.q_TNH, case.kv_TE, case.cache, batch)
+        whole = attend(0, case.q_TNH, case.kv_TE, PagedStep(case.cache, batch))
         for start, end in pairwise(cuts):
             batch = create_attention_batch([Span(start, end - start, table)], case.cache)
             part = slice(start, end)
-            alone = attend(0, case.q_TNH[part], case.kv_TE[part], case.cache, batch)
+            alone = attend(0, case.q_TNH[part], case.kv_TE[part], PagedStep(case.cache, batch))
             assert torch.equal(alone, whole[part]), (start, end)
 
 

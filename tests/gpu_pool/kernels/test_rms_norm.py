@@ -34,3 +34,13 @@ def test_a_row_does_not_depend_on_its_neighbours(dtype: torch.dtype) -> None:
 def test_a_weight_of_another_size_is_refused() -> None:
     with pytest.raises(AssertionError, match="disagree on D"):
         rms_norm(torch.zeros(2, 8), torch.ones(9), 1e-6)
+
+
+def test_fp32_weights_are_not_rounded_to_the_states_dtype() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(7, 64).bfloat16(), 1 + torch.randn(64) * 1e-3
+    normed = rms_norm(x, weight, 1e-6)
+    exact = x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight
+    assert normed.dtype == torch.bfloat16
+    assert torch.equal(normed, exact.bfloat16())
+    assert not torch.equal(rms_norm(x, weight.bfloat16(), 1e-6), normed)

@@ -7,35 +7,42 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from gpu_pool.layers.rotary_embedding import Llama3Scaling, RotaryEmbedding, compute_frequencies
+from gpu_pool.layers.rotary_embedding import create_rotary_embedding, to_halves
+from gpu_pool.models.config_json import RopeJson, read_rope
+
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+YARN = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 256}
+ROPES: list[dict[str, Any]] = [
+    {"rope_type": "default"},
+    {"rope_type": "linear", "factor": 8.0},
+    {"rope_type": "llama3", "factor": 8.0} | LLAMA3,
+    YARN,
+    YARN | {"truncate": False, "beta_fast": 16.0, "beta_slow": 2.0},
+    YARN | {"mscale": 1.0, "mscale_all_dim": 0.7},
+    YARN | {"attention_factor": 1.3},
+]
 
 
-@pytest.mark.parametrize("scaling", [None, Llama3Scaling(8.0, 1.0, 4.0, 64)])
+@pytest.mark.parametrize("rope", ROPES)
 @pytest.mark.parametrize("theta", [10_000.0, 500_000.0])
-def test_tables_are_those_of_transformers(theta: float, scaling: Llama3Scaling | None) -> None:
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": theta}
-    if scaling is not None:
-        rope |= {
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_freq_factor,
-            "high_freq_factor": scaling.high_freq_factor,
-            "original_max_position_embeddings": scaling.original_context,
-        }
+def test_tables_are_those_of_transformers(theta: float, rope: dict[str, Any]) -> None:
     config = LlamaConfig(
         hidden_size=128,
         num_attention_heads=4,
         head_dim=32,
         max_position_embeddings=4096,
-        rope_parameters=rope,
+        rope_parameters=rope | {"rope_theta": theta},
     )
     reference: Any = LlamaRotaryEmbedding(config)
     positions = torch.tensor([0, 1, 17, 200, 4095])
     expected_cos, expected_sin = reference(torch.zeros(1), positions[None])
-    frequencies = compute_frequencies(32, theta, scaling)
-    cos, signed_sin = RotaryEmbedding(frequencies, 4096, torch.float32, torch.device("cpu"))(
-        positions
-    )
+    form = read_rope(RopeJson(**rope), theta, 4096)
+    cos, signed_sin = create_rotary_embedding(form, 32, 4096, torch.zeros(1))(positions)
     signs = torch.tensor([-1.0] * 16 + [1.0] * 16)
     assert (cos - expected_cos[0]).abs().max() < 1e-4
     assert (signed_sin * signs - expected_sin[0]).abs().max() < 1e-4
+
+
+def test_neighbouring_pairs_become_halves() -> None:
+    rows = torch.arange(12.0)[:, None]
+    assert to_halves(rows, 6).flatten().tolist() == [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]

@@ -7,8 +7,9 @@ import torch
 
 from contracts.inference import SamplingParams
 from gpu_pool.attention.kv_cache import KvCache
-from gpu_pool.models.llama.model import LlamaModel
+from gpu_pool.models.decoder import PreNormDecoder
 from gpu_pool.plan import ForwardPlan, NewSequence, ScheduledSequence, SequenceId
+from gpu_pool.runner.group_blocks import KvGroupMemory
 from gpu_pool.runner.model_runner import ModelRunner
 from gpu_pool.worker.settings import DtypeChoice, WorkerSettings
 from gpu_pool.worker.worker import create_executor
@@ -90,14 +91,14 @@ def test_chunks_of_any_size_give_the_same_bits(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded: list[torch.Tensor] = []
-    compute = LlamaModel.compute_logits
+    compute = PreNormDecoder.compute_logits
 
-    def record(model: LlamaModel, hidden_RD: torch.Tensor) -> torch.Tensor:
+    def record(model: PreNormDecoder, hidden_RD: torch.Tensor) -> torch.Tensor:
         logits = compute(model, hidden_RD)
         recorded.append(logits.clone())
         return logits
 
-    monkeypatch.setattr(LlamaModel, "compute_logits", record)
+    monkeypatch.setattr(PreNormDecoder, "compute_logits", record)
     driver = create_driver(folder)
     prompt = torch.randint(0, 300, (600,), generator=torch.Generator().manual_seed(5)).tolist()
     for max_chunk in (1 << 30, 256, 97, 7):
@@ -131,9 +132,11 @@ def caches(monkeypatch: pytest.MonkeyPatch) -> list[KvCache]:
     built: list[KvCache] = []
     build = ModelRunner.__init__
 
-    def keep(self: ModelRunner, model: LlamaModel, cache: KvCache, **sizes: int) -> None:
-        built.append(cache)
-        build(self, model, cache, **sizes)
+    def keep(
+        self: ModelRunner, model: PreNormDecoder, groups: list[KvGroupMemory], **sizes: int
+    ) -> None:
+        built.extend(group.cache for group in groups)
+        build(self, model, groups, **sizes)
 
     monkeypatch.setattr(ModelRunner, "__init__", keep)
     return built
@@ -178,7 +181,7 @@ def test_a_sequence_may_be_released_and_begun_again_in_one_plan(folder: Path) ->
     blocks = (driver.free.pop(),)
     work = ScheduledSequence(first, 3, (blocks,), True)
     driver.executor.submit(ForwardPlan(99, (first,), (new,), (work,)))
-    assert driver.executor.collect().sampled[0].token_id == expected[0]
+    assert driver.executor.collect().sampled[0].token_ids == (expected[0],)
 
 
 @pytest.mark.parametrize("token_id", [-1, 300])

@@ -20,6 +20,7 @@ def create_row(
             num_computed,
             sampling or SamplingParams(seed=0),
         ),
+        num_groups=1,
         table_size=8,
         vocab_size=10,
         device=torch.device("cpu"),
@@ -33,32 +34,32 @@ def blocks(*ids: int) -> tuple[BlockId, ...]:
 
 def test_the_table_is_filled_up_with_the_last_block() -> None:
     row = create_row(40)
-    row.add_blocks(blocks(5, 3))
-    row.add_blocks(blocks(9))
-    assert row.schedule(40, 16).block_table.tolist() == [5, 3, 9, 9, 9, 9, 9, 9]
+    row.tables[0].add_blocks(blocks(5, 3))
+    row.tables[0].add_blocks(blocks(9))
+    assert row.schedule(40, 0, 16)[0].block_table.tolist() == [5, 3, 9, 9, 9, 9, 9, 9]
 
 
 def test_blocks_that_stay_partly_unwritten_are_stale() -> None:
     row = create_row(100)
-    row.add_blocks(blocks(1, 2, 3, 4, 5, 6, 7))
-    assert row.list_stale_blocks(7, row.schedule(40, 16), 16) == [3, 4, 5, 6, 7]
-    assert row.list_stale_blocks(7, row.schedule(100, 16), 16) == [7]
-    assert row.list_stale_blocks(2, row.schedule(40, 16), 16) == [6, 7]
+    row.tables[0].add_blocks(blocks(1, 2, 3, 4, 5, 6, 7))
+    assert row.tables[0].list_stale_blocks(7, row.schedule(40, 0, 16)[0], 16) == [3, 4, 5, 6, 7]
+    assert row.tables[0].list_stale_blocks(7, row.schedule(100, 0, 16)[0], 16) == [7]
+    assert row.tables[0].list_stale_blocks(2, row.schedule(40, 0, 16)[0], 16) == [6, 7]
 
 
 def test_blocks_that_hold_computed_tokens_are_not_stale() -> None:
     row = create_row(40, num_computed=39)
-    row.add_blocks(blocks(1, 2, 3))
-    assert row.list_stale_blocks(3, row.schedule(1, 16), 16) == []
+    row.tables[0].add_blocks(blocks(1, 2, 3))
+    assert row.tables[0].list_stale_blocks(3, row.schedule(1, 0, 16)[0], 16) == []
     row = create_row(40, num_computed=32)
-    row.add_blocks(blocks(1, 2, 3))
-    assert row.list_stale_blocks(3, row.schedule(8, 16), 16) == [3]
+    row.tables[0].add_blocks(blocks(1, 2, 3))
+    assert row.tables[0].list_stale_blocks(3, row.schedule(8, 0, 16)[0], 16) == [3]
 
 
 def test_penalties_see_the_tokens_drawn_since() -> None:
     row = create_row(2, sampling=SamplingParams(seed=0, presence_penalty=1.0))
-    row.append(4)
-    drawing = row.to_sampling_row()
+    row.append((4,))
+    (drawing,) = row.to_sampling_rows(0, None)
     logits = torch.zeros(10)
     assert drawing.counts is not None
     drawing.counts.penalise(logits, drawing.sampling)
@@ -69,13 +70,13 @@ def test_penalties_see_the_tokens_drawn_since() -> None:
 @pytest.mark.parametrize(("num_tokens", "reason"), [(0, "no token"), (41, "unknown tokens")])
 def test_impossible_work_is_an_error_of_ours(num_tokens: int, reason: str) -> None:
     row = create_row(40)
-    row.add_blocks(blocks(1, 2, 3))
+    row.tables[0].add_blocks(blocks(1, 2, 3))
     with pytest.raises(AssertionError, match=reason):
-        row.schedule(num_tokens, 16)
+        row.schedule(num_tokens, 0, 16)[0]
 
 
 def test_work_beyond_the_blocks_is_an_error_of_ours() -> None:
     row = create_row(40)
-    row.add_blocks(blocks(1))
+    row.tables[0].add_blocks(blocks(1))
     with pytest.raises(AssertionError, match="without blocks"):
-        row.schedule(17, 16)
+        row.schedule(17, 0, 16)[0]

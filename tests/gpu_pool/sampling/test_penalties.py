@@ -3,7 +3,7 @@
 import torch
 
 from contracts.inference import SamplingParams
-from gpu_pool.sampling.penalties import TokenCounts, has_penalties
+from gpu_pool.sampling.penalties import TokenCounts
 
 CPU = torch.device("cpu")
 
@@ -38,7 +38,7 @@ def test_all_three_apply_in_order() -> None:
 
 
 def test_only_changed_defaults_count_as_penalties() -> None:
-    assert not has_penalties(SamplingParams())
-    assert has_penalties(SamplingParams(repetition_penalty=1.1))
-    assert has_penalties(SamplingParams(frequency_penalty=-0.1))
-    assert has_penalties(SamplingParams(presence_penalty=0.1))
+    assert not SamplingParams().has_penalties
+    assert SamplingParams(repetition_penalty=1.1).has_penalties
+    assert SamplingParams(frequency_penalty=-0.1).has_penalties
+    assert SamplingParams(presence_penalty=0.1).has_penalties

@@ -1,5 +1,6 @@
 """What tests of the server share: a checkpoint, its text side, and what HF makes of it."""
 
+import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,10 +10,15 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from gpu_pool.server.text.model_text import ModelText, TextClocks, load_model_text
+from gpu_pool.server.text.model_text import ModelText
+from gpu_pool.server.text.text_files import TextSources, load_model_text
 from tests.fixtures.random_checkpoint import write_random_checkpoint
 
-CLOCKS = TextClocks(now=lambda: datetime(2024, 2, 3, tzinfo=UTC), monotonic_s=time.monotonic)
+SOURCES = TextSources(
+    now=lambda: datetime(2024, 2, 3, tzinfo=UTC),
+    monotonic_s=time.monotonic,
+    draw_bits=random.Random(5).getrandbits,
+)
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +29,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def model_text(checkpoint: Path) -> Iterator[ModelText]:
     with ThreadPoolExecutor(1) as threads:
-        yield load_model_text(checkpoint, threads, CLOCKS)
+        yield load_model_text(checkpoint, threads, SOURCES)
 
 
 @pytest.fixture(scope="session")

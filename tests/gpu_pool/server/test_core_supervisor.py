@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import ModelCold
+from contracts.errors import ModelCold, ModelFailed
 from contracts.ids import NodeId
 from contracts.sections import LogSettings
 from gpu_pool.server.core_process import CoreLauncher
@@ -107,7 +107,7 @@ async def test_a_core_that_never_comes_up_is_given_up_in_the_end(tmp_path: Path)
     async with supervise(tmp_path, command) as supervisor:
         await wait_until(lambda: supervisor.failure is not None, 20)
         assert "exit code 7" in str(supervisor.failure)
-        with pytest.raises(ModelCold):
+        with pytest.raises(ModelFailed):
             await supervisor.wait_ready(10)
 
 

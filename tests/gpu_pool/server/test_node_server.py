@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from contracts.codec import encode_generate_request
+from contracts.codec import encode_request
 from contracts.grant import seal_grant
 from contracts.inference import (
     Accepted,
@@ -58,7 +58,7 @@ async def slow_node(tmp_path: Path, checkpoint: Path) -> AsyncIterator[DoubleNod
 
 def predict(model_text: ModelText, text: str, count: int) -> tuple[int, ...]:
     """What the double answers to a plain prompt."""
-    ids = model_text.encoder.encode(TextPrompt(text=text), 4096)
+    ids = model_text.encoder.encode(TextPrompt(text=text), 4096).token_ids
     return predict_tokens(ids, count, vocab_size=VOCAB_SIZE)
 
 
@@ -123,7 +123,7 @@ async def test_odd_requests_are_refused_and_the_engine_goes_on(node: DoubleNode)
             continue_text(MODEL, ""),
             msgspec.structs.replace(good, prompt=empty),
             msgspec.structs.replace(good, prompt=odd_role),
-            ask(MODEL, max_tokens=0),
+            ask(MODEL, max_tokens=-1),
             ask(MODEL, temperature=float("nan")),
             ask(MODEL, stop=("",)),
         ):
@@ -161,6 +161,43 @@ async def test_the_end_of_a_connection_ends_its_streams(slow_node: DoubleNode) -
     await wait_until(lambda: slow_node.app.num_streams == 0)
 
 
+async def test_a_model_that_becomes_idle_is_reported_without_waiting_for_the_next_second(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_pool.server.node_status.REPORT_INTERVAL_S", 3600)
+    async with (
+        run_double_node(tmp_path, checkpoint, "--step-s", "0.01") as node,
+        GatewayClient(node.address) as client,
+    ):
+        before = await asyncio.wait_for(client.reports.get(), 5)
+        streams = [await client.open(LONG) for _ in range(3)]
+        for stream in streams:
+            assert isinstance(await stream.next(), Accepted)
+        # The control: without a change that matters nothing is said.
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.reports.get(), 0.3)
+        for stream in streams:
+            await client.send(stream, Abort())
+        report = await asyncio.wait_for(client.reports.get(), 5)
+        assert report.loads == before.loads  # nothing runs or waits, and every block is free
+
+
+async def test_reports_of_a_model_that_is_idle_again_and_again_are_few(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_pool.server.node_status.REPORT_INTERVAL_S", 3600)
+    monkeypatch.setattr("gpu_pool.server.node_status.SHORTEST_INTERVAL_S", 3600)
+    async with (
+        run_double_node(tmp_path, checkpoint) as node,
+        GatewayClient(node.address) as client,
+    ):
+        while not client.reports.empty():
+            client.reports.get_nowait()
+        for _ in range(20):
+            assert isinstance((await client.generate(ask(MODEL)))[-1], Finished)
+        assert client.reports.qsize() <= 1
+
+
 async def test_a_stream_that_waits_for_a_place_can_be_aborted(slow_node: DoubleNode) -> None:
     async with GatewayClient(slow_node.address) as client:
         running = [await client.open(LONG) for _ in range(8)]
@@ -182,9 +219,12 @@ async def test_a_deadline_ends_a_running_stream(slow_node: DoubleNode) -> None:
     assert failure_code(events) == "deadline_exceeded"
     last = events[-1]
     assert isinstance(last, Failed)
-    num_completion_tokens = len(join_ids(events))
-    assert num_completion_tokens > 0
-    assert last.usage == Usage(events[0].num_prompt_tokens, 0, num_completion_tokens)
+    assert last.usage is not None
+    assert last.usage.num_prompt_tokens == events[0].num_prompt_tokens
+    num_shown = len(join_ids(events))
+    num_held = last.usage.num_completion_tokens - num_shown  # of text that was not complete yet
+    assert num_shown > 0
+    assert 0 <= num_held < 16
 
 
 async def test_a_deadline_ends_a_stream_whose_core_hangs(slow_node: DoubleNode) -> None:
@@ -275,13 +315,18 @@ async def test_a_model_that_cannot_be_loaded_is_refused_at_once(
         run_double_node(tmp_path, checkpoint, "--fails", is_ready=False) as node,
         GatewayClient(node.address) as client,
     ):
-        assert failure_code(await client.generate(ask(MODEL))) == "model_cold"
+        assert failure_code(await client.generate(ask(MODEL))) in ("model_cold", "model_failed")
         started_s = time.monotonic()
-        assert failure_code(await client.generate(ask(MODEL))) == "model_cold"
+        assert failure_code(await client.generate(ask(MODEL))) == "model_failed"
         assert time.monotonic() - started_s < 1
+        report = await asyncio.wait_for(client.reports.get(), 5)
+        while not report.failed:
+            report = await asyncio.wait_for(client.reports.get(), 5)
+        assert [model.reason for model in report.failed] == ["the checkpoint is broken"]
+        assert report.models == report.loads == ()
         async with aiohttp.ClientSession() as session:
             async with session.get(node.address.url + "/health/ready") as answer:
-                states = [{"name": MODEL, "state": "failed", "reason": "the checkpoint is broken"}]
+                states = [{"name": MODEL, "state": "failed"}]  # nothing of files to strangers
                 expected = {"status": "failed", "models": states}
                 assert (answer.status, await answer.json()) == (503, expected)
             async with session.get(node.address.url + "/health/live") as answer:
@@ -320,7 +365,7 @@ async def test_unfinished_bodies_of_one_connection_have_a_limit(
             await client.send(stream, Open(sealed, 1000, 1, b"x"))
             if expected:
                 assert failure_code(await stream.read_all()) == expected
-        body = encode_generate_request(ask(MODEL))
+        body = encode_request(ask(MODEL))
         assert isinstance((await client.generate(body))[-1], Finished)
 
 

@@ -2,13 +2,33 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from contracts.errors import ContextTooLong, Forbidden, InvalidRequest
-from contracts.inference import SamplingParams
-from gpu_pool.server.sampling_limits import check_sampling, resolve_max_tokens
+from contracts.ids import ModelName
+from contracts.inference import (
+    ChatMessage,
+    ChatPrompt,
+    GenerateRequest,
+    SamplingParams,
+    TextPrompt,
+)
+from gpu_pool.server.sampling_limits import check_request, resolve_max_tokens
+
+
+def ask_for(sampling: SamplingParams) -> GenerateRequest:
+    """A request with these parameters."""
+    prompt = TextPrompt(text="x")
+    return GenerateRequest(model=ModelName("@a/b"), prompt=prompt, sampling=sampling)
+
 
 NAN, INFINITE = float("nan"), float("inf")
+
+
+def want(max_tokens: int | None) -> SamplingParams:
+    """Sampling of a client that says how many tokens it wants."""
+    return SamplingParams(max_tokens=max_tokens)
 
 
 @pytest.mark.parametrize(
@@ -22,29 +42,58 @@ NAN, INFINITE = float("nan"), float("inf")
         ("frequency_penalty", [NAN, INFINITE, -1000.0]),
         ("presence_penalty", [NAN, -INFINITE, 1000.0]),
         ("seed", [2**63, -(2**63) - 1]),
-        ("max_tokens", [0, -1, 2**31]),
+        ("max_tokens", [-1, 2**31]),
         ("stop", [("",), ("x",) * 65, ("x" * 1025,)]),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(name: str, values: list[Any]) -> None:
     for value in values:
         with pytest.raises(InvalidRequest) as refusal:
-            check_sampling(SamplingParams(**{name: value}))
+            check_request(ask_for(SamplingParams(**{name: value})))
         assert refusal.value.param == name
 
 
 def test_ordinary_values_pass() -> None:
-    check_sampling(SamplingParams())
-    check_sampling(SamplingParams(max_tokens=1, temperature=0, seed=-1, stop=("a", "b"), top_k=50))
+    check_request(ask_for(SamplingParams()))
+    check_request(ask_for(SamplingParams(max_tokens=0, temperature=0, seed=-1, stop=("a", "b"))))
 
 
-@pytest.mark.parametrize(("requested", "resolved"), [(None, 90), (1, 1), (90, 90)])
+@pytest.mark.parametrize("num_choices", [0, -1, 129, 2**62])
+def test_the_number_of_choices_is_bounded(num_choices: int) -> None:
+    request = msgspec.structs.replace(ask_for(SamplingParams()), num_choices=num_choices)
+    with pytest.raises(InvalidRequest) as refusal:
+        check_request(request)
+    assert refusal.value.param == "n"
+
+
+def test_conversations_are_not_echoed() -> None:
+    prompt = ChatPrompt(messages=(ChatMessage(role="user", content="x"),))
+    request = msgspec.structs.replace(ask_for(SamplingParams()), echoes_prompt=True)
+    check_request(request)
+    with pytest.raises(InvalidRequest, match="echoed"):
+        check_request(msgspec.structs.replace(request, prompt=prompt))
+
+
+@pytest.mark.parametrize(("requested", "resolved"), [(None, 90), (1, 1), (90, 90), (0, 0)])
 def test_max_tokens_is_resolved_within_the_context(requested: int | None, resolved: int) -> None:
-    assert resolve_max_tokens(requested, 10, 100, 1000) == resolved
+    assert resolve_max_tokens(want(requested), 10, 100, 1000) == resolved
+
+
+@pytest.mark.parametrize(("num_prompt_tokens", "resolved"), [(10, 256), (950, 50), (999, 1)])
+def test_a_default_is_cut_to_what_the_context_leaves(num_prompt_tokens: int, resolved: int) -> None:
+    default = SamplingParams(max_tokens=256, is_max_tokens_default=True)
+    assert resolve_max_tokens(default, num_prompt_tokens, 1000, 10**6) == resolved
+    with pytest.raises(ContextTooLong):
+        resolve_max_tokens(default, 1000, 1000, 10**6)
+    if resolved < 256:  # the control: asked for in so many words, it is refused
+        with pytest.raises(ContextTooLong):
+            resolve_max_tokens(want(256), num_prompt_tokens, 1000, 10**6)
 
 
 def test_the_grant_bounds_an_open_ended_answer() -> None:
-    assert resolve_max_tokens(None, 10, 100, 50) == 40
+    assert resolve_max_tokens(want(None), 10, 100, 50) == 40
+    default = SamplingParams(max_tokens=256, is_max_tokens_default=True)
+    assert resolve_max_tokens(default, 10, 100, 50) == 40
 
 
 @pytest.mark.parametrize(("requested", "num_prompt_tokens"), [(91, 10), (None, 100), (1, 500)])
@@ -52,9 +101,9 @@ def test_what_does_not_fit_in_the_context_is_refused_with_numbers(
     requested: int | None, num_prompt_tokens: int
 ) -> None:
     with pytest.raises(ContextTooLong, match=rf"100 tokens.* {num_prompt_tokens} "):
-        resolve_max_tokens(requested, num_prompt_tokens, 100, 10**6)
+        resolve_max_tokens(want(requested), num_prompt_tokens, 100, 10**6)
 
 
 def test_what_the_grant_does_not_cover_is_refused_with_numbers() -> None:
     with pytest.raises(Forbidden, match=r"covers 50 tokens.* 10 and at least 41"):
-        resolve_max_tokens(41, 10, 100, 50)
+        resolve_max_tokens(want(41), 10, 100, 50)

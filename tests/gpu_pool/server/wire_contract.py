@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from contracts.codec import encode_generate_request
+from contracts.codec import encode_request
 from contracts.grant import MAC_BYTES, seal_grant
 from contracts.ids import GatewayId, ModelName, RegionId
 from contracts.inference import Accepted, Delta, Finished, FinishReason, GenerateRequest, Usage
@@ -89,12 +89,12 @@ class WireContract:
 
     async def test_a_body_in_fragments_is_put_together(self, node: NodeAddress) -> None:
         request = ask(node.model, stop=tuple(chr(0x4E00 + n) * 1000 for n in range(60)))
-        assert len(encode_generate_request(request)) > 2 * FRAGMENT_BYTES
+        assert len(encode_request(request)) > 2 * FRAGMENT_BYTES
         async with GatewayClient(node) as client:
             assert isinstance((await client.generate(request))[-1], Finished)
 
     async def test_more_body_than_announced_fails_that_stream_only(self, node: NodeAddress) -> None:
-        body = encode_generate_request(ask(node.model))
+        body = encode_request(ask(node.model))
         async with GatewayClient(node) as client:
             other = await client.open(ask_long(node.model))
             stream = client.expect(client.draw_stream_id())
@@ -301,10 +301,10 @@ class WireContract:
             assert failure_code(await stream.read_all()) == "invalid_request"
 
     async def test_a_body_that_is_no_request_is_refused(self, node: NodeAddress) -> None:
-        surrogate = encode_generate_request(ask(node.model, "@@@")).replace(b"@@@", b"\xed\xa0\x80")
+        surrogate = encode_request(ask(node.model, "@@@")).replace(b"@@@", b"\xed\xa0\x80")
         newer = msgspec.structs.replace(ask(node.model), schema_version=99)
         async with GatewayClient(node) as client:
-            for body in (b"\x00", b"\x80", surrogate, encode_generate_request(newer)):
+            for body in (b"\x00", b"\x80", surrogate, encode_request(newer)):
                 assert failure_code(await client.generate(body)) == "invalid_request"
             assert isinstance((await client.generate(ask(node.model)))[-1], Finished)
 
@@ -313,7 +313,7 @@ class WireContract:
         try:
             good = await client.connect()
             grant = seal_grant(client.create_grant(), client.connection_key)
-            body = encode_generate_request(ask(node.model))
+            body = encode_request(ask(node.model))
             opening = (1, 0, Open(grant, len(body), MANY, body))
             wrong = Hello("0" * len(good.proof))
             await client.send_frame(encode_frame([(0, 0, wrong), opening]))
@@ -329,7 +329,7 @@ class WireContract:
         try:
             hello = await client.connect()
             grant = seal_grant(client.create_grant(), client.connection_key)
-            body = encode_generate_request(ask(node.model))
+            body = encode_request(ask(node.model))
             opening = (1, 0, Open(grant, len(body), MANY, body))
             frames = {
                 "open": encode_frame([opening, (0, 0, hello)]),
@@ -350,7 +350,7 @@ class WireContract:
             hello = await client.connect()
             stream = client.expect(1)
             grant = seal_grant(client.create_grant(), client.connection_key)
-            body = encode_generate_request(ask(node.model))
+            body = encode_request(ask(node.model))
             opening = (1, 0, Open(grant, len(body), MANY, body))
             await client.send_frame(encode_frame([(0, 0, hello), opening]))
             client.start_reading()

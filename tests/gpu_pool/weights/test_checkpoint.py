@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from gpu_pool.models.errors import CheckpointError
 from gpu_pool.weights.checkpoint import Checkpoint
-from gpu_pool.weights.errors import CheckpointError
 
 TENSOR: dict[str, Any] = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 

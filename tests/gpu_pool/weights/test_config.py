@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from gpu_pool.layers.rotary_embedding import Llama3Scaling
+from gpu_pool.layers.rotary_embedding import Llama3Scaling, RotaryForm
+from gpu_pool.models.config_json import DecoderJson, decode_config, read_rotary
+from gpu_pool.models.errors import CheckpointError
+from gpu_pool.models.network import CausalNetwork
+from gpu_pool.models.registry import FAMILIES
 from gpu_pool.weights.config import read_config
-from gpu_pool.weights.errors import CheckpointError
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -38,20 +41,30 @@ def write(folder: Path, without: str | None = None, **changes: Any) -> Path:
     return folder
 
 
+def read_family(folder: Path) -> tuple[str, CausalNetwork]:
+    """The name of the family and its network."""
+    checked = read_config(folder)
+    assert isinstance(checked.network, CausalNetwork)
+    return checked.family.name, checked.network
+
+
 def test_sizes_are_read_and_defaults_filled_in(tmp_path: Path) -> None:
-    checked = read_config(write(tmp_path))
-    llama = checked.llama
-    assert (llama.num_layers, llama.num_heads, llama.num_kv_heads, llama.head_dim) == (3, 4, 2, 16)
-    assert llama.context_window == 1024
-    assert llama.rope_theta == 10_000.0
-    assert llama.rope_scaling is None
-    assert not llama.has_tied_embeddings
+    name, network = read_family(write(tmp_path))
+    (group,) = network.kv_groups
+    assert name == "Llama"
+    assert (group.num_layers, group.num_kv_heads, group.head_dim) == (3, 2, 16)
+    assert (network.vocab_size, network.context_window) == (300, 1024)
+    assert "lm_head.weight" in {
+        part.name for source in network.parameters.values() for part in source.parts
+    }
+    checked = read_config(tmp_path)
     assert checked.dtype == torch.float32
     assert checked.eos_token_ids == ()
 
 
 def test_without_kv_heads_each_head_has_its_own(tmp_path: Path) -> None:
-    assert read_config(write(tmp_path, without="num_key_value_heads")).llama.num_kv_heads == 4
+    _, network = read_family(write(tmp_path, without="num_key_value_heads"))
+    assert network.kv_groups[0].num_kv_heads == 4
 
 
 @pytest.mark.parametrize(
@@ -62,9 +75,22 @@ def test_without_kv_heads_each_head_has_its_own(tmp_path: Path) -> None:
     ],
 )
 def test_both_spellings_of_rope_settings_are_read(tmp_path: Path, rope: dict[str, Any]) -> None:
-    llama = read_config(write(tmp_path, **rope)).llama
-    assert llama.rope_theta == 5e5
-    assert llama.rope_scaling == Llama3Scaling(8.0, 1.0, 4.0, 64)
+    content = write(tmp_path, **rope).joinpath("config.json").read_bytes()
+    form = read_rotary(decode_config(content, DecoderJson))
+    assert form == RotaryForm(5e5, Llama3Scaling(8.0, 1.0, 4.0, 64))
+
+
+def test_what_is_supported_is_said_of_an_unknown_architecture(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        read_config(write(tmp_path, architectures=["GPT2LMHeadModel"]))
+    for family in FAMILIES:
+        assert family.name in str(caught.value)
+        assert all(name in str(caught.value) for name in family.architectures)
+
+
+def test_no_architecture_belongs_to_two_families() -> None:
+    names = [name for family in FAMILIES for name in family.architectures]
+    assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
@@ -93,8 +119,9 @@ def test_the_generation_config_decides_what_ends_a_sequence(
         ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"sliding_window": 4096}, "sliding_window"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
-        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "linear"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "dynamic"),
+        ({"rope_scaling": {"type": "linear", "factor": 0.5}}, "linear"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0, "beta_fast": 0.5}}, "yarn"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "low_freq_factor"),
         ({"rope_scaling": SCALING | {"factor": 0.5}}, "out of range"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),

@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.parameters import CheckpointTensor, ParameterSource, Split
 from gpu_pool.weights.checkpoint import Checkpoint
-from gpu_pool.weights.errors import CheckpointError
 from gpu_pool.weights.reader import ParameterReader
 
 SOURCES = {

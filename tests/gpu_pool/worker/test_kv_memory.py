@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from contracts.settings import SettingsError
-from gpu_pool.worker.kv_memory import count_blocks
+from gpu_pool.worker.kv_memory import count_blocks, share_memory
 from gpu_pool.worker.settings import WorkerSettings
 
 CPU = torch.device("cpu")
@@ -18,19 +18,26 @@ def settings(*, kv_bytes: int | None = None, num_blocks: int | None = None) -> W
 
 
 def test_bytes_are_divided_into_whole_blocks() -> None:
-    assert count_blocks(settings(kv_bytes=1000), 300, CPU) == 3
+    assert count_blocks(settings(kv_bytes=1000), 300, CPU, 0) == 3
 
 
 def test_a_number_of_blocks_decides_over_bytes() -> None:
-    assert count_blocks(settings(kv_bytes=1000, num_blocks=7), 300, CPU) == 7
+    assert count_blocks(settings(kv_bytes=1000, num_blocks=7), 300, CPU, 0) == 7
 
 
 def test_without_either_a_share_of_the_free_memory_is_taken() -> None:
     block_bytes = 1 << 20
-    assert 1 <= count_blocks(settings(), block_bytes, CPU) <= 4096
+    assert 1 <= count_blocks(settings(), block_bytes, CPU, 0) <= 4096
 
 
 @pytest.mark.parametrize("asked", [settings(kv_bytes=299), settings(num_blocks=0)])
 def test_room_for_no_block_is_refused(asked: WorkerSettings) -> None:
     with pytest.raises(SettingsError, match="kv_bytes"):
-        count_blocks(asked, 300, CPU)
+        count_blocks(asked, 300, CPU, 0)
+
+
+def test_a_gpu_gives_all_but_weights_and_a_reserve() -> None:
+    gib = 1 << 30
+    assert share_memory(120 * gib, 16 * gib, torch.device("cuda")) == (120 - 10 - 16) * gib
+    assert share_memory(12 * gib, 16 * gib, torch.device("cuda")) == 0
+    assert share_memory(120 * gib, 16 * gib, CPU) == 4 * gib

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from contracts.settings import SettingsError
+from gpu_pool.models.errors import CheckpointError
 from gpu_pool.plan import ForwardPlan
-from gpu_pool.weights.errors import CheckpointError
 from gpu_pool.worker.settings import DtypeChoice, WorkerSettings
 from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.plan_driver import PlanDriver

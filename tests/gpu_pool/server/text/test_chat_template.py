@@ -2,23 +2,30 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from contracts.errors import InvalidRequest, UnsupportedFeature
 from gpu_pool.server.text.chat_template import ChatTemplate
+from gpu_pool.server.text.conversation import Conversation
 from tests.fixtures.random_checkpoint import TEMPLATE
-from tests.gpu_pool.server.conftest import CLOCKS
+from tests.gpu_pool.server.conftest import SOURCES
 
-MESSAGES = [
+MESSAGES: list[dict[str, Any]] = [
     {"role": "system", "content": "Be <b>brief</b> & kind."},
     {"role": "user", "content": "Grüß dich 'world'"},
 ]
 
 
-def create(source: str, monotonic_s: Callable[[], float] = CLOCKS.monotonic_s) -> ChatTemplate:
-    return ChatTemplate(source, {"bos_token": "<s>"}, CLOCKS.now, monotonic_s)
+def create(source: str, monotonic_s: Callable[[], float] = SOURCES.monotonic_s) -> ChatTemplate:
+    return ChatTemplate(source, {"bos_token": "<s>"}, SOURCES.now, monotonic_s)
+
+
+def render(template: ChatTemplate) -> str:
+    """What it makes of the messages."""
+    return template.render(Conversation(MESSAGES, None, {}), 100)
 
 
 @pytest.mark.parametrize(
@@ -41,16 +48,16 @@ def test_templates_render_as_in_transformers(source: str) -> None:
         add_generation_prompt=True,
         bos_token="<s>",
     )
-    assert create(source).render(MESSAGES) == theirs
+    assert render(create(source)) == theirs
 
 
 def test_a_template_may_ask_for_the_date() -> None:
-    assert create("{{ strftime_now('%d %b %Y') }}").render(MESSAGES) == "03 Feb 2024"
+    assert render(create("{{ strftime_now('%d %b %Y') }}")) == "03 Feb 2024"
 
 
 def test_a_template_refuses_in_its_own_words() -> None:
     with pytest.raises(InvalidRequest, match="roles must alternate"):
-        create("{{ raise_exception('roles must alternate') }}").render(MESSAGES)
+        render(create("{{ raise_exception('roles must alternate') }}"))
 
 
 @pytest.mark.parametrize(
@@ -79,21 +86,19 @@ def test_a_template_refuses_in_its_own_words() -> None:
 )
 def test_a_template_cannot_get_out_of_its_box(source: str) -> None:
     with pytest.raises(InvalidRequest):
-        create(source).render(MESSAGES)
+        render(create(source))
 
 
 def test_a_rendering_may_not_grow_without_end() -> None:
     source = "{% for i in range(90000) %}{{ 'xxxxxxxxxxxxxxxxxxxxxxxxxxx' }}{% endfor %}"
     with pytest.raises(InvalidRequest, match="too large"):
-        create(source).render(MESSAGES)
+        render(create(source))
 
 
 def test_a_rendering_may_not_go_on_for_ever() -> None:
     seconds: Iterator[float] = itertools.count(0.0, 1.0)
     with pytest.raises(InvalidRequest, match="too long"):
-        create("{% for i in range(9) %}x{{ i }}{% endfor %}", lambda: next(seconds)).render(
-            MESSAGES
-        )
+        render(create("{% for i in range(9) %}x{{ i }}{% endfor %}", lambda: next(seconds)))
 
 
 def test_a_template_that_is_none_is_found_when_the_model_is_loaded() -> None:

@@ -64,12 +64,13 @@ def test_hostile_text_takes_linear_time() -> None:
 
     def measure(length: int) -> float:
         text = "<|reserved_" * length
-        started_s = time.perf_counter()
+        started_s = time.process_time()  # the regular expression's steps cannot be counted
         control.mark(text, MARK)
-        return time.perf_counter() - started_s
+        return time.process_time() - started_s
 
     measure(100)
-    assert min(measure(20_000) for _ in range(3)) < 30 * min(measure(2000) for _ in range(3))
+    twenty_times = min(measure(40_000) for _ in range(5)) / min(measure(2000) for _ in range(5))
+    assert twenty_times < 150  # quadratic time would be 400
 
 
 def test_a_text_with_every_mark_is_refused_and_one_mark_less_is_not() -> None:

@@ -1,7 +1,6 @@
 """Detokenisation: the pieces are the whole, and no character is ever split."""
 
 import json
-import time
 
 import pytest
 from hypothesis import given
@@ -12,6 +11,7 @@ from contracts.errors import UnsupportedFeature
 from gpu_pool.server.text.detokenizer import Detokenizer
 from gpu_pool.server.text.token_bytes import TokenBytes, create_token_bytes
 from tests.fixtures.random_checkpoint import VOCAB_SIZE, create_tokenizer
+from tests.fixtures.step_counter import count_steps
 
 TOKENIZER = create_tokenizer()
 
@@ -92,10 +92,7 @@ def test_hostile_answers_take_linear_time() -> None:
     table = create_table(TOKENIZER)
     byte_id = TOKENIZER.token_to_id("ð")
 
-    def measure(length: int) -> float:
-        started_s = time.perf_counter()
-        decode(table, [byte_id] * length)
-        return time.perf_counter() - started_s
+    def count(length: int) -> int:
+        return count_steps(lambda: decode(table, [byte_id] * length), "gpu_pool/server/text")
 
-    measure(1000)
-    assert min(measure(40_000) for _ in range(3)) < 30 * min(measure(4000) for _ in range(3))
+    assert count(4000) < 2.1 * count(2000)

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from contracts.errors import ContextTooLong, InvalidRequest, ServiceError, UnsupportedFeature
-from contracts.inference import ChatMessage, ChatPrompt, TextPrompt
+from contracts.inference import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from gpu_pool.server.text.answers.answer_format import PLAIN
 from gpu_pool.server.text.chat_template import ChatTemplate
 from gpu_pool.server.text.model_text import ModelText
 from gpu_pool.server.text.prompt_encoder import PromptEncoder
 from gpu_pool.server.text.tokenizer import Tokenizer
 from tests.fixtures.random_checkpoint import SPECIAL, STRUCTURAL, create_tokenizer
-from tests.gpu_pool.server.conftest import CLOCKS
+from tests.gpu_pool.server.conftest import SOURCES
 
 CONTEXT = 4096
 RAW = create_tokenizer()
@@ -44,6 +45,11 @@ def ask_hf(tokenizer: PreTrainedTokenizerFast, *turns: tuple[str, str]) -> list[
     )
 
 
+def encode(model_text: ModelText, prompt: Prompt) -> tuple[int, ...]:
+    """The ids of `prompt`."""
+    return model_text.encoder.encode(prompt, CONTEXT).token_ids
+
+
 def create_document() -> dict[str, Any]:
     """The tokenizer's file."""
     return json.loads(RAW.to_str())
@@ -60,7 +66,7 @@ def test_ordinary_conversations_get_the_ids_that_transformers_gives(
     hf_tokenizer: PreTrainedTokenizerFast,
     turns: list[tuple[str, str]],
 ) -> None:
-    assert list(model_text.encoder.encode(chat(*turns), CONTEXT)) == ask_hf(hf_tokenizer, *turns)
+    assert list(encode(model_text, chat(*turns))) == ask_hf(hf_tokenizer, *turns)
 
 
 def test_templates_see_what_an_assistant_has_thought(
@@ -71,7 +77,7 @@ def test_templates_see_what_an_assistant_has_thought(
         ("assistant", "<think>\nhm\n</think>\n\nHello <tool_call>"),
         ("user", "Bye"),
     )
-    ids = model_text.encoder.encode(chat(*turns), CONTEXT)
+    ids = encode(model_text, chat(*turns))
     assert list(ids) == ask_hf(hf_tokenizer, *turns)
     assert RAW.token_to_id("<tool_call>") in ids
     assert RAW.token_to_id("</think>") not in ids  # the template took it out
@@ -97,8 +103,8 @@ HOSTILE = [
 def test_control_tokens_typed_by_users_are_plain_text(
     model_text: ModelText, role: str, text: str
 ) -> None:
-    harmless = model_text.encoder.encode(chat((role, "x"), ("user", "y")), CONTEXT)
-    ids = model_text.encoder.encode(chat((role, text), ("user", "y")), CONTEXT)
+    harmless = encode(model_text, chat((role, "x"), ("user", "y")))
+    ids = encode(model_text, chat((role, text), ("user", "y")))
     assert count_control(ids) == count_control(harmless)
     assert text.strip() in RAW.decode(list(ids), skip_special_tokens=True)
 
@@ -108,9 +114,7 @@ def test_the_control_that_transformers_does_parse_them(
     model_text: ModelText, hf_tokenizer: PreTrainedTokenizerFast, text: str
 ) -> None:
     naive = ask_hf(hf_tokenizer, ("user", text))
-    assert count_control(naive) > count_control(
-        model_text.encoder.encode(chat(("user", text)), CONTEXT)
-    )
+    assert count_control(naive) > count_control(encode(model_text, chat(("user", text))))
 
 
 @given(
@@ -126,7 +130,7 @@ def test_no_combination_of_parts_spells_a_special_token(
     model_text: ModelText, parts: list[str], role: str
 ) -> None:
     special = {RAW.token_to_id(text) for text in SPECIAL}
-    ids = model_text.encoder.encode(chat((role, "".join(parts))), CONTEXT)
+    ids = encode(model_text, chat((role, "".join(parts))))
     assert sum(i in special for i in ids) == 4  # bos, start and end of the turn, start of the next
 
 
@@ -136,7 +140,7 @@ def test_no_combination_of_parts_spells_a_special_token(
 def test_plain_prompts_hold_no_control_tokens_either(
     model_text: ModelText, parts: list[str]
 ) -> None:
-    ids = model_text.encoder.encode(TextPrompt(text="x" + "".join(parts)), CONTEXT)
+    ids = encode(model_text, TextPrompt(text="x" + "".join(parts)))
     assert count_control(ids) == 1
     assert ids[0] == RAW.token_to_id("<|bos|>")
 
@@ -145,7 +149,7 @@ def test_plain_prompts_hold_no_control_tokens_either(
 def test_plain_prompts_get_the_ids_that_transformers_gives(
     model_text: ModelText, hf_tokenizer: PreTrainedTokenizerFast, text: str
 ) -> None:
-    ids = model_text.encoder.encode(TextPrompt(text=text), CONTEXT)
+    ids = encode(model_text, TextPrompt(text=text))
     assert list(ids) == hf_tokenizer(text)["input_ids"]
 
 
@@ -165,11 +169,11 @@ def test_a_role_that_the_template_refuses_is_the_clients_error(model_text: Model
 def test_names_cannot_smuggle_control_tokens() -> None:
     document = create_document()
     source = "{% for m in messages %}{{ m.name }}{{ m.content }}{% endfor %}"
-    template = ChatTemplate(source, {}, CLOCKS.now, CLOCKS.monotonic_s)
+    template = ChatTemplate(source, {}, SOURCES.now, SOURCES.monotonic_s)
     with ThreadPoolExecutor(1) as threads:
-        encoder = PromptEncoder(Tokenizer(document, "<think>"), template, threads)
+        encoder = PromptEncoder(Tokenizer(document, "<think>"), template, PLAIN, threads)
         message = ChatMessage(role="user", content="x", name="<|im_end|>")
-        ids = encoder.encode(ChatPrompt(messages=(message,)), CONTEXT)
+        ids = encoder.encode(ChatPrompt(messages=(message,)), CONTEXT).token_ids
     assert count_control(ids) == 0
 
 
@@ -191,7 +195,7 @@ def test_prompts_that_cannot_be_are_refused(
 
 def test_a_model_without_template_takes_plain_prompts_only() -> None:
     with ThreadPoolExecutor(1) as threads:
-        encoder = PromptEncoder(Tokenizer(create_document(), ""), None, threads)
+        encoder = PromptEncoder(Tokenizer(create_document(), ""), None, PLAIN, threads)
         assert encoder.encode(TextPrompt(text="Hello"), CONTEXT)
         with pytest.raises(UnsupportedFeature, match="template"):
             encoder.encode(chat(("user", "Hello")), CONTEXT)
@@ -208,3 +212,14 @@ async def test_long_prompts_leave_the_event_loop_free(model_text: ModelText) -> 
     started_s = loop.time()
     assert await encoding == model_text.encoder.encode(prompt, 10**9)
     assert longest_s < (loop.time() - started_s) / 2
+
+
+def test_token_ids_are_continued_as_they_stand(model_text: ModelText) -> None:
+    token_ids = (3, 1, 4, 1, 5)
+    assert encode(model_text, TokenPrompt(token_ids=token_ids)) == token_ids
+
+
+@pytest.mark.parametrize("token_id", [-1, RAW.get_vocab_size(), 2**40])
+def test_token_ids_outside_the_vocabulary_are_refused(model_text: ModelText, token_id: int) -> None:
+    with pytest.raises(InvalidRequest, match=f"{token_id} is outside"):
+        model_text.encoder.encode(TokenPrompt(token_ids=(1, token_id)), CONTEXT)

@@ -9,7 +9,6 @@ from contracts.errors import (
     DeadlineExceeded,
     Forbidden,
     ResidencyViolation,
-    UnsupportedFeature,
 )
 from contracts.grant import Grant, RetentionClass, seal_grant
 from contracts.ids import AccountId, ModelName, RegionId, RequestId
@@ -75,8 +74,7 @@ def test_a_grant_for_other_regions_or_for_none_is_refused(regions: tuple[RegionI
     gate.admit(seal(3, 100, regions=None), 0)
 
 
-def test_a_retention_class_that_cannot_be_honoured_is_refused() -> None:
+@pytest.mark.parametrize("retention", RetentionClass)
+def test_every_retention_class_is_admitted(retention: RetentionClass) -> None:
     gate = GrantGate(KEY, RegionId("local"), ManualClock())
-    with pytest.raises(UnsupportedFeature, match="none"):
-        gate.admit(seal(1, 100, retention=RetentionClass.NONE), 0)
-    gate.admit(seal(1, 100), 0)
+    assert gate.admit(seal(1, 100, retention=retention), 0).retention is retention

@@ -9,16 +9,17 @@ import pytest
 
 from contracts.errors import UnsupportedFeature
 from contracts.inference import ChatMessage, ChatPrompt
-from gpu_pool.server.text.model_text import ModelText, load_model_text
+from gpu_pool.server.text.model_text import ModelText
+from gpu_pool.server.text.text_files import load_model_text
 from tests.fixtures.random_checkpoint import write_random_checkpoint
-from tests.gpu_pool.server.conftest import CLOCKS
+from tests.gpu_pool.server.conftest import SOURCES
 
 HELLO = ChatPrompt(messages=(ChatMessage(role="user", content="Hello"),))
 
 
 def load(directory: Path) -> ModelText:
     with ThreadPoolExecutor(1) as threads:
-        return load_model_text(directory, threads, CLOCKS)
+        return load_model_text(directory, threads, SOURCES)
 
 
 def rewrite(path: Path, **changes: Any) -> None:

@@ -1,0 +1,81 @@
+"""Every sequence of the core and where it stands: waiting, running, against its deadline.
+
+Owns who is alive; must not know results or messages. Read next: `planner` (moves sequences between
+queue and batch), `scheduler` (lets them come and go).
+"""
+
+from collections.abc import Iterator
+
+from gpu_pool.engine.deadlines import Deadlines
+from gpu_pool.engine.fair_order import FairOrder
+from gpu_pool.engine.running_batch import RunningBatch, by_precedence
+from gpu_pool.engine.sequence import Sequence
+from gpu_pool.engine.settings import SchedulerSettings
+from gpu_pool.engine.waiting_queue import WaitingQueue
+from gpu_pool.kv.kv_memory import KvMemory
+from gpu_pool.plan import SequenceId
+
+
+class Books:
+    """All live sequences."""
+
+    def __init__(self, settings: SchedulerSettings, kv: KvMemory) -> None:
+        """None."""
+        self.waiting = WaitingQueue(settings)
+        self.batch = RunningBatch(kv, self.waiting)
+        self.fair = FairOrder()
+        self._max_running = settings.max_running
+        self._kv = kv
+        self._live: dict[SequenceId, Sequence] = {}
+        self._deadlines = Deadlines()
+
+    def __len__(self) -> int:
+        """Live sequences."""
+        return len(self._live)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """All live sequences, in order of arrival."""
+        return iter(self._live.values())
+
+    def find(self, sequence_id: SequenceId) -> Sequence | None:
+        """A sequence, while it lives."""
+        return self._live.get(sequence_id)
+
+    def enter(self, sequence: Sequence) -> None:
+        """Lets a sequence wait. Raises: `PoolSaturated` when the queue is full."""
+        num_places = max(0, self._max_running - len(self.batch))
+        self.waiting.check_room(sequence, num_places)
+        self._live[sequence.sequence_id] = sequence
+        self.fair.join(sequence.account_id)
+        self.waiting.push(sequence)
+        self._deadlines.add(sequence)
+
+    def leave(self, sequence: Sequence) -> None:
+        """Forgets a sequence, wherever it stands; its blocks are free."""
+        del self._live[sequence.sequence_id]
+        self.fair.leave(sequence.account_id)
+        if sequence.is_running:
+            self.batch.stop(sequence)
+        else:
+            self.waiting.remove(sequence)
+            self._kv.discard_swapped(sequence.table)
+
+    def clear(self) -> None:
+        """Forgets all; queue, batch and blocks are void then."""
+        self._live.clear()
+
+    def list_late(self, now_unix_ms: int) -> list[Sequence]:
+        """The sequences whose deadline has passed since the last call."""
+        missed = self._deadlines.pop_missed(now_unix_ms)
+        return [self._live[sequence_id] for sequence_id in missed if sequence_id in self._live]
+
+    def check(self) -> None:
+        """Asserts that blocks, queue and batch agree; for tests, linear in everything."""
+        self._kv.check([sequence.table for sequence in self])
+        running = [sequence for sequence in self if sequence.is_running]
+        assert sorted(running, key=by_precedence) == list(self.batch)
+        assert len(self._live) == len(running) + len(self.waiting)
+        for sequence in self:
+            is_empty = not any(group.block_ids for group in sequence.table.groups)
+            assert sequence.is_running or is_empty
+            assert sequence.num_uncomputed_tokens >= 0

@@ -1,0 +1,370 @@
+"""The KV memory of one model as the scheduler sees it: all groups, one prefix.
+
+Owns the chain of keys and who is computing what; must not know sequences. A prefix is found only as
+far as every group still has what later tokens read of it.
+Read next: `group_memory` (one group's blocks), `block_hash` (what a key covers).
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from contracts.ids import AccountId
+from gpu_pool.kv.block import BlockTable, GroupTable, SwappedBlocks
+from gpu_pool.kv.block_hash import BlockHasher
+from gpu_pool.kv.group_memory import GroupMemory
+from gpu_pool.plan import BlockId, BlockMove
+
+_FLOOR_IDLE_MS: Final = 10 * 60 * 1000
+"""An account keeps its floor for so long after its last request."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPrefix:
+    """What a look-up brought; valid until any block changes hands."""
+
+    num_blocks: int
+    """Blocks to be shared."""
+    num_tokens: int
+    """Tokens that need no computing."""
+    is_awaited: bool
+    """The block behind it is being computed for another sequence of the same namespace."""
+    is_swapped: bool = False
+    """Not in the cache but in host memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewBlocks:
+    """What the executor has to be told of a table, one tuple per group."""
+
+    block_ids: tuple[tuple[BlockId, ...], ...]
+    tags: tuple[tuple[int, ...], ...]
+    nums_dropped: tuple[int, ...]
+    """Leading blocks of each table that are no longer held; () when that has not changed."""
+
+
+class KvMemory:
+    """All blocks of one model."""
+
+    def __init__(
+        self, groups: Sequence[GroupMemory], block_size: int, hasher: BlockHasher | None
+    ) -> None:
+        """Without a `hasher` nothing is ever found again."""
+        self._groups = groups
+        self._block_size = block_size
+        self._hasher = hasher
+        self._nothing_new = NewBlocks(((),) * len(groups), ((),) * len(groups), ())
+        self._announced: Counter[bytes] = Counter()
+        """Keys of blocks that running sequences are computing."""
+        self._last_use_ms: OrderedDict[AccountId, int] = OrderedDict()
+        """Accounts with a floor, the one that was active last at the end."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the first group, which stands for the load."""
+        return self._groups[0].pool.num_blocks
+
+    @property
+    def num_free(self) -> int:
+        """Blocks of the first group that nobody uses."""
+        return self._groups[0].pool.num_free
+
+    @property
+    def max_step_tokens(self) -> int:
+        """The most tokens of one sequence that fit in a step."""
+        return min(group.max_step_tokens for group in self._groups)
+
+    @property
+    def has_wiped(self) -> bool:
+        """True while blocks wait to be zeroed."""
+        return any(group.pool.has_wiped for group in self._groups)
+
+    def note_use(self, account_id: AccountId, now_ms: int) -> None:
+        """Gives `account_id` a floor, and takes it from those that were not seen for long."""
+        if account_id not in self._last_use_ms:
+            for group in self._groups:
+                group.pool.activate(account_id)
+        self._last_use_ms[account_id] = now_ms
+        self._last_use_ms.move_to_end(account_id)
+        while (oldest := next(iter(self._last_use_ms))) != account_id:
+            if now_ms - self._last_use_ms[oldest] < _FLOOR_IDLE_MS:
+                break
+            del self._last_use_ms[oldest]
+            for group in self._groups:
+                group.pool.deactivate(oldest)
+
+    def create_table(
+        self, account_id: AccountId, cache_salt: bytes, *, is_private: bool = False
+    ) -> BlockTable:
+        """An empty table; tables of different salts never find each other's blocks."""
+        root_key = b"" if self._hasher is None else self._hasher.create_root(cache_salt)
+        groups = tuple(GroupTable() for _ in self._groups)
+        return BlockTable(root_key, account_id, groups, is_private)
+
+    def fits(self, num_tokens: int) -> bool:
+        """True when a sequence of `num_tokens` can be computed if nobody else is there."""
+        return self.max_step_tokens > 0 and all(
+            group.count_blocks(num_tokens) <= group.pool.num_blocks for group in self._groups
+        )
+
+    def find(self, table: BlockTable, token_ids: Sequence[int]) -> FoundPrefix:
+        """The longest known prefix of `token_ids`, one token always left over.
+
+        At least one token must be computed for there to be logits. What the table left in host
+        memory counts where it is longer.
+        """
+        found = self._find_cached(table, token_ids)
+        swapped = table.swapped
+        if swapped is None or found.num_tokens >= swapped.num_tokens:
+            return found
+        return FoundPrefix(0, swapped.num_tokens, is_awaited=False, is_swapped=True)
+
+    def _find_cached(self, table: BlockTable, token_ids: Sequence[int]) -> FoundPrefix:
+        """The longest prefix in the cache."""
+        if self._hasher is None or not token_ids:
+            return FoundPrefix(0, 0, is_awaited=False)
+        limit = (len(token_ids) - 1) // self._block_size
+        num_blocks = self._find_kept(table, token_ids, limit)
+        next_key = self._key(table, token_ids, num_blocks) if num_blocks < limit else b""
+        num_tokens = num_blocks * self._block_size
+        return FoundPrefix(num_blocks, num_tokens, is_awaited=next_key in self._announced)
+
+    def measure(
+        self, table: BlockTable, found: FoundPrefix, num_tokens: int, spare: int
+    ) -> tuple[int, int]:
+        """Blocks that a start would take, in the group where most of them are missing; and how
+        many are missing.
+        """
+        sizes: list[tuple[int, int]] = []
+        for place, group in enumerate(self._groups):
+            needed = self._price(table, place, found, num_tokens)
+            room = group.count_room(table.account_id, takes_floors=False)
+            sizes.append((max(0, needed + spare - room), needed))
+        lacking, needed = max(sizes)
+        return needed, lacking
+
+    def begin(
+        self,
+        table: BlockTable,
+        found: FoundPrefix,
+        token_ids: Sequence[int],
+        *,
+        spare: int,
+        takes_floors: bool,
+    ) -> bool:
+        """Gives an empty table the found blocks and room for the rest of `token_ids`.
+
+        False when that would not leave `spare` blocks in every group; nothing has changed then.
+        """
+        num_tokens = len(token_ids)
+        for place, group in enumerate(self._groups):
+            room = group.count_room(table.account_id, takes_floors=takes_floors)
+            if self._price(table, place, found, num_tokens) + spare > room:
+                return False
+        if found.is_swapped:
+            self._restore(table, token_ids, takes_floors=takes_floors)
+        else:
+            self._share(table, found, num_tokens, takes_floors=takes_floors)
+        self._announce(table, token_ids, table.num_registered)
+        return True
+
+    def swap_out(self, table: BlockTable, num_tokens: int) -> bool:
+        """Copies all blocks to the host, to be released then; False when there is no room.
+
+        `num_tokens` are those whose KV will be in the blocks once the steps in flight are over.
+        """
+        end = -(-num_tokens // self._block_size)
+        kept = [held.block_ids[: end - held.num_dropped] for held in table.groups]
+        has_room = all(
+            len(block_ids) <= group.host.num_free
+            for group, block_ids in zip(self._groups, kept, strict=True)
+        )
+        has_all = all(
+            held.num_dropped <= group.reach.find_first_block(num_tokens)
+            for group, held in zip(self._groups, table.groups, strict=True)
+        )
+        if table.is_private or num_tokens < 1 or not (has_room and has_all):
+            return False
+        groups = tuple(
+            (held.num_dropped, group.host.move_out(block_ids))
+            for group, held, block_ids in zip(self._groups, table.groups, kept, strict=True)
+        )
+        table.swapped = SwappedBlocks(num_tokens, groups)
+        return True
+
+    def discard_swapped(self, table: BlockTable) -> None:
+        """Gives up what a table left in host memory."""
+        if table.swapped is not None:
+            for group, (_, host_ids) in zip(self._groups, table.swapped.groups, strict=True):
+                group.host.discard(host_ids)
+            table.swapped = None
+
+    def take_moves(self) -> tuple[tuple[BlockMove, ...], tuple[BlockMove, ...]]:
+        """The moves out and in that the next plan has to make."""
+        moves = [group.host.take_moves() for group in self._groups]
+        return (
+            tuple(move for out, _ in moves for move in out),
+            tuple(move for _, back in moves for move in back),
+        )
+
+    def extend(self, table: BlockTable, start: int, end: int, *, takes_floors: bool) -> bool:
+        """Makes room for computing tokens `start` to `end`; False when there is too little."""
+        missing: list[int] = []
+        for place, group in enumerate(self._groups):
+            if group.reach.is_local:
+                group.drop(table, place, start)
+            missing.append(group.count_missing(table.groups[place], end))
+        if not any(missing):
+            return True
+        for place, (group, count) in enumerate(zip(self._groups, missing, strict=True)):
+            if not group.can_extend(table, place, count, takes_floors=takes_floors):
+                return False
+        for place, (group, count) in enumerate(zip(self._groups, missing, strict=True)):
+            group.extend(table, place, count, takes_floors=takes_floors)
+        return True
+
+    def register(self, table: BlockTable, token_ids: Sequence[int], num_computed: int) -> None:
+        """Makes full blocks known; of two with equal content the first stays the known one."""
+        num_full = num_computed // self._block_size
+        if self._hasher is None or num_full <= table.num_registered:
+            return
+        for index in range(table.num_registered, num_full):
+            key = self._key(table, token_ids, index)
+            for group, held in zip(self._groups, table.groups, strict=True):
+                if held.num_dropped <= index < held.end:
+                    block_id = held.block_ids[index - held.num_dropped]
+                    group.index.enter(key, block_id, table.account_id)
+            if index < table.num_announced:
+                self._withdraw(key)
+        table.num_registered = num_full
+
+    def release(self, table: BlockTable, *, is_spared: bool = True) -> None:
+        """Takes back all blocks; what is in them can still be found unless it is private.
+
+        `is_spared=False` where they are taken for somebody else: floors do not hold them back.
+        """
+        for key in table.keys[table.num_registered : table.num_announced]:
+            self._withdraw(key)
+        for place, group in enumerate(self._groups):
+            group.release(table, place, is_spared=is_spared)
+        table.num_registered = table.num_announced = 0
+
+    def take_new(self, table: BlockTable) -> NewBlocks:
+        """The blocks that the executor has not been told of, which count as told from here."""
+        if all(held.is_told for held in table.groups):
+            return self._nothing_new
+        ids: list[tuple[BlockId, ...]] = []
+        tags: list[tuple[int, ...]] = []
+        for group, held in zip(self._groups, table.groups, strict=True):
+            first = max(held.num_told - held.num_dropped, 0)
+            new_ids = tuple(held.block_ids[first:])
+            ids.append(new_ids)
+            tags.append(tuple(group.pool.read_tag(block_id) for block_id in new_ids))
+            held.num_told, held.num_dropped_told = held.end, held.num_dropped
+        nums_dropped = tuple(held.num_dropped for held in table.groups)
+        return NewBlocks(tuple(ids), tuple(tags), nums_dropped)
+
+    def take_wiped(self) -> tuple[tuple[BlockId, ...], ...]:
+        """The blocks of each group that are to be zeroed, forgotten with this; () when none."""
+        if not self.has_wiped:
+            return ()
+        return tuple(group.pool.take_wiped() for group in self._groups)
+
+    def count_held(self, table: BlockTable) -> int:
+        """Blocks of the first group that are the table's alone: what its release would free."""
+        pool = self._groups[0].pool
+        return sum(not pool.is_shared(block_id) for block_id in table.groups[0].block_ids)
+
+    def check(self, tables: Sequence[BlockTable]) -> None:
+        """Asserts that the books are right; `tables` are all there are."""
+        for place, group in enumerate(self._groups):
+            group.check([table.groups[place] for table in tables])
+            swapped = [table.swapped for table in tables if table.swapped is not None]
+            group.host.check(sum(len(blocks.groups[place][1]) for blocks in swapped))
+        announced: Counter[bytes] = Counter()
+        for table in tables:
+            announced.update(table.keys[table.num_registered : table.num_announced])
+        assert announced == self._announced, "announcements of nobody"
+
+    def _price(self, table: BlockTable, place: int, found: FoundPrefix, num_tokens: int) -> int:
+        """Blocks of one group that a start or return takes."""
+        group = self._groups[place]
+        if found.is_swapped and table.swapped is not None:
+            return group.price_return(table.swapped.groups[place], num_tokens)
+        cached = group.list_cached(table.keys, found.num_blocks)
+        return group.price(cached, found.num_blocks, num_tokens)
+
+    def _share(
+        self, table: BlockTable, found: FoundPrefix, num_tokens: int, *, takes_floors: bool
+    ) -> None:
+        """Gives a start the cached blocks and new ones."""
+        self.discard_swapped(table)
+        num_cached = found.num_blocks
+        # All are found before any is taken, since taking one may cost another its content.
+        shares = [group.list_cached(table.keys, num_cached) for group in self._groups]
+        for place, (group, cached) in enumerate(zip(self._groups, shares, strict=True)):
+            group.hold(table, place, cached, num_cached, num_tokens, takes_floors=takes_floors)
+        table.num_registered = num_cached
+
+    def _restore(self, table: BlockTable, token_ids: Sequence[int], *, takes_floors: bool) -> None:
+        """Gives a return its blocks, which are announced as if they were computed once more: they
+        can be found when the step that brings them back is over.
+        """
+        swapped, table.swapped = table.swapped, None
+        assert swapped is not None, "nothing to return to"
+        for place, (group, blocks) in enumerate(zip(self._groups, swapped.groups, strict=True)):
+            group.restore(table, place, blocks, len(token_ids), takes_floors=takes_floors)
+
+    def _find_kept(self, table: BlockTable, token_ids: Sequence[int], limit: int) -> int:
+        """Leading blocks, at most `limit`, of which every group has what later tokens read."""
+        whole = [group for group in self._groups if not group.reach.is_local]
+        local = [group for group in self._groups if group.reach.is_local]
+        end = 0
+        while end < limit:
+            key = self._key(table, token_ids, end)
+            if any(group.index.find(key) is None for group in whole):
+                break
+            end += 1
+        if not local:
+            return end
+        runs = [self._measure_runs(group, table.keys[:end]) for group in local]
+        for count in range(end, 0, -1):
+            position = count * self._block_size
+            if all(
+                run[count] >= count - group.reach.find_first_block(position)
+                for group, run in zip(local, runs, strict=True)
+            ):
+                return count
+        return 0
+
+    def _measure_runs(self, group: GroupMemory, keys: Iterable[bytes]) -> list[int]:
+        """For every number of leading blocks, how many of the last of them the group has."""
+        runs = [0]
+        for key in keys:
+            runs.append(0 if group.index.find(key) is None else runs[-1] + 1)
+        return runs
+
+    def _announce(self, table: BlockTable, token_ids: Sequence[int], first: int) -> None:
+        """Tells others that the full blocks from `first` on are being computed."""
+        if self._hasher is None:
+            return
+        for index in range(first, len(token_ids) // self._block_size):
+            self._announced[self._key(table, token_ids, index)] += 1
+            table.num_announced = index + 1
+
+    def _withdraw(self, key: bytes) -> None:
+        """Takes back one announcement."""
+        self._announced[key] -= 1
+        if not self._announced[key]:
+            del self._announced[key]
+
+    def _key(self, table: BlockTable, token_ids: Sequence[int], index: int) -> bytes:
+        """The key of block `index`; extends the table's chain by at most one."""
+        assert self._hasher is not None, "keys without a hasher"
+        if index == len(table.keys):
+            size = self._block_size
+            parent = table.keys[-1] if table.keys else table.root_key
+            tokens = token_ids[index * size : (index + 1) * size]
+            table.keys.append(self._hasher.extend(parent, tokens))
+        return table.keys[index]

@@ -1,0 +1,71 @@
+"""Grouped-query attention over paged memory; query, key and value in one product.
+
+Shapes: T tokens, D hidden size, N query heads, K KV heads, X = N + K, H head dim, E = 2 · K · H.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gpu_pool.attention.paged import attend
+from gpu_pool.kernels.attention_form import PLAIN, AttentionForm
+from gpu_pool.kernels.head_norm import head_norm
+from gpu_pool.kernels.rotary import rotary
+from gpu_pool.layers.decoder_step import DecoderStep, LayerPlace
+from gpu_pool.layers.linear import Linear
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorm:
+    """A norm of every query and key head before they turn."""
+
+    weight_XH: Tensor
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSizes:
+    """How the rows of the fused product divide."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+
+class GroupedAttention:
+    """Mixes a token's states with those of the tokens it sees."""
+
+    __slots__ = ("_form", "_norm", "_o", "_place", "_qkv", "_sizes")
+
+    def __init__(
+        self,
+        sizes: HeadSizes,
+        place: LayerPlace,
+        qkv: Linear,
+        o: Linear,
+        *,
+        norm: HeadNorm | None = None,
+        form: AttentionForm = PLAIN,
+    ) -> None:
+        """Joins the products; `qkv` holds rows of queries, then of keys, then of values."""
+        self._sizes = sizes
+        self._place = place
+        self._qkv = qkv
+        self._o = o
+        self._norm = norm
+        self._form = form
+
+    def __call__(self, x_TD: Tensor, step: DecoderStep) -> Tensor:
+        """The mixed states `[T, D]`."""
+        sizes, place = self._sizes, self._place
+        num_tokens, num_turned = x_TD.shape[0], sizes.num_heads + sizes.num_kv_heads
+        qkv = self._qkv(x_TD)
+        heads_TXH = qkv.view(num_tokens, -1, sizes.head_dim)
+        if self._norm is not None:
+            head_norm(heads_TXH[:, :num_turned], self._norm.weight_XH, self._norm.eps)
+        if place.rotation is not None:
+            rotary(heads_TXH[:, :num_turned], *step.rotations[place.rotation])
+        q_TNH = heads_TXH[:, : sizes.num_heads]
+        kv_TE = qkv[:, sizes.num_heads * sizes.head_dim :]
+        mixed_TNH = attend(place.index, q_TNH, kv_TE, step.groups[place.group], self._form)
+        return self._o(mixed_TNH.view(num_tokens, -1))

@@ -1,0 +1,1 @@
+"""The gpt-oss family. Read next: `model`."""

@@ -1,0 +1,58 @@
+"""Llama 4: layers that attend within chunks, and between them layers without positions.
+
+Experts see states scaled by the router, beside a network that every token passes through.
+Shapes: E experts, D hidden size, F inner size.
+Read next: `attention`, then `gpu_pool.models.decoder`, then `names`.
+"""
+
+from functools import partial
+
+from gpu_pool.layers.experts import ExpertNetwork, FeedForward
+from gpu_pool.layers.gated_mlp import GatedMlp
+from gpu_pool.layers.linear import Linear
+from gpu_pool.layers.rotary_embedding import create_rotary_embedding
+from gpu_pool.layers.routing import route_by_own_sigmoid
+from gpu_pool.models.decoder import PreNormDecoder, create_layer
+from gpu_pool.models.decoder_parts import create_gated_mlp, read_linear
+from gpu_pool.models.llama4.attention import Llama4Attention, Llama4Config
+from gpu_pool.models.parameters import ReadParameter
+
+
+def create_model(config: Llama4Config, read: ReadParameter, context_window: int) -> PreNormDecoder:
+    """The network with all its parameters, for contexts of at most so many tokens."""
+    layers = [
+        create_layer(
+            layer,
+            read,
+            Llama4Attention(config, layer, read),
+            _create_feed_forward(config, layer, read),
+        )
+        for layer in range(config.num_layers)
+    ]
+    turning = create_rotary_embedding(
+        config.rotary, config.head_dim, context_window, layers[0].input_norm_D
+    )
+    return PreNormDecoder(read, layers, [turning], config.rms_norm_eps)
+
+
+def _create_feed_forward(config: Llama4Config, layer: int, read: ReadParameter) -> FeedForward:
+    """A dense network or experts; experts are stored with inputs as rows."""
+    if not config.has_experts(layer):
+        return create_gated_mlp(config, layer, read)
+    assert config.experts is not None, "checked above"
+    prefix = f"layers.{layer}."
+    gate_ups_EDF2, downs_EFD = read(f"{prefix}expert_gate_up"), read(f"{prefix}expert_down")
+    experts = [
+        GatedMlp(Linear(gate_up_DF2.T.contiguous()), Linear(down_FD.T.contiguous()))
+        for gate_up_DF2, down_FD in zip(gate_ups_EDF2, downs_EFD, strict=True)
+    ]
+    shared = GatedMlp(
+        read_linear(read, f"{prefix}shared_gate_up"), read_linear(read, f"{prefix}shared_down")
+    )
+    return ExpertNetwork(
+        Linear(read(f"{prefix}router").float()),
+        partial(route_by_own_sigmoid, num_chosen=config.experts.num_chosen),
+        experts,
+        shared,
+        weighs_inputs=True,
+    )

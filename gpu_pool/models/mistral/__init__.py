@@ -1,0 +1,1 @@
+"""The Mistral family: Mistral and Mixtral. Read next: `config`."""

@@ -1,0 +1,13 @@
+"""Qwen: a Llama with biases on queries, keys and values (Qwen2) or a norm of each head (Qwen3).
+
+Some Qwen3 models have experts in most layers. Read next: `gpu_pool.models.decoder`, then `config`.
+"""
+
+from gpu_pool.models.decoder import PreNormDecoder, create_decoder
+from gpu_pool.models.decoder_config import DecoderConfig
+from gpu_pool.models.parameters import ReadParameter
+
+
+def create_model(config: DecoderConfig, read: ReadParameter, context_window: int) -> PreNormDecoder:
+    """The network with all its parameters, for contexts of at most so many tokens."""
+    return create_decoder(config, read, context_window)

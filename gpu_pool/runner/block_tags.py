@@ -1,0 +1,32 @@
+"""Whose each block of a KV group is, as far as plans have told.
+
+A second opinion on the scheduler's books: a block comes with a tag that grows whenever it changes
+hands, and a table whose tags are no longer those known here would read another sequence's content.
+Must not know how blocks are handed out. Read next: `sequence_row`, `model_runner`.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpu_pool.attention.kv_cache import Int64Array
+from gpu_pool.plan import BlockId
+
+
+class BlockTags:
+    """The newest tag of every block of one group."""
+
+    __slots__ = ("_tags",)
+
+    def __init__(self, num_blocks: int) -> None:
+        """No block has been handed out."""
+        self._tags: Int64Array = np.zeros(num_blocks, dtype=np.int64)
+
+    def learn(self, block_ids: Sequence[BlockId], tags: Sequence[int]) -> None:
+        """Takes in the tags of blocks that a table was given; an older one changes nothing."""
+        index = np.array(block_ids, dtype=np.int64)
+        self._tags[index] = np.maximum(self._tags[index], tags)
+
+    def agree(self, block_ids: Int64Array, tags: Int64Array) -> bool:
+        """True when none of the blocks has changed hands since it came with its tag."""
+        return bool((self._tags[block_ids] == tags).all())

@@ -1,0 +1,101 @@
+"""From a step's hidden states to what its plan asks for: drawn tokens and scores.
+
+Owns which hidden states become logits, and when: a prompt's are never all there at once.
+Must not know how tokens are drawn (`gpu_pool.sampling`).
+Shapes: T tokens of the step, D hidden size, R rows that are drawn or scored, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from gpu_pool.plan import PromptScores, SampledTokens, TokenScore
+from gpu_pool.runner.work import Work
+from gpu_pool.sampling.sampler import SamplingRow, sample
+from gpu_pool.sampling.scoring import ROWS_AT_ONCE, score_tokens
+
+ComputeLogits = Callable[[Tensor], Tensor]
+"""From hidden states `[R, D]` to logits `[R, V]` in fp32."""
+
+
+def draw_tokens(
+    works: Iterable[Work], hidden_TD: Tensor, compute_logits: ComputeLogits
+) -> tuple[SampledTokens, ...]:
+    """The next tokens of all works that sample, in the plan's order; their rows take them in."""
+    drawing = [work for work in works if work.item.samples]
+    if not drawing:
+        return ()
+    rows: list[SamplingRow] = []
+    index: list[int] = []
+    for work in drawing:
+        drafts = work.item.draft_token_ids
+        assert work.span.end == len(work.row.token_ids) + len(drafts), "samples too early"
+        index.extend(range(work.end - 1 - len(drafts), work.end))
+        rows += work.row.to_sampling_rows(len(drafts), work.item.allowed_tokens)
+    if len(index) < hidden_TD.shape[0]:
+        hidden_TD = hidden_TD[torch.tensor(index, device=hidden_TD.device)]
+    logits_RV = compute_logits(hidden_TD)
+    scored = [i for i, row in enumerate(rows) if row.sampling.num_logprobs is not None]
+    kept_RV = logits_RV[scored].clone() if scored else None  # sampling changes them
+    token_ids = sample(logits_RV, rows)
+    scores: dict[int, TokenScore] = {}
+    if kept_RV is not None:
+        nums_top = [rows[i].sampling.num_logprobs or 0 for i in scored]
+        drawn = score_tokens(kept_RV, [token_ids[i] for i in scored], nums_top)
+        scores = dict(zip(scored, drawn, strict=True))
+    return _distribute(drawing, token_ids, scores)
+
+
+def score_prompts(
+    works: Iterable[Work], hidden_TD: Tensor, compute_logits: ComputeLogits
+) -> tuple[PromptScores, ...]:
+    """Scores of the prompt tokens that follow those computed in this step, in the plan's order."""
+    found = [
+        (work.order, _score_prompt(work, hidden_TD, compute_logits))
+        for work in works
+        if work.row.sampling.num_prompt_logprobs is not None
+        and work.span.start < work.row.num_prompt_tokens
+    ]
+    return tuple(scores for _, scores in sorted(found, key=lambda pair: pair[0]))
+
+
+def _distribute(
+    drawing: Sequence[Work], token_ids: Sequence[int], scores: dict[int, TokenScore]
+) -> tuple[SampledTokens, ...]:
+    """Each work's accepted drafts and the token after them."""
+    answers: dict[int, SampledTokens] = {}
+    first = 0
+    for work in drawing:
+        drafts = work.item.draft_token_ids
+        accepted = _accept(drafts, token_ids[first : first + 1 + len(drafts)])
+        its_scores = tuple(scores[i] for i in range(first, first + len(accepted)) if i in scores)
+        work.row.append(accepted)
+        answers[work.order] = SampledTokens(work.item.sequence_id, accepted, its_scores)
+        first += 1 + len(drafts)
+    return tuple(answers[order] for order in sorted(answers))
+
+
+def _accept(drafts: Sequence[int], drawn: Sequence[int]) -> tuple[int, ...]:
+    """Leading drawn tokens that rest on nothing but true tokens; `drawn` has one more than drafts.
+
+    Each is what would have been drawn without drafts, because noise is keyed by position.
+    """
+    for index, draft in enumerate(drafts):
+        if drawn[index] != draft:
+            return tuple(drawn[: index + 1])
+    return tuple(drawn)
+
+
+def _score_prompt(work: Work, hidden_TD: Tensor, compute_logits: ComputeLogits) -> PromptScores:
+    """The scores that one work's hidden states tell."""
+    row, span = work.row, work.span
+    targets = row.token_ids[span.start + 1 : min(span.end + 1, row.num_prompt_tokens)]
+    num_top = row.sampling.num_prompt_logprobs or 0
+    scores = [TokenScore(None)] if span.start == 0 else []
+    for start in range(0, len(targets), ROWS_AT_ONCE):
+        few = targets[start : start + ROWS_AT_ONCE]
+        first = work.first + start
+        logits_RV = compute_logits(hidden_TD[first : first + len(few)])
+        scores += score_tokens(logits_RV, few, [num_top] * len(few))
+    return PromptScores(work.item.sequence_id, span.start + (span.start > 0), tuple(scores))

@@ -1,0 +1,193 @@
+"""One sequence of a request, from its start to its last word.
+
+Owns the order of a choice's events and what they are made of; must not know the other choices.
+Read next: `generation` (which joins them), `text.text_stream`.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from contracts.errors import ErrorReport, ServiceError, to_error_report
+from contracts.inference import (
+    Delta,
+    FinishReason,
+    GenerationEvent,
+    PromptScored,
+    TokenLogprob,
+)
+from gpu_pool.engine.messages import SequenceFinished
+from gpu_pool.plan import SequenceId, TokenScore
+from gpu_pool.server.prepared_request import PreparedRequest
+from gpu_pool.server.text.token_bytes import TokenBytes
+
+
+class ChoiceOwner(Protocol):
+    """Who joins the choices of a request."""
+
+    def emit(self, event: GenerationEvent) -> None:
+        """Passes on an event of a choice."""
+        ...
+
+    def on_choice_started(self, num_cached_tokens: int) -> None:
+        """Its first computation begins."""
+        ...
+
+    def on_choice_computed(self) -> None:
+        """Its prompt is computed, so that others find it in the cache."""
+        ...
+
+    def on_choice_over(self, index: int, reason: FinishReason, stop: str | None) -> None:
+        """It is complete, perhaps because of a stop string."""
+        ...
+
+    def on_choice_failed(self, error: ErrorReport) -> None:
+        """It cannot be completed."""
+        ...
+
+
+class Choice:
+    """One answer; a listener of its sequence. No event follows its end."""
+
+    __slots__ = (
+        "_index",
+        "_is_aborted",
+        "_is_computed",
+        "_num_scored",
+        "_owner",
+        "_prepared",
+        "_sequence_id",
+        "_stream",
+        "is_over",
+        "num_completion_tokens",
+    )
+
+    def __init__(self, index: int, prepared: PreparedRequest, owner: ChoiceOwner) -> None:
+        """Nothing happens before `start`."""
+        self._index = index
+        self._prepared = prepared
+        self._owner = owner
+        self._stream = prepared.create_stream(index)
+        self._sequence_id = SequenceId(0)
+        self._is_aborted = False
+        self._is_computed = False
+        self._num_scored = 0
+        self.is_over = False
+        self.num_completion_tokens = 0
+        """Tokens sampled so far, as far as this side knows; all of them at the end."""
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Those of them that were thoughts."""
+        return self._stream.num_reasoning_tokens
+
+    def start(self) -> None:
+        """Hands the sequence to the core. Raises: `PoolSaturated`."""
+        prepared = self._prepared
+        self._sequence_id = prepared.client.add(prepared.describe(self._index), self)
+
+    def abort(self) -> None:
+        """Ends it early; `on_choice_over` follows."""
+        if not self.is_over and not self._is_aborted:
+            self._is_aborted = True
+            self._prepared.client.abort(self._sequence_id)
+
+    def drop(self) -> None:
+        """Ends it early, and nothing follows."""
+        if not self.is_over:
+            self.is_over = True
+            self._prepared.client.drop(self._sequence_id)
+
+    def on_started(self, num_cached_tokens: int) -> None:
+        """The first computation begins; a later one after a preemption is not told."""
+        if not self.is_over:
+            self._owner.on_choice_started(num_cached_tokens)
+
+    def on_prompt_scores(self, scores: Sequence[TokenScore]) -> None:
+        """Passes on how likely the next tokens of the prompt were."""
+        if self.is_over or self._is_aborted:
+            return
+        start = self._num_scored
+        self._num_scored += len(scores)
+        ids = self._prepared.prompt.token_ids[start : self._num_scored]
+        self._owner.emit(PromptScored(_spell_scores(ids, scores, self._prepared.text.table)))
+
+    def on_tokens(self, token_ids: Sequence[int], scores: Sequence[TokenScore]) -> None:
+        """Passes on what became visible, and ends where the answer does."""
+        if self.is_over or self._is_aborted:
+            return
+        self._begin()
+        if self._prepared.max_tokens == 0:
+            self._end(FinishReason.LENGTH, 0)
+            return
+        table = self._prepared.text.table
+        logprobs = _spell_scores(token_ids, scores, table) if scores else ()
+        for delta in self._stream.push(token_ids, logprobs):
+            self._owner.emit(delta)
+        self.num_completion_tokens = self._stream.num_tokens
+        if self._stream.is_over:
+            self._end(self._name_reason(FinishReason.STOP), self._stream.num_tokens)
+
+    def on_finished(self, finished: SequenceFinished) -> None:
+        """The engine's last word."""
+        if self.is_over:
+            return
+        self.num_completion_tokens = finished.num_completion_tokens
+        if finished.error is not None:
+            self.is_over = True
+            self._owner.on_choice_failed(finished.error)
+            return
+        reason = finished.reason or FinishReason.STOP
+        if reason is FinishReason.ABORTED or self._is_aborted:
+            self._end(FinishReason.ABORTED, finished.num_completion_tokens)
+            return
+        self._begin()
+        if self._prepared.max_tokens == 0:
+            self._end(FinishReason.LENGTH, 0)
+            return
+        for delta in self._stream.finish():
+            self._owner.emit(delta)
+        reason = FinishReason.STOP if self._stream.is_over else reason
+        self._end(self._name_reason(reason), finished.num_completion_tokens)
+
+    def on_broken(self, error: ServiceError) -> None:
+        """The core is gone, and with it the word on tokens that were not passed on."""
+        if not self.is_over:
+            self.is_over = True
+            self._owner.on_choice_failed(to_error_report(error))
+
+    def _begin(self) -> None:
+        """The prompt is computed: what the answer begins with goes out."""
+        if self._is_computed:
+            return
+        self._is_computed = True
+        if self._prepared.echo:
+            self._owner.emit(Delta(self._prepared.echo, (), self._index))
+        self._owner.on_choice_computed()
+
+    def _name_reason(self, reason: FinishReason) -> FinishReason:
+        """`reason`, unless the answer is over because it calls tools."""
+        if reason is FinishReason.STOP and self._stream.num_calls:
+            return FinishReason.TOOL_CALLS
+        return reason
+
+    def _end(self, reason: FinishReason, num_completion_tokens: int) -> None:
+        """It is complete; the core need not go on with it."""
+        self.num_completion_tokens = num_completion_tokens
+        self.is_over = True
+        self._prepared.client.drop(self._sequence_id)
+        self._owner.on_choice_over(self._index, reason, self._stream.stop)
+
+
+def _spell_scores(
+    token_ids: Sequence[int], scores: Sequence[TokenScore], table: TokenBytes
+) -> tuple[TokenLogprob, ...]:
+    """`scores` of `token_ids` with the tokens' own bytes."""
+    return tuple(
+        TokenLogprob(
+            token_id,
+            table.spell(token_id),
+            score.logprob,
+            tuple((other, table.spell(other), logprob) for other, logprob in score.top),
+        )
+        for token_id, score in zip(token_ids, scores, strict=True)
+    )

@@ -1,0 +1,93 @@
+"""A request that may start: checked, tokenised, and with a core to go to.
+
+Owns what the engine is told of each of its sequences; must not know how the checks are made.
+Read next: `served_model` (makes it), `generation` (starts it).
+"""
+
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from contracts.grant import Grant, RetentionClass
+from contracts.inference import GenerateRequest, SamplingParams
+from gpu_pool.engine.messages import AddSequence
+from gpu_pool.plan import SequenceId
+from gpu_pool.server.engine_client import EngineClient
+from gpu_pool.server.text.model_text import ModelText
+from gpu_pool.server.text.prompt_encoder import EncodedPrompt
+from gpu_pool.server.text.text_stream import TextStream
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """What is needed to start its sequences and to read their answers."""
+
+    client: EngineClient
+    text: ModelText
+    request: GenerateRequest
+    grant: Grant
+    prompt: EncodedPrompt
+    max_tokens: int
+    """Of each choice; fits the context and the grant."""
+    grammar: str | None
+    echo: str
+    """The prompt's own text where the answer is to begin with it, else empty."""
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """The prompt's length, control tokens included."""
+        return len(self.prompt.token_ids)
+
+    def create_stream(self, index: int) -> TextStream:
+        """The way out for the choice `index`."""
+        return self.text.create_stream(self.request, index, self.prompt.is_thinking)
+
+    def describe(self, index: int) -> Callable[[SequenceId], AddSequence]:
+        """What the engine is told of the choice `index`, once its sequence has an id."""
+        sampling = self._choose_sampling(index)
+
+        def create(sequence_id: SequenceId) -> AddSequence:
+            return AddSequence(
+                sequence_id,
+                self.grant.account_id,
+                self._find_salt(),
+                self.prompt.token_ids,
+                sampling,
+                self.grant.priority,
+                self.grant.deadline_unix_ms,
+                self.request.reject_if_busy and index == 0,
+                self.grammar,
+                self.grant.retention,
+            )
+
+        return create
+
+    def _find_salt(self) -> bytes:
+        """The namespace in which blocks are shared: of the account, or with retention `none` of
+        this request alone, so that only its own choices find each other's.
+        """
+        salt, grant = self.grant.cache_salt, self.grant
+        if grant.retention is RetentionClass.STANDARD:
+            return salt
+        own = f"hearth kv request\0{grant.request_id}\0{grant.attempt}"
+        return hmac.digest(salt, own.encode(), "sha256")
+
+    def _choose_sampling(self, index: int) -> SamplingParams:
+        """The parameters of the choice `index`; stop strings stay on this side.
+
+        The prompt is scored once, and each choice has a seed of its own. The engine computes one
+        token more than none, since it has no other way to end.
+        """
+        sampling = msgspec.structs.replace(
+            self.request.sampling, max_tokens=max(self.max_tokens, 1), stop=()
+        )
+        if index == 0:
+            return sampling
+        seed = sampling.seed
+        return msgspec.structs.replace(
+            sampling,
+            num_prompt_logprobs=None,
+            seed=None if seed is None else (seed + index) % 2**63,
+        )

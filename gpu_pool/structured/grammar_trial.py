@@ -1,0 +1,127 @@
+"""Tries grammars out in processes of their own before an engine core sees them.
+
+What takes too long, too much memory or the process with it is refused, and nobody else notices: a
+process tries one grammar at a time, is killed at its deadline and started again when it is needed.
+Must not know schemas. Read next: `trial_process` (the child), `matcher`.
+"""
+
+import asyncio
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from typing import Final
+
+import msgspec
+
+from contracts.errors import InvalidRequest, PoolSaturated, UnsupportedFeature
+from gpu_pool.structured.trial_process import LENGTH, TrialAnswer, TrialSettings
+
+MAX_PROCESSES: Final = 2
+MAX_WAITING: Final = 64
+"""Grammars of one model that may wait for a process."""
+MAX_COST_S: Final = 0.25
+"""CPU time that a core, which all requests share, may spend on preparing a grammar."""
+DEADLINE_S: Final = 15.0
+"""Of one trial, waiting for the CPU and the start of the process included."""
+_TOO_COSTLY: Final = "The schema is too complex to be enforced."
+_COMMAND: Final = (sys.executable, "-m", "gpu_pool.structured.trial_process")
+
+
+class GrammarTrial:
+    """Trials for one model; nothing runs until the first."""
+
+    def __init__(self, settings: TrialSettings, command: tuple[str, ...] = _COMMAND) -> None:
+        """`command` starts a trial process."""
+        self._settings = settings
+        self._command = command
+        self._idle: list[Process] = []
+        self._places = asyncio.Semaphore(MAX_PROCESSES)
+        self._num_waiting = 0
+
+    async def check(self, grammar: str, param: str) -> None:
+        """Returns when `grammar` may go to an engine core.
+
+        Raises: `InvalidRequest` naming `param` when it may not, `PoolSaturated` when too many wait,
+        `UnsupportedFeature` when the model's vocabulary takes none at all.
+        """
+        if self._num_waiting >= MAX_WAITING:
+            raise PoolSaturated("Too many schemas are being prepared.")
+        self._num_waiting += 1
+        try:
+            async with self._places:
+                answer = await self._try(grammar.encode())
+        finally:
+            self._num_waiting -= 1
+        if answer is None or (answer.error is None and answer.cpu_s > MAX_COST_S):
+            raise InvalidRequest(_TOO_COSTLY, param=param)
+        if answer.error is not None:
+            raise InvalidRequest(answer.error, param=param)
+
+    async def close(self) -> None:
+        """Ends the processes that wait for work."""
+        while self._idle:
+            await _end(self._idle.pop())
+
+    async def _try(self, grammar: bytes) -> TrialAnswer | None:
+        """What a process says of `grammar`; None when it dies of it or is killed."""
+        process = self._find_idle() or await self._start()
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                answer = await _ask(process, grammar)
+        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
+            answer = None
+        except BaseException:
+            await _end(process)
+            raise
+        if answer is None:
+            await _end(process)
+        else:
+            self._idle.append(process)
+        return answer
+
+    async def _start(self) -> Process:
+        """A process that has read the vocabulary."""
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                answer = await _ask(process, msgspec.json.encode(self._settings))
+        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError) as error:
+            await _end(process)
+            raise PoolSaturated("This node cannot prepare schemas at the moment.") from error
+        except BaseException:
+            await _end(process)
+            raise
+        if answer.error is not None:
+            await _end(process)
+            raise UnsupportedFeature(answer.error)
+        return process
+
+    def _find_idle(self) -> Process | None:
+        """A process that waits for work."""
+        while self._idle:
+            process = self._idle.pop()
+            if process.returncode is None:
+                return process
+        return None
+
+
+async def _ask(process: Process, message: bytes) -> TrialAnswer:
+    """The answer to `message`. Raises: `IncompleteReadError`, `ConnectionError`."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(LENGTH.pack(len(message)) + message)
+    await process.stdin.drain()
+    size = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))[0]
+    return msgspec.json.decode(await process.stdout.readexactly(size), type=TrialAnswer)
+
+
+async def _end(process: Process) -> None:
+    """Kills a process unless it is gone, and waits until it is."""
+    if process.returncode is None:
+        process.kill()
+    await process.wait()

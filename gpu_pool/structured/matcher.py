@@ -1,0 +1,99 @@
+"""Token masks from grammars: llguidance over one model's vocabulary.
+
+Owns the limits under which a grammar is prepared and followed, the same ones in trial process and
+engine core. Counts of the library's own steps, not time: what passes once passes always.
+Must not know the scheduler, whose `TokenMatcher` this is. Read next: `grammar_text`.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from contracts.errors import InvalidRequest, UnsupportedFeature
+
+_MAX_GRAMMAR_SIZE: Final = 250_000
+_MAX_LEXER_STATES: Final = 50_000
+_STEP_LEXER_FUEL: Final = 100_000
+_MAX_MESSAGE_CHARS: Final = 200
+
+
+class GrammarMatcher:
+    """One answer's way through its grammar."""
+
+    __slots__ = ("_escape", "_matcher")
+
+    def __init__(self, matcher: LLMatcher, escape: bytes) -> None:
+        """`escape` is the mask for when `matcher` has given up: a token that it does not accept."""
+        self._matcher = matcher
+        self._escape = escape
+
+    def fill_mask(self) -> bytes:
+        """A bit per token that may come next; end-of-sequence tokens where the answer may end."""
+        mask = self._matcher.compute_bitmask()
+        return self._escape if self._matcher.is_error() else mask
+
+    def accept(self, token_id: int) -> bool:
+        """Takes the next token; False when the grammar does not allow it, or became too complex."""
+        return self._matcher.consume_token(token_id)
+
+    @property
+    def is_finished(self) -> bool:
+        """True when the answer is complete and nothing may follow it."""
+        return self._matcher.is_stopped() and not self._matcher.is_error()
+
+
+class MatcherFactory:
+    """Matchers for one model."""
+
+    def __init__(self, tokenizer_json: str, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        """`vocab_size` is the model's, which may be larger than the tokenizer's.
+
+        Raises: `UnsupportedFeature` when the tokenizer is of a kind that has no masks.
+        """
+        try:
+            self._tokenizer = LLTokenizer(
+                tokenizer_json,
+                n_vocab=vocab_size,
+                eos_token=list(eos_token_ids),
+                slices=LLTokenizer.json_slices(),
+            )
+        except Exception as error:  # whatever the library makes of a file that it does not know
+            raise UnsupportedFeature(f"This tokenizer has no token masks: {error}") from error
+        self._limits = LLParserLimits(
+            max_grammar_size=_MAX_GRAMMAR_SIZE,
+            max_lexer_states=_MAX_LEXER_STATES,
+            step_lexer_fuel=_STEP_LEXER_FUEL,
+            verbose_errors=False,
+        )
+        ordinary = next(i for i in range(vocab_size) if i not in set(eos_token_ids))
+        self._escape = (1 << ordinary).to_bytes(-(-vocab_size // 32) * 4, "little")
+
+    def create(self, grammar: str) -> GrammarMatcher:
+        """A matcher at the beginning of `grammar`.
+
+        Raises: `InvalidRequest` for one that cannot be followed.
+        """
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # some grammars show what they are at their first step only
+        if matcher.is_error() or matcher.is_stopped():
+            raise InvalidRequest(describe_refusal(matcher.get_error()))
+        return GrammarMatcher(matcher, self._escape)
+
+
+def load_matchers(
+    directory: Path, vocab_size: int, eos_token_ids: Sequence[int]
+) -> Callable[[str], GrammarMatcher]:
+    """What makes matchers for the checkpoint in `directory`. Raises: `UnsupportedFeature`."""
+    text = (directory / "tokenizer.json").read_text(encoding="utf-8")
+    return MatcherFactory(text, vocab_size, eos_token_ids).create
+
+
+def describe_refusal(message: str) -> str:
+    """A sentence for clients about a grammar that was refused, of the library's first line."""
+    reason = message.partition("\n")[0].strip()[:_MAX_MESSAGE_CHARS]
+    if not reason:
+        return "No answer can match the schema."
+    return f"The schema cannot be enforced: {reason}."

@@ -1,0 +1,102 @@
+"""How KV memory is divided among groups of layers.
+
+Layers with a window or chunks hold a ring of each sequence only, so they get fewer blocks: as many
+as sequences of a usual length need beside those that keep everything. Read next: `kv_memory`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from gpu_pool.attention.kv_cache import KvCache, KvShape
+from gpu_pool.attention.reach import Reach
+from gpu_pool.models.network import KvLayers
+from gpu_pool.plan import KvGroup
+from gpu_pool.runner.group_blocks import KvGroupMemory
+from gpu_pool.worker.kv_memory import shape_kv
+from gpu_pool.worker.settings import WorkerSettings
+
+_USUAL_TOKENS: Final = 8192
+"""Length of a sequence for which all groups have equally much room."""
+_STEP_TOKENS: Final = 2048
+"""What a step may add to a ring before old blocks leave it."""
+_LEAST_STEP_TOKENS: Final = 256
+"""What a step may add at least, however small the memory is."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvDivision:
+    """The shapes of all groups and how much of each there is."""
+
+    shapes: tuple[KvShape, ...]
+    reaches: tuple[Reach, ...]
+    dtype: torch.dtype
+    is_even: bool = False
+    """All groups get the same number of blocks, whatever they keep."""
+
+    @property
+    def block_bytes(self) -> int:
+        """What one block of a group that keeps everything takes, with its part of the others."""
+        sizes = zip(self.shapes, self.reaches, strict=True)
+        return sum(
+            -(-shape.block_bytes(self.dtype) * _weigh(reach) // _USUAL_TOKENS)
+            for shape, reach in sizes
+        )
+
+    def count_blocks(self, place: int, num_blocks: int) -> int:
+        """Blocks of one group where groups that keep everything have `num_blocks`."""
+        reach, size = self.reaches[place], self.shapes[place].block_size
+        if reach.num_tokens is None or self.is_even:
+            return num_blocks
+        least = -(-(reach.num_tokens + _LEAST_STEP_TOKENS) // size) + 1
+        share = -(-num_blocks * _weigh(reach) // _USUAL_TOKENS)
+        return min(num_blocks, max(least, share))
+
+    def create_groups(
+        self, num_blocks: int, swap_bytes: int, device: torch.device
+    ) -> list[KvGroupMemory]:
+        """The memory of all groups, zeros."""
+        num_host_blocks = swap_bytes // sum(s.block_bytes(self.dtype) for s in self.shapes)
+        return [
+            KvGroupMemory(
+                KvCache(shape, self.count_blocks(place, num_blocks), self.dtype, device),
+                self.reaches[place],
+                num_host_blocks,
+            )
+            for place, shape in enumerate(self.shapes)
+        ]
+
+    def describe(self, groups: Sequence[KvGroupMemory]) -> tuple[KvGroup, ...]:
+        """What the engine is told of the groups."""
+        return tuple(
+            KvGroup(
+                group.reach.kind,
+                group.cache.shape.num_layers,
+                group.cache.shape.block_bytes(self.dtype),
+                group.reach.num_tokens,
+                group.cache.num_blocks,
+                group.num_host_blocks,
+            )
+            for group in groups
+        )
+
+
+def divide_kv(
+    layers: Sequence[KvLayers], settings: WorkerSettings, dtype: torch.dtype
+) -> KvDivision:
+    """How the KV memory of a network is divided; a number of blocks in `settings` is each group's.
+
+    Raises: `SettingsError` when blocks of that size do not fill padded contexts.
+    """
+    shapes = tuple([shape_kv(group, settings.block_size) for group in layers])
+    reaches = tuple([group.reach for group in layers])
+    return KvDivision(shapes, reaches, dtype, is_even=settings.num_blocks is not None)
+
+
+def _weigh(reach: Reach) -> int:
+    """Tokens that a sequence of `_USUAL_TOKENS` keeps in a group."""
+    if reach.num_tokens is None:
+        return _USUAL_TOKENS
+    return min(_USUAL_TOKENS, reach.num_tokens + _STEP_TOKENS)

@@ -1,0 +1,104 @@
+"""The form that GPUs read against the form of the CPU: the same attention, the same tokens."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gpu_pool.attention import paged
+from gpu_pool.attention.batch import Span, create_attention_batch, order_key
+from gpu_pool.attention.device_batch import DeviceBatch
+from gpu_pool.attention.kv_cache import KvCache, KvShape
+from gpu_pool.attention.padding import pad_context
+from gpu_pool.attention.paged import PagedStep, attend, create_paged_step
+from gpu_pool.attention.reach import FULL_REACH, Reach
+from gpu_pool.kernels import (
+    add_rms_norm,
+    kv_write,
+    paged_attention,
+    rms_norm,
+    rotary,
+    silu_mul,
+    split_decode,
+)
+from gpu_pool.kernels.attention_form import PLAIN, AttentionForm
+from gpu_pool.plan import KvGroupKind
+from gpu_pool.worker.settings import DtypeChoice, WorkerSettings
+from gpu_pool.worker.worker import create_executor
+from tests.gpu_pool.kernels.triton_cases import needs_triton
+from tests.gpu_pool.plan_driver import PlanDriver
+from tests.gpu_pool.tiny_llama import write_tiny_llama
+
+pytestmark = needs_triton
+
+SHAPE = KvShape(num_layers=2, block_size=16, num_kv_heads=2, head_dim=32)
+NUM_HEADS = 6
+KERNELS = (add_rms_norm, kv_write, paged_attention, rms_norm, rotary, silu_mul, split_decode)
+
+
+@pytest.fixture
+def kernels_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels serve CPU tensors, too, through the interpreter."""
+    for module in (*KERNELS, paged):
+        monkeypatch.setattr(module, "uses_triton", lambda tensor: True)
+
+
+def create_spans(cache_blocks: int) -> list[Span]:
+    """Three decodes and two chunks, of contexts short and long."""
+    ids = np.random.default_rng(5).permutation(cache_blocks)
+    spans: list[Span] = []
+    for start, num_tokens in ((0, 1), (37, 1), (530, 1), (0, 21), (70, 45)):
+        num_blocks = -(-(start + num_tokens) // SHAPE.block_size)
+        table = np.full(pad_context(1024) // SHAPE.block_size, ids[num_blocks - 1])
+        table[:num_blocks], ids = ids[:num_blocks], ids[num_blocks:]
+        spans.append(Span(start, num_tokens, table))
+    return sorted(spans, key=order_key)
+
+
+@pytest.mark.parametrize(
+    "reach",
+    [FULL_REACH, Reach(KvGroupKind.SLIDING_WINDOW, 24), Reach(KvGroupKind.CHUNKED, 32)],
+    ids=lambda reach: reach.kind,
+)
+@pytest.mark.parametrize("form", ["plain", "softcap", "sinks"])
+def test_both_forms_mix_alike(kernels_everywhere: None, reach: Reach, form: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    forms = {
+        "plain": PLAIN,
+        "softcap": AttentionForm(softcap=4.0, scale=0.3),
+        "sinks": AttentionForm(sinks_N=torch.randn(NUM_HEADS, generator=generator)),
+    }
+    caches = [KvCache(SHAPE, 60, torch.float32, torch.device("cpu")) for _ in range(2)]
+    filled = torch.randn(caches[0].blocks.shape, generator=generator)
+    for cache in caches:
+        cache.blocks.copy_(filled)
+    spans = create_spans(60)
+    num_tokens = sum(span.num_tokens for span in spans)
+    q = torch.randn(num_tokens, NUM_HEADS, SHAPE.head_dim, generator=generator)
+    kv = torch.randn(num_tokens, SHAPE.slot_elements, generator=generator)
+    plain_step = PagedStep(caches[0], create_attention_batch(spans, caches[0], reach))
+    device_step = create_paged_step(spans, caches[1], reach)
+    assert isinstance(device_step.batch, DeviceBatch)
+    expected = attend(1, q, kv, plain_step, forms[form])
+    actual = attend(1, q, kv, device_step, forms[form])
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(caches[0].blocks, caches[1].blocks)
+
+
+def test_a_model_draws_the_same_tokens_through_the_kernels(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    write_tiny_llama(tmp_path)
+    settings = WorkerSettings(
+        model_dir=tmp_path, dtype=DtypeChoice.FLOAT32, block_size=16, num_blocks=64
+    )
+
+    def generate() -> list[list[int]]:
+        driver = PlanDriver(create_executor(settings))
+        prompts = [[1 + i % 200 for i in range(length)] for length in (3, 40)]
+        return driver.generate([driver.add(p) for p in prompts], 2, max_chunk=30)
+
+    expected = generate()
+    request.getfixturevalue("kernels_everywhere")
+    assert generate() == expected

@@ -1,0 +1,102 @@
+"""DeepSeek-V2 and V3 against transformers, and mutants of each."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gpu_pool.models.family_check import MAX_ERROR, compare_rounding, measure_error
+from tests.gpu_pool.models.family_checkpoint import (
+    Reference,
+    copy_checkpoint,
+    create_prompt,
+    write_checkpoint,
+)
+
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 0.7,
+    "original_max_position_embeddings": 128,
+}
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "head_dim": 8,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 48,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 24,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 48,
+    "first_k_dense_replace": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "initializer_range": 0.1,
+}
+V2 = LATENT | {"topk_method": "group_limited_greedy", "routed_scaling_factor": 1.5}
+V3 = LATENT | {"norm_topk_prob": True, "routed_scaling_factor": 2.5}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "v2": ("deepseek_v2", V2),
+    "v2 lite": ("deepseek_v2", V2 | {"topk_method": "greedy", "q_lora_rank": None}),
+    "v2 yarn": ("deepseek_v2", V2 | {"rope_parameters": YARN}),
+    "v3": ("deepseek_v3", V3),
+    "v3 yarn": ("deepseek_v3", V3 | {"rope_parameters": YARN}),
+    "v3 halves": ("deepseek_v3", V3 | {"rope_interleave": False}),
+    "v3 biases": ("deepseek_v3", V3 | {"attention_bias": True}),
+    "one group": ("deepseek_v3", V3 | {"n_group": 1, "topk_group": 1}),
+    "weights as they are": ("deepseek_v3", V3 | {"norm_topk_prob": False}),
+}
+MUTATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "theta": ("v3 yarn", {"rope_parameters": YARN | {"rope_theta": 1.2e4}}),
+    "scale of scores": ("v3 yarn", {"rope_parameters": YARN | {"mscale_all_dim": 0.8}}),
+    "halves": ("v3", {"rope_interleave": False}),
+    "more groups": ("v3", {"topk_group": 3}),
+    "other groups": ("v2", {"n_group": 2, "topk_group": 1}),
+    "no groups": ("v2", {"topk_method": "greedy"}),
+    "fewer experts": ("v3", {"num_experts_per_tok": 2}),
+    "scale of experts": ("v3", {"routed_scaling_factor": 2.4}),
+}
+
+
+def write_variant(folder: Path, variant: str) -> Path:
+    """A checkpoint of a variant."""
+    model_type, changes = VARIANTS[variant]
+    return write_checkpoint(folder, model_type, **changes)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
+    folder = write_variant(tmp_path, variant)
+    assert measure_error(folder, Reference(folder)) <= MAX_ERROR
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_mutation_is_found(mutation: str, tmp_path: Path) -> None:
+    variant, changes = MUTATIONS[mutation]
+    folder = write_variant(tmp_path / "right", variant)
+    mutant = copy_checkpoint(folder, tmp_path / "wrong", **changes)
+    assert measure_error(mutant, Reference(folder)) > 100 * MAX_ERROR
+
+
+@pytest.mark.parametrize(
+    "tensor", ["mlp.gate.weight", "e_score_correction_bias", "kv_b_proj.weight"]
+)
+def test_a_mutated_tensor_is_found(tensor: str, tmp_path: Path) -> None:
+    folder = write_variant(tmp_path / "right", "v3")
+    rolled = {tensor: lambda weight: weight.roll(1, 0)}
+    mutant = copy_checkpoint(folder, tmp_path / "wrong", tensors=rolled)
+    assert measure_error(mutant, Reference(folder)) > 100 * MAX_ERROR
+
+
+@pytest.mark.parametrize("variant", ["v2", "v3"])
+def test_bfloat16_rounds_no_worse_than_transformers(variant: str, tmp_path: Path) -> None:
+    folder = write_variant(tmp_path, variant)
+    ours, theirs = compare_rounding(folder, [create_prompt(100, seed) for seed in range(8)])
+    assert 0 < ours <= 1.1 * theirs

@@ -1,0 +1,116 @@
+"""Every way in which an executor comes to a token's logits, against transformers.
+
+`measure_error` is what each family's test asks: whole and chunked prefill, decode, a prefix from
+the cache, going on after preemption, and a batch of mixed lengths, every position of each.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpu_pool.worker.settings import DtypeChoice, WorkerSettings
+from gpu_pool.worker.worker import create_executor
+from tests.gpu_pool.models.family_checkpoint import Reference, create_prompt
+from tests.gpu_pool.plan_driver import PlanDriver
+
+MAX_ERROR = 1e-4
+LONG, SHORT = 640, 150
+"""Longer than any window of a test, the long one by more than what attention reads in a piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Logits `[T, V]` of the tokens of a sequence from `start` on."""
+
+    token_ids: list[int]
+    start: int
+    logits: Tensor
+
+
+def create_driver(folder: Path, dtype: DtypeChoice = DtypeChoice.FLOAT32) -> PlanDriver:
+    """A driver over an executor of its own."""
+    settings = WorkerSettings(model_dir=folder, dtype=dtype, num_blocks=160, num_threads=1)
+    return PlanDriver(create_executor(settings))
+
+
+def record_logits(driver: PlanDriver) -> list[Seen]:
+    """A list that fills with the logits of every token the driver's executor computes."""
+    runner: Any = driver.executor._runner  # type: ignore[attr-defined]
+    forward: Callable[[Sequence[Any]], Tensor] = runner._forward
+    seen: list[Seen] = []
+
+    def record(works: Sequence[Any]) -> Tensor:
+        hidden_TD = forward(works)
+        logits = runner._model.compute_logits(hidden_TD).clone()
+        end = 0
+        for work in works:
+            start, end = end, end + work.span.num_tokens
+            token_ids = work.row.token_ids[: work.span.end]
+            seen.append(Seen(token_ids, work.span.start, logits[start:end]))
+        return hidden_TD
+
+    runner._forward = record
+    return seen
+
+
+def drive_every_way(driver: PlanDriver) -> None:
+    """Computes sequences whole, in chunks, from the cache, after preemption and side by side."""
+    prompt = create_prompt(LONG, 7)
+    whole = driver.add(prompt)
+    (output,) = driver.generate([whole], 6)
+    shared = driver.sequences[whole].block_ids[: LONG // 16 - 5]
+    cached = driver.add(prompt, cached_blocks=shared)
+    assert driver.generate([cached], 6) == [output]
+    driver.release(cached, keeps_blocks=True)
+    driver.release(whole)
+    chunked = driver.add(prompt)
+    assert driver.generate([chunked], 3, max_chunk=97) == [output[:3]]
+    driver.release(chunked)  # preempted: its row and blocks are gone, its tokens are not
+    resumed = driver.add(driver.sequences[chunked].token_ids, num_prompt_tokens=LONG)
+    assert driver.generate([resumed], 6) == [output]
+    driver.release(resumed)
+    lengths = (5, SHORT, 1, 33, 64)
+    ids = [driver.add(create_prompt(n, 20 + n)) for n in lengths]
+    driver.step([(ids[0], 5), (ids[1], 90)])
+    driver.step([(ids[1], 60), (ids[0], 1), (ids[2], 1), (ids[3], 33), (ids[4], 64)])
+    driver.generate(ids, 3)
+
+
+def measure_error(folder: Path, reference: Reference) -> float:
+    """The largest difference of two logits over all ways and positions."""
+    driver = create_driver(folder)
+    seen = record_logits(driver)
+    drive_every_way(driver)
+    worst = 0.0
+    for part in seen:
+        expected = reference.compute_logits(_find_longest(part.token_ids, driver))
+        assert expected.std() > 0.5  # else any output would pass
+        end = len(part.token_ids)
+        error = (part.logits - expected[part.start : end]).abs().max().item()
+        worst = max(worst, error)
+    return worst
+
+
+def _find_longest(token_ids: list[int], driver: PlanDriver) -> list[int]:
+    """The longest sequence that begins so, to ask transformers once for all of it."""
+    known = [sequence.token_ids for sequence in driver.sequences.values()]
+    return max((other for other in known if other[: len(token_ids)] == token_ids), key=len)
+
+
+def compare_rounding(folder: Path, prompts: Sequence[list[int]]) -> tuple[float, float]:
+    """Mean errors of ours and of transformers in bf16, both against transformers in fp32."""
+    exact, theirs = Reference(folder), Reference(folder, torch.bfloat16)
+    driver = create_driver(folder, DtypeChoice.BFLOAT16)
+    seen = record_logits(driver)
+    driver.generate([driver.add(prompt) for prompt in prompts], 1)
+    ours_sum = theirs_sum = 0.0
+    for part in seen:
+        expected = exact.compute_logits(part.token_ids)
+        rounded = theirs.compute_logits(part.token_ids)
+        ours_sum += (part.logits - expected).abs().mean().item()
+        theirs_sum += (rounded - expected).abs().mean().item()
+    return ours_sum / len(seen), theirs_sum / len(seen)

@@ -1,0 +1,109 @@
+"""Small random checkpoints of any family, written and answered by transformers."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 96,
+    "vocab_size": 300,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": False,
+    # Larger than usual, so that positions and neighbours show in the logits.
+    "initializer_range": 0.15,
+}
+QUERIES_AND_KEYS = ("q_proj", "k_proj", "q_b_proj")
+SHARPNESS = 2.0
+"""Queries and keys are made so much longer that single tokens take most of the attention."""
+
+
+def write_checkpoint(
+    folder: Path,
+    model_type: str,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    **changes: Any,
+) -> Path:
+    """Saves a checkpoint of that type; `changes` go over `SIZES`."""
+    torch.manual_seed(seed)
+    model: Any = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(model_type, **(SIZES | changes))
+    )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if any(f".{part}.weight" in name for part in QUERIES_AND_KEYS):
+                parameter.mul_(SHARPNESS)
+            elif name.endswith("sinks"):
+                parameter.mul_(20)
+            elif parameter.abs().max() in (0, 1):  # biases, norms and the like start alike
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.add_(torch.rand_like(buffer) * 0.2)
+    model.to(dtype).save_pretrained(folder)
+    return folder
+
+
+def copy_checkpoint(
+    folder: Path,
+    target: Path,
+    *,
+    tensors: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
+    **changes: Any,
+) -> Path:
+    """The checkpoint with a changed `config.json`, and changed tensors whose names end so."""
+    target.mkdir()
+    config = json.loads((folder / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(config | changes))
+    state = load_file(folder / "model.safetensors")
+    for ending, change in (tensors or {}).items():
+        names = [name for name in state if name.endswith(ending)]
+        assert names, f"no tensor ends in {ending}"
+        for name in names:
+            state[name] = change(state[name]).contiguous()
+    save_file(state, target / "model.safetensors")
+    return target
+
+
+class Reference:
+    """Logits of transformers, in one pass without a cache."""
+
+    def __init__(
+        self,
+        folder: Path,
+        dtype: torch.dtype = torch.float32,
+        *,
+        kind: Any = AutoModelForCausalLM,
+    ) -> None:
+        """Loads the model."""
+        self._model: Any = kind.from_pretrained(
+            folder, dtype=dtype, attn_implementation="eager"
+        ).eval()
+        self._known: dict[tuple[int, ...], Tensor] = {}
+
+    @torch.inference_mode()
+    def compute_logits(self, token_ids: list[int]) -> Tensor:
+        """Logits `[T, V]` of all positions."""
+        key = tuple(token_ids)
+        if key not in self._known:
+            output = self._model(torch.tensor([token_ids]), use_cache=False)
+            self._known[key] = output.logits[0].float()
+        return self._known[key]
+
+
+def create_prompt(num_tokens: int, seed: int, vocab_size: int = 300) -> list[int]:
+    """Random token ids."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, vocab_size, (num_tokens,), generator=generator).tolist()

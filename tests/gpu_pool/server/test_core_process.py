@@ -1,0 +1,56 @@
+"""What a killed node leaves behind goes with the next start, and what a living one has does not."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from gpu_pool.server.core_process import open_private_directory
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from gpu_pool.server.core_process import open_private_directory
+with open_private_directory(Path(sys.argv[1])) as directory:
+    print(directory, flush=True)
+    time.sleep(600)
+"""
+
+
+def start_holder(parent: Path) -> "tuple[subprocess.Popen[str], Path]":
+    """A process with a directory, as a node is."""
+    command = [sys.executable, "-c", HOLD, str(parent)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def test_the_directory_is_this_users_alone_and_goes_with_the_block(tmp_path: Path) -> None:
+    with open_private_directory(tmp_path) as directory:
+        assert directory.stat().st_mode & 0o777 == 0o700
+        (directory / "core-1.in").touch()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_removes_what_a_killed_node_left_and_nothing_else(tmp_path: Path) -> None:
+    killed, left = start_holder(tmp_path)
+    living, kept = start_holder(tmp_path)
+    foreign = tmp_path / "hearth-node-without-a-lock"
+    foreign.mkdir()
+    (tmp_path / "hearth-node-link").symlink_to(kept)
+    try:
+        (left / "core-1.json").touch()
+        os.kill(killed.pid, signal.SIGKILL)
+        killed.wait(10)
+        assert left.exists()  # the control: nobody else tidies up
+        with open_private_directory(tmp_path):
+            assert not left.exists()
+            assert kept.exists()
+            assert foreign.exists()
+    finally:
+        for process in (killed, living):
+            process.kill()
+            process.wait(10)
+            assert process.stdout is not None
+            process.stdout.close()
