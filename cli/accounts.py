@@ -1,52 +1,51 @@
 """`hearth accounts`: the tenants of the platform.
 
-Owns the commands' words and output; the rules are tenancy's. Read next: `cli.tenancy_access`.
+Owns the commands' words and output; the rules are tenancy's. Read next: `cli.tenancy_command`.
 """
 
 from typing import Annotated, Final
 
 import typer
 
-from cli.tenancy_access import (
-    AccountIdArgument,
-    ConfigOption,
-    DatabaseUrlOption,
-    JsonOption,
-    KeyRingOption,
-    TenancyPlace,
-    find_place,
-    format_unix_s,
-    print_table,
-    run_with_tenancy,
-)
-from cli.terminal import print_json
+from cli.tenancy_command import AccountIdArgument, TenancyDesk, tenancy_command
+from cli.terminal import format_unix_s, print_table
 from contracts.ids import AccountId, RegionId
-from tenancy.interfaces import Account, AccountStatus, Tenancy
+from tenancy.administration import AccountChange, Administration
+from tenancy.interfaces import Account, AccountStatus
 
 PAGE_SIZE: Final = 500
+_ANY: Final = "any"
+
+RegionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--region",
+        help="A region that may compute for the account; repeat for several. "
+        "`any` alone, or none of these options at a new account: every region may.",
+    ),
+]
+ModelsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        help="A model that the account may use, or a beginning such as `@cf/meta/*`; repeat for "
+        "several. `any` alone, or none of these options at a new account: every model.",
+    ),
+]
 
 app = typer.Typer(
-    help="Create, list, suspend and resume accounts: the tenants of the platform.",
+    help="Create, list, change, suspend, resume and purge accounts: the tenants of the platform.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
 
 
-@app.command("create")
+@tenancy_command(app, "create")
 def create(
+    desk: TenancyDesk,
     name: Annotated[str, typer.Argument(help="1 to 100 characters, for people to read.")],
-    region: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--region",
-            help="A region that may compute for the account; repeat for several. "
-            "Without any, every region may. It cannot be changed later.",
-        ),
-    ] = None,
-    config: ConfigOption = None,
-    database_url: DatabaseUrlOption = None,
-    key_ring: KeyRingOption = None,
-    as_json: JsonOption = False,
+    region: RegionsOption = None,
+    model: ModelsOption = None,
 ) -> None:
     """Create an account and print its id.
 
@@ -54,31 +53,25 @@ def create(
 
     Examples: `hearth accounts create demo`, `hearth accounts create acme --region weur`
     """
-    place = find_place(config, database_url, key_ring)
-    regions = tuple(RegionId(one) for one in region) if region else None
-    account = run_with_tenancy(
-        place,
-        lambda tenancy: tenancy.create_account(name, allowed_regions=regions),
+    account = desk.run(
+        lambda tenancy: tenancy.create_account(
+            name, allowed_regions=_to_regions(region), allowed_models=_to_patterns(model)
+        ),
         may_create=True,
     )
-    if as_json:
-        print_json(account)
-        return
-    print(f"Created account {account.account_id} ({account.name}).")
-    print(f"Next: hearth tokens create {account.account_id} --name NAME")
+    desk.report(
+        account,
+        f"Created account {account.account_id} ({account.name}).",
+        f"Next: hearth tokens create {account.account_id} --name NAME",
+    )
 
 
-@app.command("list")
-def list_all(
-    config: ConfigOption = None,
-    database_url: DatabaseUrlOption = None,
-    key_ring: KeyRingOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@tenancy_command(app, "list")
+def list_all(desk: TenancyDesk) -> None:
     """List all accounts in order of their ids."""
-    accounts = run_with_tenancy(find_place(config, database_url, key_ring), _list_all)
-    if as_json:
-        print_json(accounts)
+    accounts = desk.run(_list_all)
+    if desk.as_json:
+        desk.report(accounts)
         return
     print_table(
         ("ACCOUNT ID", "NAME", "STATUS", "REGIONS", "CREATED"),
@@ -95,68 +88,83 @@ def list_all(
     )
 
 
-@app.command("suspend")
-def suspend(
+@tenancy_command(app, "change")
+def change(
+    desk: TenancyDesk,
     account_id: AccountIdArgument,
-    config: ConfigOption = None,
-    database_url: DatabaseUrlOption = None,
-    key_ring: KeyRingOption = None,
-    as_json: JsonOption = False,
+    region: RegionsOption = None,
+    model: ModelsOption = None,
 ) -> None:
+    """Replace the regions or the models of an account; what is not named stays as it is.
+
+    Example: `hearth accounts change ACCOUNT_ID --region weur --model "@cf/meta/*"`
+    """
+    wanted = AccountChange()
+    if region:
+        wanted = AccountChange(allowed_regions=_to_regions(region))
+    if model:
+        wanted = AccountChange(
+            allowed_regions=wanted.allowed_regions, allowed_models=_to_patterns(model)
+        )
+    account = desk.run(lambda tenancy: tenancy.change_account(AccountId(account_id), wanted))
+    models = "any" if account.allowed_models is None else ", ".join(account.allowed_models)
+    regions = format_regions(account.allowed_regions)
+    desk.report(account, f"Account {account_id}: regions {regions}; models {models or 'none'}.")
+
+
+@tenancy_command(app, "suspend")
+def suspend(desk: TenancyDesk, account_id: AccountIdArgument) -> None:
     """Refuse everything the account asks for, at every gateway within two seconds."""
-    place = find_place(config, database_url, key_ring)
-    _set_status(place, account_id, AccountStatus.SUSPENDED, as_json)
+    _set_status(desk, account_id, AccountStatus.SUSPENDED)
 
 
-@app.command("resume")
-def resume(
-    account_id: AccountIdArgument,
-    config: ConfigOption = None,
-    database_url: DatabaseUrlOption = None,
-    key_ring: KeyRingOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@tenancy_command(app, "resume")
+def resume(desk: TenancyDesk, account_id: AccountIdArgument) -> None:
     """Serve a suspended account again."""
-    place = find_place(config, database_url, key_ring)
-    _set_status(place, account_id, AccountStatus.ACTIVE, as_json)
+    _set_status(desk, account_id, AccountStatus.ACTIVE)
 
 
-@app.command("rotate-salt")
-def rotate_salt(
-    account_id: AccountIdArgument,
-    config: ConfigOption = None,
-    database_url: DatabaseUrlOption = None,
-    key_ring: KeyRingOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@tenancy_command(app, "rotate-salt")
+def rotate_salt(desk: TenancyDesk, account_id: AccountIdArgument) -> None:
     """Make every cached prefix of the account unreachable: its next requests start cold."""
-    account = run_with_tenancy(
-        find_place(config, database_url, key_ring),
-        lambda tenancy: tenancy.rotate_cache_salt(AccountId(account_id)),
-    )
-    if as_json:
-        print_json(account)
-    else:
-        print(f"Account {account_id} uses cache salt {account.cache_salt_generation} from now on.")
+    account = desk.run(lambda tenancy: tenancy.rotate_cache_salt(AccountId(account_id)))
+    generation = account.cache_salt_generation
+    desk.report(account, f"Account {account_id} uses cache salt {generation} from now on.")
+
+
+@tenancy_command(app, "purge")
+def purge(desk: TenancyDesk, account_id: AccountIdArgument) -> None:
+    """Remove a suspended account for ever: tokens, members, limits, and the key of its secrets.
+
+    The books keep what it has used.
+    """
+    desk.run(lambda tenancy: tenancy.purge_account(AccountId(account_id)))
+    desk.report({"account_id": account_id}, f"Account {account_id} is purged.")
 
 
 def format_regions(regions: tuple[RegionId, ...] | None) -> str:
     """The regions that may compute for an account, in a word."""
-    return "any" if regions is None else ",".join(regions) or "none"
+    return _ANY if regions is None else ",".join(regions) or "none"
 
 
-def _set_status(place: TenancyPlace, account_id: str, status: AccountStatus, as_json: bool) -> None:
+def _to_patterns(given: list[str] | None) -> tuple[str, ...] | None:
+    """What an option was given; None stands for any."""
+    return None if not given or given == [_ANY] else tuple(given)
+
+
+def _to_regions(given: list[str] | None) -> tuple[RegionId, ...] | None:
+    """The regions that an option was given."""
+    names = _to_patterns(given)
+    return None if names is None else tuple(RegionId(name) for name in names)
+
+
+def _set_status(desk: TenancyDesk, account_id: str, status: AccountStatus) -> None:
     """Sets and reports the account's status."""
-    account = run_with_tenancy(
-        place, lambda tenancy: tenancy.set_account_status(AccountId(account_id), status)
-    )
-    if as_json:
-        print_json(account)
-    else:
-        print(f"Account {account.account_id} ({account.name}) is {account.status}.")
+    account = desk.run(lambda tenancy: tenancy.set_account_status(AccountId(account_id), status))
+    desk.report(account, f"Account {account.account_id} ({account.name}) is {account.status}.")
 
 
-async def _list_all(tenancy: Tenancy) -> list[Account]:
+async def _list_all(tenancy: Administration) -> list[Account]:
     """All accounts, page by page."""
     accounts: list[Account] = []
     after: AccountId | None = None

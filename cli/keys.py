@@ -1,4 +1,4 @@
-"""`hearth keys`: the files that hold keys, made once and never replaced.
+"""`hearth keys`: the files that hold keys, made once, and the key ring's new versions.
 
 Owns the pair key's file; the key ring's belongs to tenancy. Must not print a key.
 Read next: `tenancy.encryption.key_ring_file`.
@@ -6,16 +6,30 @@ Read next: `tenancy.encryption.key_ring_file`.
 
 import os
 import secrets
+import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.tenancy_command import TenancyDesk, tenancy_command
 from cli.terminal import CommandFailed
 from contracts.pair_key import PAIR_KEY_BYTES
+from tenancy.administration import Administration
+
+if TYPE_CHECKING:
+    from tenancy.encryption.key_ring import KeyRing
+
+PepperOption = Annotated[
+    bool,
+    typer.Option("--pepper", help="A new pepper too: credentials issued from then on use it."),
+]
 
 app = typer.Typer(
-    help="Make the files that hold keys.", no_args_is_help=True, rich_markup_mode="markdown"
+    help="Make and rotate the files that hold keys.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
 )
 
 
@@ -45,6 +59,65 @@ def create_pair(file: Annotated[Path, typer.Argument(help="The new pair key.")])
     print(file)
 
 
+@app.command("stage")
+def stage(
+    file: Annotated[Path, typer.Argument(help="The key ring.")],
+    pepper: PepperOption = False,
+) -> None:
+    """Add a new version to the key ring without using it yet.
+
+    Copy the file to every machine with a gateway before `hearth keys rotate`; gateways notice
+    within two seconds.
+    """
+    from tenancy.encryption.key_ring_file import load_key_ring, replace_key_ring_file
+
+    staged = _stage(load_key_ring(file), pepper)
+    replace_key_ring_file(file, staged, secrets.token_bytes)
+    print(f"Version {max(staged.master_keys.keys)} is staged in {file}.")
+
+
+@tenancy_command(app, "rotate")
+def rotate(
+    desk: TenancyDesk,
+    pepper: PepperOption = False,
+    settle_s: Annotated[
+        float,
+        typer.Option(
+            "--settle",
+            min=0,
+            help="Seconds between staging a version and using it: gateways "
+            "that share the file must have seen it.",
+        ),
+    ] = 5.0,
+) -> None:
+    """Use the newest master key of the ring, staging one first, and wrap every data key anew.
+
+    What is encrypted stays as it is. Old versions stay in the ring: cache salts and the signed
+    heads of the audit log go on depending on them.
+    """
+    from tenancy.encryption.key_ring import activate_newest
+    from tenancy.encryption.key_ring_file import load_key_ring, replace_key_ring_file
+
+    file = desk.place.key_ring
+    ring = load_key_ring(file)
+    if max(ring.master_keys.keys) == ring.master_keys.current_version:
+        ring = _stage(ring, pepper)
+        replace_key_ring_file(file, ring, secrets.token_bytes)
+        time.sleep(settle_s)
+    ring = replace(
+        ring,
+        master_keys=activate_newest(ring.master_keys),
+        peppers=activate_newest(ring.peppers),
+    )
+    replace_key_ring_file(file, ring, secrets.token_bytes)
+    count = desk.run(_rewrap_all)
+    version = ring.master_keys.current_version
+    desk.report(
+        {"version": version, "num_rewrapped": count},
+        f"Version {version} is in use; {count} data keys were wrapped anew.",
+    )
+
+
 @app.command("ensure")
 def ensure(
     ring: Annotated[Path | None, typer.Option("--ring", help="Key ring to have.")] = None,
@@ -64,6 +137,24 @@ def ensure(
     for file in pair or ():
         ensure_pair_key(file)
         print(file)
+
+
+def _stage(ring: "KeyRing", with_pepper: bool) -> "KeyRing":
+    """`ring` with a new master key and, if asked for, a new pepper, neither in use."""
+    from tenancy.encryption.key_ring import stage_version
+
+    staged = replace(ring, master_keys=stage_version(ring.master_keys, secrets.token_bytes))
+    if not with_pepper:
+        return staged
+    return replace(staged, peppers=stage_version(ring.peppers, secrets.token_bytes))
+
+
+async def _rewrap_all(tenancy: Administration) -> int:
+    """How many data keys were brought under the current version."""
+    total = 0
+    while count := await tenancy.rewrap_data_keys():
+        total += count
+    return total
 
 
 def ensure_pair_key(file: Path) -> None:

@@ -11,8 +11,9 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import accounts, chat, database, keys, models, operators, serve, tokens
+from cli import chat, database, keys, models, serve
 from cli.dev import command as dev
+from cli.tenancy_groups import add_tenancy_groups
 from cli.terminal import CommandFailed
 from contracts.errors import ServiceError
 from contracts.settings import SettingsError
@@ -44,9 +45,7 @@ app = typer.Typer(
 app.command("dev")(dev.dev)
 app.command("chat")(chat.chat)
 app.add_typer(models.app, name="models")
-app.add_typer(accounts.app, name="accounts")
-app.add_typer(tokens.app, name="tokens")
-app.add_typer(operators.app, name="operators")
+add_tenancy_groups(app)
 app.command("gateway")(serve.gateway)
 app.command("node")(serve.node)
 app.add_typer(keys.app, name="keys")

@@ -103,7 +103,7 @@ def add(
 @app.command("list")
 def list_all(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = False) -> None:
     """List the models that a node on this machine can serve."""
-    from cli.tenancy_access import print_table
+    from cli.terminal import print_table
     from gpu_pool.model_store import ModelStore
 
     rows = [describe(model) for model in ModelStore(store).list_models()]
@@ -130,8 +130,8 @@ def refuse_unsupported(folder: Path) -> None:
 
     Without a configuration nothing is said here: the model store asks for it.
     """
+    from gpu_pool.models.errors import CheckpointError
     from gpu_pool.weights.config import read_config
-    from gpu_pool.weights.errors import CheckpointError
 
     if not (folder / "config.json").is_file():
         return

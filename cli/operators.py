@@ -1,7 +1,7 @@
 """`hearth operators`: the people and programs that run the platform.
 
 Owns the commands' words and output; the rules are tenancy's. A value is printed once, when the
-operator is created. Read next: `cli.tenancy_access`.
+operator is created. Read next: `cli.tenancy_command`.
 """
 
 from dataclasses import asdict
@@ -9,32 +9,21 @@ from typing import Annotated
 
 import typer
 
-from cli.tenancy_access import (
-    ConfigOption,
-    DatabaseUrlOption,
-    JsonOption,
-    KeyRingOption,
-    find_place,
-    format_unix_s,
-    print_table,
-    run_with_tenancy,
-)
-from cli.terminal import print_json
+from cli.tenancy_command import TenancyDesk, tenancy_command
+from cli.terminal import format_unix_s, print_table
+from contracts.ids import OperatorId
 
 app = typer.Typer(
-    help="Create and list operators, who run the platform and use the admin port.",
+    help="Create, list and delete operators, who run the platform and use the admin port.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
 
 
-@app.command("create")
+@tenancy_command(app, "create")
 def create(
+    desk: TenancyDesk,
     name: Annotated[str, typer.Argument(help="Whose credential it is: 1 to 100 characters.")],
-    config: ConfigOption = None,
-    database_url: DatabaseUrlOption = None,
-    key_ring: KeyRingOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Create an operator and print the credential, which cannot be shown again.
 
@@ -42,30 +31,22 @@ def create(
 
     Example: `hearth operators create alice`
     """
-    place = find_place(config, database_url, key_ring)
-    issued = run_with_tenancy(place, lambda tenancy: tenancy.create_operator(name), may_create=True)
+    issued = desk.run(lambda tenancy: tenancy.create_operator(name), may_create=True)
     value = issued.value.reveal()
-    if as_json:
-        print_json({**asdict(issued.operator), "value": value})
-        return
-    print(f"Created operator {issued.operator.operator_id} ({issued.operator.name}).")
-    print("The credential, shown only now; keep it like a password:")
-    print(value)
-
-
-@app.command("list")
-def list_all(
-    config: ConfigOption = None,
-    database_url: DatabaseUrlOption = None,
-    key_ring: KeyRingOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List all operators, oldest first."""
-    operators = run_with_tenancy(
-        find_place(config, database_url, key_ring), lambda tenancy: tenancy.list_operators()
+    desk.report(
+        {**asdict(issued.operator), "value": value},
+        f"Created operator {issued.operator.operator_id} ({issued.operator.name}).",
+        "The credential, shown only now; keep it like a password:",
+        value,
     )
-    if as_json:
-        print_json(operators)
+
+
+@tenancy_command(app, "list")
+def list_all(desk: TenancyDesk) -> None:
+    """List all operators, oldest first."""
+    operators = desk.run(lambda tenancy: tenancy.list_operators())
+    if desk.as_json:
+        desk.report(operators)
         return
     print_table(
         ("OPERATOR ID", "NAME", "CREATED"),
@@ -74,3 +55,15 @@ def list_all(
             for operator in operators
         ],
     )
+
+
+@tenancy_command(app, "delete")
+def delete(
+    desk: TenancyDesk,
+    operator_id: Annotated[
+        str, typer.Argument(metavar="OPERATOR_ID", help="As `hearth operators list` prints it.")
+    ],
+) -> None:
+    """Void an operator's credential at once; the last operator stays."""
+    desk.run(lambda tenancy: tenancy.delete_operator(OperatorId(operator_id)))
+    desk.report({"operator_id": operator_id}, f"Deleted operator {operator_id}.")

@@ -1,61 +1,29 @@
 """How commands reach tenancy: which database and key ring, opened for one action.
 
-Owns the options that the account, token and operator commands share, and the checks before the
-first query. Read next: `tenancy.directory`, `migrations.upgrade`.
+Owns the checks before the first query, and who is named in the audit log.
+Read next: `tenancy.directory`, `migrations.upgrade`.
 """
 
 import asyncio
 import os
+import pwd
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
-
-import typer
+from typing import TYPE_CHECKING, TypeVar
 
 from cli.process_settings import read_settings
 from cli.terminal import CommandFailed
 from contracts.errors import StoreUnavailable
 
 if TYPE_CHECKING:
+    from tenancy.administration import Actor, Administration
+    from tenancy.audit.verification import Verdict
     from tenancy.encryption.key_ring import KeyRing
-    from tenancy.interfaces import Tenancy
 
 ResultT = TypeVar("ResultT")
-
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", "-c", help="The gateway's TOML file, which names database and key ring."
-    ),
-]
-DatabaseUrlOption = Annotated[
-    str | None,
-    typer.Option(
-        "--database-url",
-        help="The gateway's database, such as `postgresql://hearth@db/hearth`. "
-        "Also HEARTH_GATEWAY__DATABASE__URL; by default a file in `.hearth/`.",
-    ),
-]
-KeyRingOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--key-ring",
-        help="The gateway's key ring. Also HEARTH_GATEWAY__KEY_RING__FILE; "
-        "by default a file in `.hearth/`.",
-    ),
-]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print JSON, for programs. Times are seconds since 1970.")
-]
-AccountIdArgument = Annotated[
-    str, typer.Argument(metavar="ACCOUNT_ID", help="As `hearth accounts list` prints it.")
-]
-
-NONE: Final = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +32,8 @@ class TenancyPlace:
 
     database_url: str
     key_ring: Path
+    audit_heads: Path
+    """Where signed heads of the audit log go."""
 
 
 def find_place(
@@ -76,15 +46,17 @@ def find_place(
     from gateway.settings import PREFIX, GatewaySettings
 
     settings = read_settings(GatewaySettings, config, PREFIX, os.environ)
+    ring = key_ring or settings.key_ring.file
     return TenancyPlace(
         database_url=database_url or settings.database.url,
-        key_ring=key_ring or settings.key_ring.file,
+        key_ring=ring,
+        audit_heads=settings.audit.find_heads_file(ring),
     )
 
 
 def run_with_tenancy(
     place: TenancyPlace,
-    action: "Callable[[Tenancy], Awaitable[ResultT]]",
+    action: "Callable[[Administration], Awaitable[ResultT]]",
     *,
     may_create: bool = False,
 ) -> ResultT:
@@ -95,23 +67,53 @@ def run_with_tenancy(
     return asyncio.run(_run(place, action, may_create))
 
 
+def verify_audit_log(place: TenancyPlace) -> "Verdict":
+    """What a check of the whole audit log finds; nothing is changed.
+
+    Raises: `CommandFailed`, `SettingsError`.
+    """
+    return asyncio.run(_verify(place))
+
+
+async def _verify(place: TenancyPlace) -> "Verdict":
+    from tenancy.audit.heads import read_heads
+    from tenancy.audit.verification import verify_log
+    from tenancy.db import Database, create_engine, parse_database_url
+
+    try:
+        keys = await _prepare(place, may_create=False)
+        database = Database(create_engine(parse_database_url(place.database_url)))
+        try:
+            return await verify_log(database, read_heads(place.audit_heads, keys))
+        finally:
+            await database.close()
+    except StoreUnavailable as error:
+        raise _explain(place, error) from error
+
+
 async def _run(
-    place: TenancyPlace, action: "Callable[[Tenancy], Awaitable[ResultT]]", may_create: bool
+    place: TenancyPlace, action: "Callable[[Administration], Awaitable[ResultT]]", may_create: bool
 ) -> ResultT:
+    from tenancy.audit.heads import HeadFile
     from tenancy.directory import create_tenancy
 
     try:
         key_ring = await _prepare(place, may_create)
-        tenancy = create_tenancy(place.database_url, key_ring, time.time, secrets.token_bytes)
+        heads = HeadFile(place.audit_heads)
+        tenancy = create_tenancy(
+            place.database_url, key_ring, time.time, secrets.token_bytes, heads
+        )
         try:
-            return await action(tenancy)
+            return await action(tenancy.act_as(_find_actor()))
         finally:
             await tenancy.close()
     except StoreUnavailable as error:
-        # Clients are told no more than the error's own sentence; who runs the platform needs more.
-        raise CommandFailed(
-            f"{error.message} ({_format_name(place)}: {error.__cause__})"
-        ) from error
+        raise _explain(place, error) from error
+
+
+def _explain(place: TenancyPlace, error: StoreUnavailable) -> CommandFailed:
+    """The failure with its cause: who runs the platform needs more than clients are told."""
+    return CommandFailed(f"{error.message} ({_format_name(place)}: {error.__cause__})")
 
 
 async def _prepare(place: TenancyPlace, may_create: bool) -> "KeyRing":
@@ -141,24 +143,20 @@ async def _prepare(place: TenancyPlace, may_create: bool) -> "KeyRing":
     return load_key_ring(place.key_ring)
 
 
+def _find_actor() -> "Actor":
+    """Whoever runs this command, as the audit log names them."""
+    from tenancy.administration import Actor, ActorKind
+
+    user_id = os.getuid()
+    try:
+        name = pwd.getpwuid(user_id).pw_name
+    except KeyError:  # a container's user may have no name
+        name = str(user_id)
+    return Actor(ActorKind.COMMAND_LINE, name)
+
+
 def _format_name(place: TenancyPlace) -> str:
     """The database's URL without its password."""
     from tenancy.db import parse_database_url
 
     return parse_database_url(place.database_url).render_as_string(hide_password=True)
-
-
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Writes aligned columns that are never cut, so that ids can be copied."""
-    lines = [headings, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
-    for line in lines:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        print("  ".join(cells).rstrip())
-
-
-def format_unix_s(unix_s: int | None) -> str:
-    """The time as people read it, UTC."""
-    if unix_s is None:
-        return NONE
-    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -4,9 +4,13 @@ Owns the wording of failures; must not know any command. Read next: `cli.main`.
 """
 
 import sys
-from typing import Any
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import msgspec
+
+NONE: Final = "-"
 
 
 class CommandFailed(Exception):
@@ -21,3 +25,19 @@ def print_json(value: Any) -> None:
 def is_interactive() -> bool:
     """True when a person sees the output and may type."""
     return sys.stdout.isatty() and sys.stdin.isatty()
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Writes aligned columns that are never cut, so that ids can be copied."""
+    lines = [headings, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def format_unix_s(unix_s: int | None) -> str:
+    """The time as people read it, UTC."""
+    if unix_s is None:
+        return NONE
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,45 +1,38 @@
 """`hearth tokens`: the API tokens with which an account's programs authenticate.
 
 Owns the commands' words and output; the rules are tenancy's. A value is printed once, when the
-token is created. Read next: `cli.token_times`, `cli.tenancy_access`.
+token is created or rolled. Read next: `cli.token_times`, `cli.tenancy_command`.
 """
 
+import ipaddress
 import time
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from cli.tenancy_access import (
-    AccountIdArgument,
-    ConfigOption,
-    DatabaseUrlOption,
-    JsonOption,
-    KeyRingOption,
-    TenancyPlace,
-    find_place,
-    format_unix_s,
-    print_table,
-    run_with_tenancy,
-)
-from cli.terminal import print_json
+from cli.tenancy_command import AccountIdArgument, TenancyDesk, tenancy_command
+from cli.terminal import format_unix_s, print_table
 from cli.token_times import parse_expiry, parse_time
 from contracts.ids import AccountId, ApiTokenId
-from tenancy.interfaces import ApiToken, ApiTokenStatus, Permission
+from tenancy.interfaces import ApiToken, ApiTokenStatus, IssuedApiToken
+from tenancy.permissions import Permission
+from tenancy.policies import EVERYTHING, AddressCondition, Effect, Policy
 
 TokenIdArgument = Annotated[
     str, typer.Argument(metavar="TOKEN_ID", help="As `hearth tokens list` prints it.")
 ]
 
 app = typer.Typer(
-    help="Create, list, disable, enable and delete an account's API tokens.",
+    help="Create, list, roll, disable, enable and delete an account's API tokens.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
 
 
-@app.command("create")
+@tenancy_command(app, "create")
 def create(
+    desk: TenancyDesk,
     account_id: AccountIdArgument,
     name: Annotated[str, typer.Option("--name", "-n", help="What the token is for.")],
     permission: Annotated[
@@ -50,6 +43,23 @@ def create(
             case_sensitive=False,
             help="A right of the token; repeat for several. Without any: Workers AI Read, "
             "which covers inference and the model list.",
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            help="A model that the token may use, or a beginning such as `@cf/meta/*`; repeat "
+            "for several. Without any: every model of the account.",
+        ),
+    ] = None,
+    network: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            metavar="NETWORK",
+            help="Where the token may be used, such as `10.0.0.0/8`; repeat for several. "
+            "Without any: anywhere.",
         ),
     ] = None,
     expires: Annotated[
@@ -63,54 +73,36 @@ def create(
     not_before: Annotated[
         str | None, typer.Option("--not-before", help="When the token begins, as a date or time.")
     ] = None,
-    config: ConfigOption = None,
-    database_url: DatabaseUrlOption = None,
-    key_ring: KeyRingOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Create an API token and print its value, which cannot be shown again.
 
     Examples: `hearth tokens create ACCOUNT_ID --name ci`,
     `hearth tokens create ACCOUNT_ID --name admin -p "API Tokens Write" --expires 90d`
     """
-    place = find_place(config, database_url, key_ring)
     permissions = frozenset(permission or [Permission.WORKERS_AI_READ])
+    policy = Policy(Effect.ALLOW, permissions, tuple(model or (EVERYTHING,)))
+    condition = _parse_networks(network)
     begins = None if not_before is None else parse_time(not_before, "--not-before")
     ends = None if expires is None else parse_expiry(expires, int(time.time()))
-    issued = run_with_tenancy(
-        place,
+    issued = desk.run(
         lambda tenancy: tenancy.create_api_token(
             AccountId(account_id),
             name,
-            permissions,
+            (policy,),
+            condition=condition,
             not_before_unix_s=begins,
             expires_unix_s=ends,
         ),
     )
-    value = issued.value.reveal()
-    if as_json:
-        print_json({**_to_plain(issued.api_token), "value": value})
-        return
-    print(f"Created API token {issued.api_token.api_token_id} ({issued.api_token.name}).")
-    print("Its value, shown only now; keep it like a password:")
-    print(value)
+    _report_issued(desk, issued, "Created")
 
 
-@app.command("list")
-def list_all(
-    account_id: AccountIdArgument,
-    config: ConfigOption = None,
-    database_url: DatabaseUrlOption = None,
-    key_ring: KeyRingOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@tenancy_command(app, "list")
+def list_all(desk: TenancyDesk, account_id: AccountIdArgument) -> None:
     """List an account's API tokens, oldest first; values are not kept and cannot be listed."""
-    api_tokens = run_with_tenancy(
-        find_place(config, database_url, key_ring),
-        lambda tenancy: tenancy.list_api_tokens(AccountId(account_id)),
-    )
-    if as_json:
-        print_json([_to_plain(api_token) for api_token in api_tokens])
+    api_tokens = desk.run(lambda tenancy: tenancy.list_api_tokens(AccountId(account_id)))
+    if desk.as_json:
+        desk.report([_to_plain(api_token) for api_token in api_tokens])
         return
     print_table(
         ("TOKEN ID", "NAME", "VALUE", "STATUS", "ISSUED", "EXPIRES", "PERMISSIONS"),
@@ -129,70 +121,75 @@ def list_all(
     )
 
 
-@app.command("disable")
-def disable(
-    account_id: AccountIdArgument,
-    token_id: TokenIdArgument,
-    config: ConfigOption = None,
-    database_url: DatabaseUrlOption = None,
-    key_ring: KeyRingOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Refuse the token at every gateway within two seconds; `enable` undoes it."""
-    place = find_place(config, database_url, key_ring)
-    _set_status(place, account_id, token_id, ApiTokenStatus.DISABLED, as_json)
-
-
-@app.command("enable")
-def enable(
-    account_id: AccountIdArgument,
-    token_id: TokenIdArgument,
-    config: ConfigOption = None,
-    database_url: DatabaseUrlOption = None,
-    key_ring: KeyRingOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Accept a disabled token again, within its times."""
-    place = find_place(config, database_url, key_ring)
-    _set_status(place, account_id, token_id, ApiTokenStatus.ACTIVE, as_json)
-
-
-@app.command("delete")
-def delete(
-    account_id: AccountIdArgument,
-    token_id: TokenIdArgument,
-    config: ConfigOption = None,
-    database_url: DatabaseUrlOption = None,
-    key_ring: KeyRingOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Remove the token for ever; every gateway refuses it within two seconds."""
-    run_with_tenancy(
-        find_place(config, database_url, key_ring),
-        lambda tenancy: tenancy.delete_api_token(AccountId(account_id), ApiTokenId(token_id)),
+@tenancy_command(app, "roll")
+def roll(desk: TenancyDesk, account_id: AccountIdArgument, token_id: TokenIdArgument) -> None:
+    """Give the token a new value and print it; the old one is void within two seconds."""
+    issued = desk.run(
+        lambda tenancy: tenancy.roll_api_token(AccountId(account_id), ApiTokenId(token_id))
     )
-    if as_json:
-        print_json({"api_token_id": token_id})
-    else:
-        print(f"Deleted API token {token_id}.")
+    _report_issued(desk, issued, "Rolled")
 
 
-def _set_status(
-    place: TenancyPlace, account_id: str, token_id: str, status: ApiTokenStatus, as_json: bool
-) -> None:
+@tenancy_command(app, "disable")
+def disable(desk: TenancyDesk, account_id: AccountIdArgument, token_id: TokenIdArgument) -> None:
+    """Refuse the token at every gateway within two seconds; `enable` undoes it."""
+    _set_status(desk, account_id, token_id, ApiTokenStatus.DISABLED)
+
+
+@tenancy_command(app, "enable")
+def enable(desk: TenancyDesk, account_id: AccountIdArgument, token_id: TokenIdArgument) -> None:
+    """Accept a disabled token again, within its times."""
+    _set_status(desk, account_id, token_id, ApiTokenStatus.ACTIVE)
+
+
+@tenancy_command(app, "delete")
+def delete(desk: TenancyDesk, account_id: AccountIdArgument, token_id: TokenIdArgument) -> None:
+    """Remove the token for ever; every gateway refuses it within two seconds."""
+    desk.run(lambda tenancy: tenancy.delete_api_token(AccountId(account_id), ApiTokenId(token_id)))
+    desk.report({"api_token_id": token_id}, f"Deleted API token {token_id}.")
+
+
+def _set_status(desk: TenancyDesk, account_id: str, token_id: str, status: ApiTokenStatus) -> None:
     """Sets and reports the token's status."""
-    api_token = run_with_tenancy(
-        place,
+    token = desk.run(
         lambda tenancy: tenancy.set_api_token_status(
             AccountId(account_id), ApiTokenId(token_id), status
         ),
     )
-    if as_json:
-        print_json(_to_plain(api_token))
-    else:
-        print(f"API token {api_token.api_token_id} ({api_token.name}) is {api_token.status}.")
+    desk.report(_to_plain(token), f"API token {token_id} ({token.name}) is {token.status}.")
+
+
+def _report_issued(desk: TenancyDesk, issued: IssuedApiToken, done: str) -> None:
+    """Prints a token and, this once, its value."""
+    value = issued.value.reveal()
+    desk.report(
+        {**_to_plain(issued.api_token), "value": value},
+        f"{done} API token {issued.api_token.api_token_id} ({issued.api_token.name}).",
+        "Its value, shown only now; keep it like a password:",
+        value,
+    )
+
+
+def _parse_networks(given: list[str] | None) -> AddressCondition | None:
+    """The condition that the options describe."""
+    if not given:
+        return None
+    try:
+        return AddressCondition(tuple(ipaddress.ip_network(text) for text in given))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--from") from error
 
 
 def _to_plain(api_token: ApiToken) -> dict[str, Any]:
-    """The token's fields for JSON, its permissions in a fixed order."""
-    return {**asdict(api_token), "permissions": sorted(api_token.permissions)}
+    """The token's fields for JSON, sets in a fixed order."""
+    plain = asdict(api_token)
+    plain["permissions"] = sorted(api_token.permissions)
+    plain["policies"] = [
+        {**policy, "permissions": sorted(policy["permissions"])} for policy in plain["policies"]
+    ]
+    condition = api_token.condition
+    plain["condition"] = condition and {
+        "in": [str(network) for network in condition.allowed],
+        "not_in": [str(network) for network in condition.denied],
+    }
+    return plain

@@ -95,8 +95,7 @@ def run_dev(home: "DevHome", ports: "DevPorts", stop: Event, is_urgent: Event) -
             ),
         )
         supervisor = Supervisor(children, stop, print)
-        node_url = f"http://{LOOPBACK}:{ports.node}"
-        probe = ReadinessProbe(access.base_url, access.admin_url, node_url, access.admin_token)
+        probe = ReadinessProbe(access.base_url, access.admin_url, access.admin_token)
         try:
             is_ready = start_and_wait(supervisor, probe, access, report, stop)
             failed = probe.list_failed_models() if is_ready else {}

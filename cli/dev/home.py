@@ -51,6 +51,11 @@ class DevHome:
         return self.root / "hearth.db"
 
     @property
+    def journal(self) -> Path:
+        """Usage that the database does not have yet."""
+        return self.root / "journal"
+
+    @property
     def models(self) -> Path:
         """The model store that `hearth models` fills."""
         return self.root / "models"

@@ -14,8 +14,10 @@ from cli.dev.settings_files import DevPorts, format_gateway_settings, format_nod
 from cli.keys import ensure_pair_key
 from contracts.ids import AccountId
 from contracts.settings import Secret
+from gateway.settings import AuditSettings
 from gpu_pool.settings import ServedModelSettings
 from migrations.upgrade import upgrade_database_async
+from tenancy.audit.heads import HeadFile
 from tenancy.bootstrap import Bootstrapped, bootstrap
 from tenancy.directory import create_tenancy
 from tenancy.encryption.key_ring_file import load_or_create_key_ring
@@ -43,7 +45,8 @@ async def prepare(
     database_url = format_database_url(home)
     await upgrade_database_async(database_url)
     known = _to_bootstrapped(home.read_access())
-    tenancy = create_tenancy(database_url, key_ring, time.time, secrets.token_bytes)
+    heads = HeadFile(AuditSettings().find_heads_file(home.key_ring))
+    tenancy = create_tenancy(database_url, key_ring, time.time, secrets.token_bytes, heads)
     try:
         credentials = await bootstrap(tenancy, known, name=CREDENTIAL_NAME)
     finally:

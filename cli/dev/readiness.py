@@ -17,13 +17,12 @@ _REQUEST_TIMEOUT_S: Final = 2.0
 
 
 class ReadinessProbe:
-    """Looks at one gateway and one node from outside."""
+    """Looks at one gateway, and at its node through it, from outside."""
 
-    def __init__(self, base_url: str, admin_url: str, node_url: str, admin_token: str) -> None:
+    def __init__(self, base_url: str, admin_url: str, admin_token: str) -> None:
         """The URLs are origins."""
         self._base_url = base_url
         self._admin_url = admin_url
-        self._node_url = node_url
         self._headers = {"Authorization": f"Bearer {admin_token}"}
 
     def is_gateway_ready(self) -> bool:
@@ -40,13 +39,9 @@ class ReadinessProbe:
         return tuple(load["name"] for node in nodes for load in node["loads"] if load["is_ready"])
 
     def list_failed_models(self) -> dict[str, str]:
-        """The reason of every model that has failed for good at the node, by name."""
-        try:
-            response = httpx.get(f"{self._node_url}/health/ready", timeout=_REQUEST_TIMEOUT_S)
-        except httpx.TransportError:
-            return {}
-        models: list[dict[str, str]] = response.json()["models"]
-        return {model["name"]: model["reason"] for model in models if model["state"] == "failed"}
+        """The reason of every model that has failed for good at a connected node, by name."""
+        nodes = self._list_nodes()
+        return {model["name"]: model["reason"] for node in nodes for model in node["failed"]}
 
     def has_node(self) -> bool:
         """True once a node is connected."""

@@ -49,6 +49,9 @@ url = {quote(database_url)}
 [key_ring]
 file = {quote(home.key_ring.resolve())}
 
+[journal]
+folder = {quote(home.journal.resolve())}
+
 [[nodes]]
 node_id = {quote(NODE_ID)}
 url = "ws://{LOOPBACK}:{ports.node}"

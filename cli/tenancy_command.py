@@ -1,0 +1,106 @@
+"""Commands on tenancy: the options that all of them share, said once.
+
+A command takes a `TenancyDesk` first; the options that say where tenancy is kept and how to print
+are added here and turned into it. Must not know any command. Read next: `cli.tenancy_access`.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from cli.tenancy_access import TenancyPlace, find_place, run_with_tenancy, verify_audit_log
+from cli.terminal import print_json
+from tenancy.administration import Administration
+
+if TYPE_CHECKING:
+    from tenancy.audit.verification import Verdict
+
+ResultT = TypeVar("ResultT")
+Command = Callable[..., None]
+
+AccountIdArgument = Annotated[
+    str, typer.Argument(metavar="ACCOUNT_ID", help="As `hearth accounts list` prints it.")
+]
+
+_CONFIG: Final = typer.Option(
+    "--config", "-c", help="The gateway's TOML file, which names database and key ring."
+)
+_DATABASE_URL: Final = typer.Option(
+    "--database-url",
+    help="The gateway's database, such as `postgresql://hearth@db/hearth`. "
+    "Also HEARTH_GATEWAY__DATABASE__URL; by default a file in `.hearth/`.",
+)
+_KEY_RING: Final = typer.Option(
+    "--key-ring",
+    help="The gateway's key ring. Also HEARTH_GATEWAY__KEY_RING__FILE; "
+    "by default a file in `.hearth/`.",
+)
+_JSON: Final = typer.Option(
+    "--json", help="Print JSON, for programs. Times are seconds since 1970."
+)
+_SHARED: Final = (
+    ("config", Annotated[Path | None, _CONFIG], None),
+    ("database_url", Annotated[str | None, _DATABASE_URL], None),
+    ("key_ring", Annotated[Path | None, _KEY_RING], None),
+    ("as_json", Annotated[bool, _JSON], False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TenancyDesk:
+    """Where a command reaches tenancy, and the form in which it reports."""
+
+    place: TenancyPlace
+    as_json: bool
+
+    def run(
+        self,
+        action: Callable[[Administration], Awaitable[ResultT]],
+        *,
+        may_create: bool = False,
+    ) -> ResultT:
+        """What `action` returns. `may_create` lets it be the first in an empty place.
+
+        Raises: `CommandFailed`, `SettingsError`, and what tenancy raises.
+        """
+        return run_with_tenancy(self.place, action, may_create=may_create)
+
+    def verify_audit_log(self) -> "Verdict":
+        """What a check of the whole audit log against the signed heads finds."""
+        return verify_audit_log(self.place)
+
+    def report(self, value: Any, *lines: str) -> None:
+        """Prints `value` as JSON if asked to, else `lines`."""
+        if self.as_json:
+            print_json(value)
+            return
+        for line in lines:
+            print(line)
+
+
+def tenancy_command(app: typer.Typer, name: str) -> Callable[[Command], Command]:
+    """Registers the decorated function in `app` with the shared options behind its own."""
+
+    def register(function: Command) -> Command:
+        @wraps(function)
+        def command(*_: Any, **given: Any) -> None:
+            shared = [given.pop(option) for option, _kind, _default in _SHARED]
+            *where, as_json = shared
+            function(TenancyDesk(find_place(*where), as_json), **given)
+
+        own = list(inspect.signature(function).parameters.values())[1:]
+        added = [
+            inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=k)
+            for option, k, default in _SHARED
+        ]
+        own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        command.__signature__ = inspect.Signature([*own, *added])  # pyright: ignore[reportAttributeAccessIssue]
+        command.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
+        return app.command(name)(command)
+
+    return register
