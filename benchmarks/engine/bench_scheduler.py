@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from contracts.ids import AccountId
 from contracts.inference import SamplingParams
-from gpu_pool.engine.core import create_scheduler
+from gpu_pool.engine.assembly import create_scheduler
 from gpu_pool.engine.executor_double import create_double_info
 from gpu_pool.engine.messages import AddSequence, encoder
 from gpu_pool.engine.scheduler import Scheduler
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.kv.block_hash import BlockHasher
-from gpu_pool.plan import ForwardPlan, ForwardResult, SampledToken, SequenceId
+from gpu_pool.plan import ForwardPlan, ForwardResult, SampledTokens, SequenceId
 
 PROMPT_TOKENS = 256
 OUTPUT_TOKENS = 512
@@ -26,7 +26,7 @@ OUTPUT_TOKENS = 512
 
 def answer(plan: ForwardPlan) -> ForwardResult:
     """A result with token 1 for everyone."""
-    sampled = tuple(SampledToken(w.sequence_id, 1) for w in plan.scheduled if w.samples)
+    sampled = tuple(SampledTokens(w.sequence_id, (1,)) for w in plan.scheduled if w.samples)
     return ForwardResult(plan.step, sampled)
 
 

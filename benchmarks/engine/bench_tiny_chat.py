@@ -3,7 +3,8 @@
     python -m benchmarks.engine.bench_tiny_chat            # a running Hearth, from .hearth/dev.json
     python -m benchmarks.engine.bench_tiny_chat --local    # plain torch, no server
 
-Ends with status 1 when fewer than 90 % are right. The questions are in `tiny_chat_heldout.py`.
+Appends the share of right answers by category to `benchmarks/results/tiny_chat.csv`, and ends with
+status 1 when fewer than 90 % are right. The questions are in `tiny_chat_heldout.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.engine.tiny_chat_heldout import HeldOutItem, held_out_items
+from benchmarks.harness import Figure, append_figures, describe_circumstances
 
 MODEL = "@hearth/tiny-chat"
 MAX_TOKENS = 80
@@ -59,29 +61,43 @@ def answers_from_torch(items: Sequence[HeldOutItem], folder: Path) -> list[str]:
     return Answerer.load(folder).answer_all([item.messages for item in items], MAX_TOKENS)
 
 
-def report(
-    items: Sequence[HeldOutItem], answers: Sequence[str], console: Console, *, show_failures: bool
-) -> float:
-    """Prints the table, and on request each wrong answer; returns the share of right ones."""
+def count_right(items: Sequence[HeldOutItem], answers: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Returns how many answers are right, and of how many, by category and in all."""
     verdicts = [
-        (item, item.is_right(answer), answer) for item, answer in zip(items, answers, strict=True)
+        (item.category, item.is_right(answer)) for item, answer in zip(items, answers, strict=True)
     ]
-    table = Table("category", "right", "total", "share")
+    counts: dict[str, tuple[int, int]] = {}
     for category in (*dict.fromkeys(item.category for item in items), "all"):
-        chosen = [right for item, right, _ in verdicts if category in (item.category, "all")]
-        table.add_row(
-            category, str(sum(chosen)), str(len(chosen)), f"{sum(chosen) / len(chosen):.1%}"
-        )
+        chosen = [right for of, right in verdicts if category in (of, "all")]
+        counts[category] = (sum(chosen), len(chosen))
+    return counts
+
+
+def report(counts: Mapping[str, tuple[int, int]], console: Console) -> None:
+    """Prints the table."""
+    table = Table("category", "right", "total", "share")
+    for category, (right, total) in counts.items():
+        table.add_row(category, str(right), str(total), f"{right / total:.1%}")
     console.print(table)
-    if show_failures:
-        for item, right, answer in verdicts:
-            if not right:
-                wanted = item.number if item.number is not None else " | ".join(item.phrases)
-                console.print(f"[{item.category}] {item.messages[-1]['content']}", markup=False)
-                console.print(
-                    f"    said:   {answer}\n    wanted: {wanted}", markup=False, highlight=False
-                )
-    return sum(right for _, right, _ in verdicts) / len(verdicts)
+
+
+def show_wrong(items: Sequence[HeldOutItem], answers: Sequence[str], console: Console) -> None:
+    """Prints each wrong answer beside what was wanted."""
+    for item, answer in zip(items, answers, strict=True):
+        if not item.is_right(answer):
+            wanted = item.number if item.number is not None else " | ".join(item.phrases)
+            console.print(f"[{item.category}] {item.messages[-1]['content']}", markup=False)
+            console.print(
+                f"    said:   {answer}\n    wanted: {wanted}", markup=False, highlight=False
+            )
+
+
+def to_figures(counts: Mapping[str, tuple[int, int]], provider: str) -> list[Figure]:
+    """Returns one row per category; x is the number of questions."""
+    return [
+        Figure(MODEL, provider, category, "share right", total, *[right / total] * 3)
+        for category, (right, total) in counts.items()
+    ]
 
 
 def main() -> None:
@@ -103,9 +119,15 @@ def main() -> None:
         answers = answers_from_torch(items, args.folder)
     else:
         answers = asyncio.run(answers_from_hearth(items, json.loads(args.dev_file.read_text())))
-    share = report(items, answers, console, show_failures=args.show_failures)
+    counts = count_right(items, answers)
+    report(counts, console)
+    if args.show_failures:
+        show_wrong(items, answers, console)
     console.print(f"{len(items)} questions in {time.monotonic() - started:.1f} s")
-    sys.exit(0 if share >= BAR else 1)
+    provider = "torch" if args.local else "hearth"
+    append_figures("tiny_chat.csv", to_figures(counts, provider), describe_circumstances(["torch"]))
+    right, total = counts["all"]
+    sys.exit(0 if right / total >= BAR else 1)
 
 
 if __name__ == "__main__":

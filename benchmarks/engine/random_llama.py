@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from gpu_pool.models.llama.names import list_parameters
 from gpu_pool.weights.config import read_config
 
 
@@ -46,7 +45,7 @@ def write_random_llama(folder: Path, shapes: LlamaShapes, dtype: torch.dtype) ->
     }
     (folder / "config.json").write_text(json.dumps(config))
     torch.manual_seed(0)
-    sources = list_parameters(read_config(folder).llama).values()
+    sources = read_config(folder).network.parameters.values()
     parts = {part.name: part.shape for source in sources for part in source.parts}
     tensors = {name: _fill(shape, dtype) for name, shape in parts.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

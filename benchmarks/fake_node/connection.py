@@ -14,7 +14,7 @@ from aiohttp import WSMsgType, web
 
 from benchmarks.fake_node.settings import FakeNodeSettings
 from benchmarks.fake_node.stream import FakeStream
-from contracts.codec import decode_generate_request
+from contracts.codec import decode_request
 from contracts.errors import (
     DeadlineExceeded,
     Forbidden,
@@ -26,7 +26,7 @@ from contracts.errors import (
     to_error_report,
 )
 from contracts.grant import Grant, unseal_grant
-from contracts.inference import Failed, Finished, GenerationEvent
+from contracts.inference import CountTokensRequest, Failed, Finished, GenerationEvent
 from contracts.wire import (
     CONNECTION_STREAM,
     FRAGMENT_BYTES,
@@ -170,12 +170,15 @@ class FakeConnection:
         body = stream.add_body(fragment)
         if body is None:
             return
-        request = decode_generate_request(body)
+        request = decode_request(body)
         if request.model != stream.grant.model:
             raise Forbidden("The grant is for another model than the request names.")
         if request.model != self._settings.model:
             raise UnknownModel(f"This node does not serve {request.model}.")
-        stream.start(request)
+        if isinstance(request, CountTokensRequest):
+            stream.count()
+        else:
+            stream.start(request)
 
     def _refuse(self, entry: Entry, error: ServiceError) -> None:
         """Ends the stream of `entry` with `error`, and no other."""

@@ -15,6 +15,7 @@ from contracts.inference import (
     FinishReason,
     GenerateRequest,
     GenerationEvent,
+    TokensCounted,
     Usage,
 )
 
@@ -78,6 +79,11 @@ class FakeStream:
         if not self._answer.tick_s:
             while self.is_running:
                 self.tick()
+
+    def count(self) -> None:
+        """Answers a request that only asks how long its prompt is."""
+        self._put(TokensCounted(self._answer.num_prompt_tokens))
+        self._put(Finished(FinishReason.STOP, Usage(0, 0, 0)))
 
     def tick(self) -> None:
         """Makes the next event, or the last."""

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from contracts.ids import AccountId
 from migrations.upgrade import upgrade_database_async
+from tenancy.administration import Actor, ActorKind
 from tenancy.directory import create_tenancy
 from tenancy.encryption.key_ring_file import create_key_ring_file
 from tenancy.interfaces import Permission
@@ -45,8 +46,9 @@ async def start_gateway(folder: Path) -> AsyncGenerator[Subject]:
     await upgrade_database_async(database)
     key_ring = create_key_ring_file(folder / "key_ring.json", secrets.token_bytes)
     tenancy = create_tenancy(database, key_ring, time.time, secrets.token_bytes)
-    account = await tenancy.create_account("bench")
-    issued = await tenancy.create_api_token(
+    administration = tenancy.act_as(Actor(ActorKind.COMMAND_LINE, "bench"))
+    account = await administration.create_account("bench")
+    issued = await administration.create_api_token(
         account.account_id, "bench", frozenset({Permission.WORKERS_AI_READ})
     )
     await tenancy.close()
