@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
@@ -19,7 +20,11 @@ from tools.tiny_chat.grammar import expand, normalised, to_pattern
 from tools.tiny_chat.model import TinyChat, TinyChatConfig
 from tools.tiny_chat.sums import Sum, Sums
 from tools.tiny_chat.tokenizer import SPECIAL_TOKENS
+from tools.tiny_chat.topics import HEARTH_FILES, SMALL_TALK_FILE, load_topics
+from tools.tiny_chat.train import initialised, with_flat_gradients
 from tools.tiny_chat.training_templates import training_templates
+from tools.tiny_chat.wording import Wording
+from tools.tiny_chat.written import load_text
 
 FOLDER = Path(__file__).parents[2] / "gpu_pool" / "bundled" / "tiny_chat"
 
@@ -115,6 +120,47 @@ def test_no_training_template_can_produce_a_held_out_question() -> None:
     for item in _worded_items():
         question = normalised(item.question)
         assert not any(pattern.fullmatch(question) for pattern in patterns), question
+
+
+def test_no_training_template_can_produce_a_rehearsal_question() -> None:
+    table = load_text("rehearsal")
+    asked = [question for question, _ in (*table["hearth"], *table["small_talk"])]
+    asked += [*table["off_topic"], *(question for _, question, _ in table["several_turns"])]
+    questions = [normalised(question) for question in asked]
+    for pattern in map(to_pattern, training_templates()):
+        assert not any(map(pattern.fullmatch, questions)), pattern.pattern[:80]
+
+
+def test_shared_openings_are_written_out_in_every_topic() -> None:
+    topics = load_topics(*HEARTH_FILES, SMALL_TALK_FILE)
+    assert not [text for topic in topics for text in topic.questions if "{" in text]
+    assert any("how do I|how can I" in text for topic in topics for text in topic.questions)
+
+
+def test_a_loosened_question_keeps_words_of_its_own_or_their_synonyms() -> None:
+    wording, manner = Wording(Random(4)), load_text("manner")
+    question = "which part of the platform decides where a request goes"
+    allowed = set(question.split())
+    for group in manner["synonyms"]:
+        if allowed & set(group):
+            allowed |= {word for phrase in group for word in phrase.split()}
+    seen = {wording.loosened(question) for _ in range(200)}
+    assert len(seen) > 20
+    assert all(set(text.split()) <= allowed for text in seen)
+    assert any("the" not in text.split() for text in seen)
+    assert wording.loosened("what is hearth") == "what is hearth"
+
+
+def test_gradients_land_in_the_tensor_that_processes_share() -> None:
+    torch.manual_seed(1)
+    config = TinyChatConfig(vocab_size=32, hidden_size=16, intermediate_size=16)
+    model = initialised(TinyChat(config))
+    shared = with_flat_gradients(model)
+    hidden, _ = model(torch.tensor([[1, 2, 3]]), torch.arange(3)[None])
+    model.logits(hidden).square().sum().backward()
+    flat = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    assert torch.equal(shared[:-1], flat)
+    assert shared[:-1].abs().sum() > 0
 
 
 def test_a_template_does_match_what_it_produces() -> None:

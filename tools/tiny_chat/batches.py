@@ -111,7 +111,7 @@ class Batches:
         while True:
             short = sorted((self._row() for _ in range(768)), key=lambda row: len(row.token_ids))
             groups = list(self._split(short))
-            groups.append([self._long_row() for _ in range(3)])
+            groups.append([self._long_row()])
             self._rng.shuffle(groups)
             yield from map(self._to_batch, groups)
 
@@ -124,12 +124,12 @@ class Batches:
     def _glimpse(self, conversation: Conversation) -> Row:
         """Returns the row, its last answer often cut: the choice lies in its beginning."""
         row = self._encoder.to_row(conversation)
-        if conversation.turns[-1].is_worked_out or self._rng.random() < 0.3:
+        if conversation.turns[-1].is_worked_out or self._rng.random() < 0.2:
             return row
-        return row.cut(row.answer_start + self._rng.randint(4, 12))
+        return row.cut(row.answer_start + self._rng.randint(4, 9))
 
     def _long_row(self) -> Row:
-        return self._encoder.to_row(self._conversations.sample(self._rng.randint(10, 32)))
+        return self._encoder.to_row(self._conversations.sample(self._rng.randint(8, 28)))
 
     def _split(self, rows: list[Row]) -> Iterator[list[Row]]:
         group: list[Row] = []

@@ -66,26 +66,26 @@ class Conversations:
             load_templates("follow_ups", key) for key in ("more", "use", "just_asked")
         )
         self._kinds: dict[Callable[[_Thread], Turn], int] = {
-            self._about_hearth: 42,
-            self._sum: 30,
-            self._about_nothing_known: 14,
-            self._about_me: 10,
-            self._hard_sum: 4,
+            self._about_hearth: 56,
+            self._sum: 19,
+            self._about_nothing_known: 12,
+            self._about_me: 11,
+            self._hard_sum: 2,
         }
 
     def sample(self, num_turns: int | None = None) -> Conversation:
         """Returns a new conversation, of a chance length unless one is given."""
         if num_turns is None:
-            num_turns = self._rng.choices((1, 2, 3, 4, 6), (78, 10, 6, 4, 2))[0]
-        system = self._system_prompts.sample() if self._rng.random() < 0.25 else None
+            num_turns = self._rng.choices((1, 2, 3, 4, 6), (78, 16, 4, 2, 0))[0]
+        system = self._system_prompts.sample() if self._rng.random() < 0.08 else None
         thread = _Thread()
         return Conversation(system, tuple(self._turn(thread) for _ in range(num_turns)))
 
     def _turn(self, thread: _Thread) -> Turn:
         chance = self._rng.random()
-        if thread.topic is not None and chance < 0.3:
+        if thread.topic is not None and chance < 0.5:
             return self._follow_up(thread, thread.topic)
-        if thread.label and chance > 0.95:
+        if thread.label and chance > 0.92:
             return self._short(self._just_asked, f"You asked about {thread.label}.")
         return self._rng.choices(list(self._kinds), list(self._kinds.values()))[0](thread)
 
@@ -103,7 +103,8 @@ class Conversations:
     def _about_hearth(self, thread: _Thread) -> Turn:
         topic = self._rng.choice(self._hearth)
         thread.turns_to(topic.label, topic)
-        return Turn(self._wording.dressed(self._shapes.asked(topic, self._rng)), topic.answer)
+        question = self._wording.loosened(self._shapes.asked(topic, self._rng))
+        return Turn(self._wording.dressed(question), topic.answer)
 
     def _about_me(self, thread: _Thread) -> Turn:
         topic = self._rng.choice(self._small_talk)
@@ -125,4 +126,5 @@ class Conversations:
 
     def _about_nothing_known(self, thread: _Thread) -> Turn:
         thread.turns_to("")
-        return Turn(self._wording.dressed(self._off_topic.asked()), self._off_topic.answer)
+        question = self._wording.loosened(self._off_topic.asked())
+        return Turn(self._wording.dressed(question), self._off_topic.answer)

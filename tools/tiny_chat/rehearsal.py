@@ -10,46 +10,9 @@ from random import Random
 
 from tools.tiny_chat.answer import Answerer, Message
 from tools.tiny_chat.conversations import Conversations
+from tools.tiny_chat.off_topic import OffTopic
 from tools.tiny_chat.sums import Sum
-
-# Worded unlike any template; each with a phrase that only the right answer holds.
-PROBES: tuple[tuple[str, str], ...] = (
-    ("I just cloned the repo, how do I see it going?", "make run"),
-    ("Who takes care of deciding which request is allowed in?", "gateway"),
-    ("Sum up the gateway's duties", "gateway decides"),
-    ("which half of the work reads my prompt", "Prefill"),
-    ("Could one customer peek at what another customer cached?", "salted"),
-    ("my bearer token was turned down, what now", "complete"),
-    ("is there any charge for using the software", "Apache-2.0"),
-    ("Which port would an admin visit?", "8788"),
-    ("Which port does my app talk to?", "8787"),
-    ("where on disk does hearth put its stuff", ".hearth"),
-    ("I'd like my replies to show up word by word", "stream"),
-    ("user closed the browser mid answer, what then", "cancel"),
-    ("will prompts from Germany ever get handled in America", "Residency"),
-    ("how come a model that nobody used lately takes a moment", "cold"),
-    ("Where do weights live while a model sleeps?", "tier"),
-    ("is python the language behind this", "Python"),
-    ("Must I own a graphics card?", "CPU"),
-    ("how do i get llama onto this thing", "hearth models add"),
-    ("run the checks please, which command", "make test"),
-    (
-        "What's the thing where batches never drain fully before new requests enter?",
-        "continuous batching",
-    ),
-    ("how many words may the reply have, which setting", "max_tokens"),
-    ("we burned through this month's budget", "refused"),
-    ("Who are you, little one?", "tiny-chat"),
-    ("Heya!", "Hello"),
-    ("thanks, you saved my day", "welcome"),
-    ("alright, I'm heading home, bye!", "Goodbye"),
-    ("Compose an ode to the seaside", "Sorry"),
-    ("what's the capital of Mongolia?", "Sorry"),
-    ("fix my typescript build", "Sorry"),
-    ("is it going to be windy in Oslo", "Sorry"),
-    ("who painted the Sistine Chapel", "Sorry"),
-    ("best way to poach salmon", "Sorry"),
-)
+from tools.tiny_chat.written import load_text
 
 
 class Rehearsal:
@@ -58,11 +21,11 @@ class Rehearsal:
     def __init__(self, seed: int) -> None:
         rng = Random(seed)
         self._kinds: dict[str, list[tuple[list[Message], str]]] = {
-            "fresh": [_last_turn(Conversations(rng)) for _ in range(120)],
+            "fresh": [_last_turn(Conversations(rng)) for _ in range(60)],
             "sums": [
-                _chat(f"What is {held.spoken}?", held.result) for held in _held_out_sums(rng, 100)
+                _chat(f"What is {held.spoken}?", held.result) for held in _held_out_sums(rng, 60)
             ],
-            "probes": [_chat(question, phrase) for question, phrase in PROBES],
+            **_probes(),
         }
 
     def scores(self, answerer: Answerer) -> dict[str, float]:
@@ -77,8 +40,31 @@ def _share_right(answerer: Answerer, items: list[tuple[list[Message], str]]) -> 
     )
 
 
+def _probes() -> dict[str, list[tuple[list[Message], str]]]:
+    """Returns the written questions, worded unlike any template, by kind."""
+    table = load_text("rehearsal")
+    refusal = OffTopic(Random(0)).answer
+    return {
+        "hearth": [_chat(question, phrase) for question, phrase in table["hearth"]],
+        "small talk": [_chat(question, phrase) for question, phrase in table["small_talk"]],
+        "off topic": [_chat(question, refusal) for question in table["off_topic"]],
+        "several turns": [
+            (_said([*before, question]), phrase)
+            for before, question, phrase in table["several_turns"]
+        ],
+    }
+
+
+def _said(contents: list[str]) -> list[Message]:
+    """Returns the messages of a chat in which the user spoke first."""
+    roles = ("user", "assistant")
+    return [
+        {"role": roles[index % 2], "content": content} for index, content in enumerate(contents)
+    ]
+
+
 def _chat(question: str, phrase: str) -> tuple[list[Message], str]:
-    return [{"role": "user", "content": question}], phrase
+    return _said([question]), phrase
 
 
 def _last_turn(conversations: Conversations) -> tuple[list[Message], str]:

@@ -14,6 +14,7 @@ from tools.tiny_chat.written import load_templates, load_text
 
 HEARTH_FILES = ("platform", "first_steps", "tenancy", "engine", "serving")
 SMALL_TALK_FILE = "about_me"
+_HINT_SHARE = 0.14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class TermShapes:
     def __init__(self) -> None:
         self._shapes = load_templates("about_term", "shapes")
         self._places = load_templates("about_term", "places")
+        self._leads = load_templates("about_term", "leads")
 
     def sample(self, term: str, rng: Random) -> str:
         """Returns a template that asks about the term."""
@@ -48,19 +50,51 @@ class TermShapes:
 
     def asked(self, topic: Topic, rng: Random) -> str:
         """Returns a question on the topic, not yet dressed."""
-        if not topic.terms or (topic.questions and rng.random() < 0.5):
+        if topic.label and rng.random() < _HINT_SHARE:
+            return self.hinted(topic, rng)
+        if not topic.terms or (topic.questions and rng.random() < 0.62):
             return expand(rng.choice(topic.questions), rng)
         question = expand(self.sample(rng.choice(topic.terms), rng), rng)
         return f"{question} {rng.choice(self._places)}" if rng.random() < 0.15 else question
 
+    def hinted(self, topic: Topic, rng: Random) -> str:
+        """Returns a question made of the answer's own words: a clause of it, or some of its words.
+
+        Who asks for a thing often says what it does, in the words that describe it.
+        """
+        text = rng.choice([text for text in (topic.answer, topic.more, topic.use) if text])
+        words = text.replace(",", "").replace(":", "").rstrip(".").split()
+        count = min(len(words), rng.randint(3, 8))
+        if rng.random() < 0.5:
+            start = rng.randint(0, len(words) - count)
+            picked = words[start : start + count]
+        else:
+            longer = [word for word in words if len(word) > 3]
+            kept = sorted(rng.sample(range(len(longer)), min(len(longer), count)))
+            picked = [longer[index] for index in kept]
+        return f"{expand(rng.choice(self._leads), rng)} {' '.join(picked).replace('.', '')}"
+
 
 def load_topics(*names: str) -> list[Topic]:
     """Returns the topics of the named files of the text folder."""
-    return [_to_topic(entry) for name in names for entry in load_text(name)["topic"]]
+    frames: dict[str, str] = load_text("frames")
+    return [_to_topic(entry, frames) for name in names for entry in load_text(name)["topic"]]
 
 
-def _to_topic(entry: dict[str, Any]) -> Topic:
+def _framed(question: str, frames: dict[str, str]) -> str:
+    """Returns the question with its opening written out, if it uses a shared one."""
+    for name, alternatives in frames.items():
+        question = question.replace("{" + name + "}", alternatives)
+    return question
+
+
+def _to_topic(entry: dict[str, Any], frames: dict[str, str]) -> Topic:
     """Returns the topic of a table; a misspelt key is refused by the constructor."""
     return Topic(
-        **{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+        **{
+            key: tuple(_framed(text, frames) for text in value)
+            if isinstance(value, list)
+            else value
+            for key, value in entry.items()
+        }
     )

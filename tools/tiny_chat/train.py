@@ -9,14 +9,16 @@ the clock.
 from __future__ import annotations
 
 import argparse
+import socket
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 
 import torch
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, distributed, multiprocessing
 from torch.nn import functional
 
 from tools.tiny_chat.answer import Answerer
@@ -26,7 +28,6 @@ from tools.tiny_chat.model import TinyChat, TinyChatConfig
 from tools.tiny_chat.rehearsal import Rehearsal
 from tools.tiny_chat.tokenizer import train_tokenizer
 
-_RATE = 1.5e-3
 _WARM_UP, _COOL_DOWN = 0.01, 0.7  # shares of the whole time
 
 
@@ -37,17 +38,24 @@ class TrainingSettings:
     minutes: float
     out: Path
     seed: int
-    num_tokens: int  # per step
+    rate: float  # at its height
+    num_tokens: int  # per step and process
+    num_processes: int
     rehearse_every_s: float
     start: Path | None  # weights and tokenizer to go on from
 
 
 class Trainer:
-    """The network, its optimiser and the clock."""
+    """The network, its optimiser and the clock: one of several processes that learn in step.
 
-    def __init__(self, settings: TrainingSettings, console: Console) -> None:
+    Small matrices gain little from a second thread; a second process with its own batch does, as it
+    waits for the other one only once per step.
+    """
+
+    def __init__(self, settings: TrainingSettings, rank: int, console: Console) -> None:
         torch.manual_seed(settings.seed)
         self._settings = settings
+        self._rank = rank
         self._console = console
         config = TinyChatConfig()
         self._model = initialised(TinyChat(config))
@@ -56,6 +64,7 @@ class Trainer:
         else:
             self._tokenizer, weights = load_checkpoint(settings.start)
             self._model.load_state_dict(weights)
+        self._shared = with_flat_gradients(self._model)
         self._optimiser = torch.optim.AdamW(
             self._model.parameters(), betas=(0.9, 0.98), weight_decay=0.01, fused=True
         )
@@ -66,39 +75,50 @@ class Trainer:
         """Trains until the time is up; the best weights lie in the output folder then."""
         batches = Batches(
             Encoder(self._tokenizer),
-            Random(self._settings.seed + 2),
+            Random(self._settings.seed + 2 + self._rank),
             num_tokens=self._settings.num_tokens,
             max_position=self._model.config.max_position_embeddings,
         )
         started = rehearsed = time.monotonic()
-        total_s = self._settings.minutes * 60
-        num_tokens, losses = 0, list[float]()
+        progress, num_tokens, losses = 0.0, 0, list[float]()
         for step, batch in enumerate(batches):
-            progress = (time.monotonic() - started) / total_s
+            losses.append(self._learn(batch))
+            progress = self._agree((time.monotonic() - started) / (self._settings.minutes * 60))
             if progress >= 1:
                 break
-            losses.append(self._step(batch, rate_share(progress)))
-            num_tokens += batch.token_ids_BT.numel()
-            if time.monotonic() - rehearsed > self._settings.rehearse_every_s:
+            self._move(rate_share(progress))
+            num_tokens += batch.token_ids_BT.numel() * self._settings.num_processes
+            if self._rank == 0 and time.monotonic() - rehearsed > self._settings.rehearse_every_s:
                 mean = sum(losses) / len(losses)
                 self._rehearse(
                     f"{progress:5.1%} step {step} {num_tokens / 1e6:.2f}M tokens loss {mean:.4f}"
                 )
                 rehearsed, losses = time.monotonic(), []
-        self._rehearse("end")
+        if self._rank == 0:
+            self._rehearse("end")
 
-    def _step(self, batch: Batch, share: float) -> float:
+    def _learn(self, batch: Batch) -> float:
+        """Adds the gradient of one batch and returns its loss."""
         with torch.autocast("cpu", torch.bfloat16):
             hidden, _ = self._model(batch.token_ids_BT, batch.positions_BT)
             logits: Tensor = self._model.logits(hidden[batch.has_loss_BT])
         loss = functional.cross_entropy(logits.float(), batch.next_ids_BT[batch.has_loss_BT])
         loss.backward()
+        return loss.item()
+
+    def _agree(self, progress: float) -> float:
+        """Sums the gradients of all processes and returns the clock of the first."""
+        self._shared[-1] = progress if self._rank == 0 else 0.0
+        distributed.all_reduce(self._shared)
+        return float(self._shared[-1])
+
+    def _move(self, share: float) -> None:
+        self._shared.div_(self._settings.num_processes)
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
         for group in self._optimiser.param_groups:
-            group["lr"] = _RATE * share
+            group["lr"] = self._settings.rate * share
         self._optimiser.step()
-        self._optimiser.zero_grad()
-        return loss.item()
+        self._shared.zero_()
 
     def _rehearse(self, where: str) -> None:
         rounded = rounded_copy(self._model)
@@ -110,6 +130,38 @@ class Trainer:
             save_checkpoint(rounded, self._tokenizer, self._settings.out)
         shown = "  ".join(f"{kind} {score:.1%}" for kind, score in scores.items())
         self._console.print(f"{where}  {shown}{'  kept' if is_best else ''}", highlight=False)
+
+
+def with_flat_gradients(model: TinyChat) -> Tensor:
+    """Returns one tensor that holds every gradient of the model, and a last number to spare."""
+    parameters = list(model.parameters())
+    flat = torch.zeros(sum(parameter.numel() for parameter in parameters) + 1)
+    start = 0
+    for parameter in parameters:
+        parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()
+    return flat
+
+
+def run_process(rank: int, settings: TrainingSettings, port: int) -> None:
+    """Runs one of the processes that train together."""
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"tcp://127.0.0.1:{port}",
+        rank=rank,
+        world_size=settings.num_processes,
+        timeout=timedelta(hours=1),
+    )
+    Trainer(settings, rank, Console(width=200)).run()
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def initialised(model: TinyChat) -> TinyChat:
@@ -139,23 +191,25 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=40.0)
     parser.add_argument("--out", type=Path, default=Path("gpu_pool/bundled/tiny_chat"))
     parser.add_argument("--seed", type=int, default=17)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--tokens", type=int, default=1536, help="tokens per step")
+    parser.add_argument("--rate", type=float, default=1.5e-3, help="learning rate at its height")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=1024, help="tokens per step and process")
     parser.add_argument(
         "--rehearse-every", type=float, default=120.0, help="seconds between examinations"
     )
     parser.add_argument("--from", dest="start", type=Path, help="folder to go on from")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     settings = TrainingSettings(
         minutes=args.minutes,
         out=args.out,
         seed=args.seed,
+        rate=args.rate,
         num_tokens=args.tokens,
+        num_processes=args.processes,
         rehearse_every_s=args.rehearse_every,
         start=args.start,
     )
-    Trainer(settings, Console(width=160)).run()
+    multiprocessing.spawn(run_process, args=(settings, _free_port()), nprocs=settings.num_processes)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,43 @@ class Wording:
         self._rng = rng
         self._openers = load_templates("manner", "openers")
         self._closers = load_templates("manner", "closers")
-        self._contractions: list[tuple[str, list[str]]] = load_text("manner")["contractions"]
+        manner = load_text("manner")
+        self._contractions: list[tuple[str, list[str]]] = manner["contractions"]
+        self._synonyms: dict[str, list[str]] = {
+            word: [other for other in group if other != word]
+            for group in manner["synonyms"]
+            for word in group
+        }
+        self._small_words = frozenset[str](manner["small_words"])
+
+    def loosened(self, question: str) -> str:
+        """Returns the question in other words: synonyms, keywords only, or a word lost.
+
+        The subject stays; what is taught is that it alone decides, however much is missing around.
+        """
+        words = question.split()
+        if len(words) < 4:
+            return question
+        if self._rng.random() < 0.5:
+            words = [self._synonym(word) for word in words]
+        chance = self._rng.random()
+        if chance < 0.14:
+            words = self._keywords(words)
+        elif chance < 0.24:
+            del words[self._rng.randrange(len(words))]
+        return " ".join(words)
+
+    def _synonym(self, word: str) -> str:
+        others = self._synonyms.get(word.lower())
+        return self._rng.choice(others) if others and self._rng.random() < 0.4 else word
+
+    def _keywords(self, words: list[str]) -> list[str]:
+        kept = [word for word in words if word.lower().strip("?,.:") not in self._small_words]
+        if len(kept) < 2:
+            return words
+        if self._rng.random() < 0.25:
+            self._rng.shuffle(kept)
+        return kept
 
     def dressed(self, question: str) -> str:
         """Returns the question as some person might put it, with words before or after it."""
