@@ -11,6 +11,9 @@ WORKERS ?= 2
 WHAT ?=
 # The interpreter of `make gpu`, which installs nothing: on a GPU machine torch may be there already.
 GPU_PYTHON ?= $(BIN)/python
+# What `python -m benchmarks.gpu` imports besides torch, triton and transformers.
+GPU_WHEELS := msgspec rich markdown-it-py mdurl pygments structlog pytest pluggy iniconfig \
+    pytest-asyncio pytest-timeout hypothesis sortedcontainers
 # The interpreter that sets up: the first that is new enough.
 ifndef PYTHON
 PYTHON := $(shell for name in $(BIN)/python python3.13 python3.12 python3.11 python3; do \
@@ -19,13 +22,13 @@ PYTHON := $(shell for name in $(BIN)/python python3.13 python3.12 python3.11 pyt
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check style lint types layers architecture format bench gpu lock wheel clean \
+.PHONY: help run test check style lint types layers architecture format bench gpu gpu-wheels lock wheel clean \
         setup-run setup-dev
 
 help: ## explain these commands
 	@echo "Hearth: an inference platform on your own GPUs."
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "Start with 'make run'; before a commit, 'make check test'. The first call builds .venv."
 
@@ -66,6 +69,11 @@ endif
 
 gpu: ## run the tests that need an NVIDIA GPU
 	$(GPU_PYTHON) -m pytest -m 'gpu or multi_gpu' $(ARGS)
+
+gpu-wheels: ## fetch the small wheels that a GPU machine without a network lacks
+	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 \
+	    --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 \
+	    --dest .gpu-wheels --constraint constraints.txt $(GPU_WHEELS)
 
 lock: ## refresh the pinned versions in constraints.txt
 	$(PYTHON) tools/lock.py $(ARGS)
