@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from contracts.ids import AccountId, ApiTokenId, GatewayId, ModelName, NodeId, RegionId, RequestId
+from contracts.inference import Usage
 from contracts.pricing import TokenCounts
 
 MS_PER_DAY: Final = 86_400_000
@@ -42,6 +43,16 @@ class UsageRecord(msgspec.Struct, frozen=True, array_like=True):
     """None: the account pays nothing."""
     cost_nano: int
     num_microneurons: int
+
+
+def to_token_counts(usage: Usage) -> TokenCounts:
+    """Every token once, by what it costs."""
+    return TokenCounts(
+        usage.num_prompt_tokens - usage.num_cached_tokens,
+        usage.num_cached_tokens,
+        usage.num_completion_tokens - usage.num_reasoning_tokens,
+        usage.num_reasoning_tokens,
+    )
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

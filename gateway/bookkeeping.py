@@ -12,9 +12,10 @@ from typing import Final
 import structlog
 
 from contracts.errors import ServiceError
-from gateway.admission.parts import RENEW_S, AdmissionParts, create_admission
+from gateway.admission.parts import AdmissionParts, create_admission
 from gateway.metering.journal import Journal
 from gateway.metering.ledger_writer import LedgerWriter
+from gateway.metering.open_usage import OpenUsage, recover_open_usage
 from gateway.settings import GatewaySettings
 from gateway.settlement import Books
 from gateway.sources import Sources
@@ -46,6 +47,7 @@ class Bookkeeping:
         if self.claim is not None:
             await self.claim.acquire()
         try:
+            recover_open_usage(self.journal)
             await self.writer.flush()
             for boot in self.journal.earlier_boots:
                 await self.tenancy.drop_budgets(boot)
@@ -72,6 +74,7 @@ class Bookkeeping:
             await self.tenancy.drop_budgets(self.journal.boot)
         except (ServiceError, OSError) as error:
             log.warning("journal_left_for_the_next_start", error=type(error).__name__)
+        self.books.open_usage.close()
         self.journal.close()
         await self.parts.limiter.close()
         if self.claim is not None:
@@ -84,7 +87,7 @@ class Bookkeeping:
     async def _renew_leases(self) -> None:
         """Keeps the leases of requests that are being served, for ever."""
         while True:
-            await asyncio.sleep(RENEW_S)
+            await asyncio.sleep(self.parts.renew_s)
             needs = [held.need for held in self.books.list_limited()]
             await self.parts.limiter.renew([need for need in needs if need is not None])
 
@@ -112,6 +115,14 @@ def create_bookkeeping(
     parts = create_admission(
         settings.shared_limits, tenancy, boot, lambda: not journal.num_waiting_bytes, sources
     )
-    books = Books(parts.admission, journal, settings.gateway_id, telemetry, sources)
+    open_usage = OpenUsage(settings.journal.folder, boot, settings.limits.max_concurrent_requests)
+    books = Books(
+        parts.admission,
+        journal,
+        open_usage,
+        settings.gateway_id,
+        telemetry.count_usage,
+        sources,
+    )
     writer = LedgerWriter(journal, tenancy, settings.journal.flush_s)
     return Bookkeeping(books, parts, journal, writer, tenancy, claim)

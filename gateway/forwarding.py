@@ -33,7 +33,7 @@ from contracts.inference import (
     NodeRequest,
 )
 from gateway.middleware.exchange import HttpExchange
-from gateway.request_context import RequestContext
+from gateway.request_context import RequestContext, Tally
 from gateway.routing.choose_node import RouteNeed, RoutePlan
 from gateway.routing.fleet import Fleet
 from gateway.telemetry import Telemetry
@@ -67,12 +67,13 @@ class Forwarder:
         context: RequestContext,
         request: NodeRequest,
         exchange: HttpExchange,
-        on_accepted: Callable[[int, int], None],
+        on_accepted: Callable[[int, int], Tally],
     ) -> Forwarded:
         """The answer of the first node that gives one; it ends when the client leaves.
 
         `release` must follow. `context` must have its principal and is told its node.
-        `on_accepted` gets the prompt's tokens, and the cached ones among them, as a node says.
+        `on_accepted` gets the prompt's tokens, and the cached ones among them, as a node says, and
+        tells where the tokens of the attempt are counted.
 
         Raises: what routing raises, and the node's own error when no attempt is left.
         """
@@ -113,7 +114,7 @@ class Forwarder:
 
     def release(self, forwarded: Forwarded) -> None:
         """The request is over: its place is free, and a stream that was cut short is aborted."""
-        forwarded.stream.abort()
+        forwarded.stream.release()
         self._fleet.release(forwarded.plan)
 
     def _open(self, context: RequestContext, plan: RoutePlan, body: bytes) -> NodeStream:
@@ -171,7 +172,7 @@ async def _await_answer(
     try:
         events = await (stream.take() if is_streaming else stream.take_all())
     except BaseException:
-        stream.abort()  # this task is being cancelled: nobody will take the events
+        stream.release()  # this task is being cancelled: nobody will take the events
         context.usage = stream.read_usage()
         raise
     last = events[-1]

@@ -6,7 +6,7 @@ out.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -19,6 +19,25 @@ from tenancy.interfaces import Principal
 
 UNKNOWN_MODEL: Final = ModelName("")
 _REQUEST_ID_BITS: Final = 74
+
+
+class Tally(Protocol):
+    """Four counts of one attempt at a request, in this order: prompt, cached, generated and
+    reasoning tokens. A list, or cells of a file that outlives the process.
+    """
+
+    def __getitem__(self, index: int, /) -> int:
+        """One of the counts."""
+        ...
+
+    def __setitem__(self, index: int, value: int, /) -> None:
+        """Sets one of them."""
+        ...
+
+
+def create_tally() -> Tally:
+    """Counts in memory, all zero."""
+    return [0, 0, 0, 0]
 
 
 class RequestContext(msgspec.Struct):

@@ -190,6 +190,8 @@ class SharedLimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_failures: Count = 5
     """After so many in a row nobody waits for the store any more, until a probe succeeds."""
     probe_pause_s: Seconds = 1.0
+    lease_s: Seconds = 30.0
+    """A stream's place is free again so long after its gateway has died."""
     num_gateways: Count = 2
     """How many processes share a limit while the store is away."""
     requests_without_store: DegradedMode = DegradedMode.SHARE

@@ -5,18 +5,20 @@ journal before the answer's last byte. Must not know HTTP or dialects.
 Read next: `gateway.admission.admission`, `gateway.metering.journal`.
 """
 
+from collections.abc import Callable
+
 from contracts.errors import LimitError
-from contracts.ids import GatewayId
-from contracts.inference import NodeRequest, Usage
-from contracts.pricing import FREE, TokenCounts
-from contracts.usage import Outcome, UsageRecord
+from contracts.ids import GatewayId, ModelName
+from contracts.inference import GenerateRequest, NodeRequest, Usage
+from contracts.pricing import FREE, Charge, TokenCounts
+from contracts.usage import Outcome, UsageRecord, to_token_counts
 from gateway.admission.admission import NOTHING, Admission
 from gateway.admission.rate_headers import format_rate_lines, format_refusal_lines
 from gateway.admission.reservation import Reservation
 from gateway.metering.journal import Journal
-from gateway.request_context import RequestContext
+from gateway.metering.open_usage import OpenUsage
+from gateway.request_context import RequestContext, Tally, create_tally
 from gateway.sources import Sources
-from gateway.telemetry import Telemetry
 
 
 class Books:
@@ -26,14 +28,16 @@ class Books:
         self,
         admission: Admission,
         journal: Journal,
+        open_usage: OpenUsage,
         gateway_id: GatewayId,
-        telemetry: Telemetry,
+        count_usage: Callable[[ModelName, Usage], None],
         sources: Sources,
     ) -> None:
-        """`gateway_id` goes into every record."""
+        """`gateway_id` goes into every record; `count_usage` is told what nodes have computed."""
         self.journal = journal
+        self.open_usage = open_usage
         self.gateway_id = gateway_id
-        self.telemetry = telemetry
+        self.count_usage = count_usage
         self.sources = sources
         self._admission = admission
         self._limited: set[Reservation] = set()
@@ -58,18 +62,22 @@ class Books:
         principal = context.principal
         assert principal is not None
         self.journal.require_room()
+        place = self.open_usage.take()
         try:
             reservation, state = await self._admission.admit(
                 principal, context.request_id, request, num_body_bytes, context_window
             )
-        except LimitError as error:
-            context.limit_lines = format_refusal_lines(error, self.sources.unix_s())
+        except BaseException as error:
+            self.open_usage.end(place)
+            if isinstance(error, LimitError):
+                context.limit_lines = format_refusal_lines(error, self.sources.unix_s())
             raise
         if state is not None:
             context.limit_lines = format_rate_lines(state, context.started_unix_s)
         if reservation.need is not None:
             self._limited.add(reservation)
-        return Settlement(self, context, reservation)
+        is_streamed = isinstance(request, GenerateRequest) and request.stream
+        return Settlement(self, context, reservation, place, is_streamed=is_streamed)
 
     def forget(self, reservation: Reservation) -> None:
         """The request holds nothing any more."""
@@ -79,18 +87,35 @@ class Books:
 class Settlement:
     """One request's."""
 
-    __slots__ = ("_books", "_context", "_is_settled", "_reservation")
+    __slots__ = ("_books", "_context", "_is_settled", "_is_streamed", "_place", "_reservation")
 
-    def __init__(self, books: Books, context: RequestContext, reservation: Reservation) -> None:
-        """Made by `Books.open`."""
+    def __init__(
+        self,
+        books: Books,
+        context: RequestContext,
+        reservation: Reservation,
+        place: int,
+        *,
+        is_streamed: bool,
+    ) -> None:
+        """Made by `Books.open`. `place` is that of the request in the file of open usage; an
+        answer that is not streamed costs nothing if the process dies before its end.
+        """
         self._books = books
         self._context = context
         self._reservation = reservation
+        self._place = place
+        self._is_streamed = is_streamed
         self._is_settled = False
 
-    def confirm(self, num_prompt: int, num_cached: int) -> None:
-        """The node has counted the prompt."""
+    def confirm(self, num_prompt: int, num_cached: int) -> Tally:
+        """Where the attempt's tokens are counted, now that its node has counted the prompt."""
+        if self._is_settled:
+            return create_tally()
         self._reservation.confirm(num_prompt, num_cached)
+        record = self._create_record(Outcome.FAILED, TokenCounts(0, 0, 0), FREE, self._is_streamed)
+        price = self._reservation.price if self._is_streamed else None
+        return self._books.open_usage.begin(self._place, record, price)
 
     async def settle(self, outcome: Outcome, *, is_charged: bool = True) -> None:
         """Writes `context.usage` down and gives back what was held too much.
@@ -101,43 +126,45 @@ class Settlement:
         if self._is_settled:
             return
         self._is_settled = True
+        try:
+            await self._settle_once(outcome, is_charged)
+        finally:
+            self._books.open_usage.end(self._place)
+
+    async def _settle_once(self, outcome: Outcome, is_charged: bool) -> None:
+        """Nothing is waited for before the record is with the system."""
         self._books.forget(self._reservation)
         consumed, usage = self._context.usage_of_all, self._context.usage
         if consumed is not None:
-            self._books.telemetry.count_usage(self._context.model, consumed)
+            self._books.count_usage(self._context.model, consumed)
         if usage is None or not (usage.num_prompt_tokens or usage.num_completion_tokens):
             self._reservation.settle(NOTHING, FREE)
             return
         tokens = to_token_counts(usage)
         charge = self._reservation.charge(tokens) if is_charged else FREE
         self._reservation.settle(tokens, charge)
+        record = self._create_record(outcome, tokens, charge, is_charged)
+        await self._books.journal.append(record)
+
+    def _create_record(
+        self, outcome: Outcome, tokens: TokenCounts, charge: Charge, is_charged: bool
+    ) -> UsageRecord:
+        """What the ledger is to say of the request."""
         books, context, price = self._books, self._context, self._reservation.price
         principal = context.principal
         assert principal is not None
-        await books.journal.append(
-            UsageRecord(
-                context.request_id,
-                principal.account_id,
-                principal.api_token_id,
-                context.model,
-                context.node_id,
-                context.region,
-                books.gateway_id,
-                int(books.sources.unix_s() * 1000),
-                outcome,
-                tokens,
-                price.version if price is not None and is_charged else None,
-                charge.cost_nano,
-                charge.num_microneurons,
-            )
+        return UsageRecord(
+            context.request_id,
+            principal.account_id,
+            principal.api_token_id,
+            context.model,
+            context.node_id,
+            context.region,
+            books.gateway_id,
+            int(books.sources.unix_s() * 1000),
+            outcome,
+            tokens,
+            price.version if price is not None and is_charged else None,
+            charge.cost_nano,
+            charge.num_microneurons,
         )
-
-
-def to_token_counts(usage: Usage) -> TokenCounts:
-    """Every token once, by what it costs."""
-    return TokenCounts(
-        usage.num_prompt_tokens - usage.num_cached_tokens,
-        usage.num_cached_tokens,
-        usage.num_completion_tokens - usage.num_reasoning_tokens,
-        usage.num_reasoning_tokens,
-    )

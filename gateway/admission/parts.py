@@ -20,9 +20,9 @@ from gateway.settings import SharedLimitSettings
 from gateway.sources import Sources
 from tenancy.interfaces import TenancyDirectory
 
-LEASE_MS: Final = 30_000
+LEASE_S: Final = 30.0
 """A place whose process has died is free again after so long."""
-RENEW_S: Final = 10.0
+RENEWALS_PER_LEASE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class AdmissionParts:
     limiter: Limiter
     prices: PriceBook
     slices: BudgetSlices
+    renew_s: float
+    """How often the leases of running requests are renewed."""
 
 
 def create_admission(
@@ -50,7 +52,10 @@ def create_admission(
     prices = PriceBook(tenancy)
     limiter = create_limiter(settings, now_ms, sources)
     slices = BudgetSlices(tenancy, boot, now_ms, is_journal_empty)
-    return AdmissionParts(Admission(prices, limiter, slices), limiter, prices, slices)
+    lease_s = LEASE_S if settings is None else settings.lease_s
+    return AdmissionParts(
+        Admission(prices, limiter, slices), limiter, prices, slices, lease_s / RENEWALS_PER_LEASE
+    )
 
 
 def create_limiter(
@@ -58,7 +63,8 @@ def create_limiter(
 ) -> Limiter:
     """The limiter that the settings ask for; nothing is connected yet."""
     if settings is None:
-        return LocalLimiter(now_ms, LEASE_MS)
+        return LocalLimiter(now_ms, int(LEASE_S * 1000))
+    lease_ms = int(settings.lease_s * 1000)
     modes = DegradedModes(
         requests_per_min=settings.requests_without_store,
         tokens_per_min=settings.tokens_without_store,
@@ -66,8 +72,8 @@ def create_limiter(
     )
     return RedisLimiter(
         create_redis(settings.url.reveal(), settings.budget_s),
-        lease_ms=LEASE_MS,
+        lease_ms=lease_ms,
         budget_s=settings.budget_s,
         breaker=Breaker(sources.monotonic_s, settings.max_failures, settings.probe_pause_s),
-        degraded=DegradedLimiter(LocalLimiter(now_ms, LEASE_MS, settings.num_gateways), modes),
+        degraded=DegradedLimiter(LocalLimiter(now_ms, lease_ms, settings.num_gateways), modes),
     )

@@ -76,13 +76,13 @@ class RedisLimiter:
         self._start_call()
         try:
             answered = await answer
-        except asyncio.CancelledError:
-            self.release(need)
-            raise
         except StoreUnavailable:
             # It may have been counted all the same: its lease is given back, the rest fades.
             self.release(need)
             return await self._degraded.reserve(need)
+        except BaseException:
+            self.release(need)
+            raise
         return _read_answer(answered, need)
 
     def correct(self, need: RateNeed, num_tokens: int) -> None:

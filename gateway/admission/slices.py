@@ -112,6 +112,11 @@ class BudgetSlices:
         """Makes the slice large enough. Raises: `QuotaExceeded`, `StoreUnavailable`."""
         if budget.limit == 0:
             raise _refuse(budget, request_id)
+        # Shielded: what the database grants is noted here, whether or not anybody still waits.
+        await asyncio.shield(asyncio.ensure_future(self._extend(budget, amount, request_id)))
+
+    async def _extend(self, budget: _Slice, amount: int, request_id: RequestId) -> None:
+        """The same, to be carried to its end."""
         async with budget.lock:
             budget = self._find(budget.key, budget.limit)  # whoever held the lock may have lost it
             missing = amount - (budget.left - budget.held)

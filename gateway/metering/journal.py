@@ -12,7 +12,7 @@ import fcntl
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Final
 
@@ -64,6 +64,11 @@ class Journal:
         self._boots.write_text(self._boot)
 
     @property
+    def folder(self) -> Path:
+        """Where the files lie."""
+        return self._folder
+
+    @property
     def boot(self) -> str:
         """The name of this life of the process."""
         return self._boot
@@ -89,10 +94,22 @@ class Journal:
         A disk that refuses keeps it in memory, tried again with the next one: whoever computed
         for this request has done so, and refusing the record would help nobody.
         """
-        payload = encode_usage_record(record)
-        self._write(_FRAME.pack(len(payload), zlib.crc32(payload)) + payload)
+        self._write(_to_frame(record))
         if self._syncs:
             await self._wait_for_disk()
+
+    def add_earlier(self, boot: str, records: Sequence[UsageRecord]) -> None:
+        """A sealed file of `records` that belong to an earlier life. Raises: `OSError`."""
+        if not records:
+            return
+        self._number += 1
+        path = self._folder / f"{self._number:012d}-{boot}{SUFFIX}"
+        with os.fdopen(os.open(path, _OPTIONS, 0o600), "wb") as file:
+            file.write(b"".join(map(_to_frame, records)))
+            file.flush()
+            if self._syncs:
+                os.fdatasync(file.fileno())
+            self._sealed_bytes += file.tell()
 
     def seal(self) -> None:
         """Ends the file that is being written, so that it can be read and removed."""
@@ -165,6 +182,12 @@ class Journal:
         finally:
             if self._sync is task and task.done():
                 self._sync = None
+
+
+def _to_frame(record: UsageRecord) -> bytes:
+    """The record as files have it."""
+    payload = encode_usage_record(record)
+    return _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
 
 
 def read_journal(path: Path) -> Iterator[UsageRecord]:

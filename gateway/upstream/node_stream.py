@@ -23,11 +23,13 @@ from contracts.inference import (
     ToolCallDelta,
     Usage,
 )
+from gateway.request_context import Tally, create_tally
 
 CREDIT_WINDOW: Final = 64
 _MAX_BUFFERED: Final = CREDIT_WINDOW + 512
 """Deltas within the window, and events that need no credit: ends of choices, and what a node has
 merged meanwhile and sends at the end, a few for each choice and tool call."""
+_PROMPT, _CACHED, _GENERATED, _REASONING = range(4)
 
 
 class StreamOwner(Protocol):
@@ -52,12 +54,9 @@ class NodeStream:
     __slots__ = (
         "_events",
         "_listener",
-        "_num_cached",
-        "_num_generated",
-        "_num_prompt",
-        "_num_reasoning",
         "_num_taken",
         "_owner",
+        "_tally",
         "_told",
         "_waiter",
         "_waits_for_end",
@@ -88,12 +87,9 @@ class NodeStream:
         self._listener: Callable[[], None] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._waits_for_end = False
-        self.on_accepted: Callable[[int, int], None] | None = None
-        """Told of the prompt's tokens and of the cached ones among them."""
-        self._num_prompt = 0
-        self._num_cached = 0
-        self._num_generated = 0
-        self._num_reasoning = 0
+        self.on_accepted: Callable[[int, int], Tally] | None = None
+        """Told of the prompt's tokens and of the cached ones among them; says where to count."""
+        self._tally = create_tally()
         self._told: Usage | None = None
         # Accepted needs no credit, so that the first event taken does not count.
         self._num_taken = -1
@@ -136,7 +132,7 @@ class NodeStream:
         events = self._events
         events.append(event)
         if type(event) is Delta:
-            self._num_generated += len(event.token_ids)
+            self._tally[_GENERATED] += len(event.token_ids)
         else:
             self._note(event)
         if self._listener is not None:
@@ -152,7 +148,8 @@ class NodeStream:
         """What was consumed: what the node said, else what it had sent; None before any of it."""
         if self._told is not None or not self.is_accepted:
             return self._told
-        return Usage(self._num_prompt, self._num_cached, self._num_generated, self._num_reasoning)
+        tally = self._tally
+        return Usage(tally[_PROMPT], tally[_CACHED], tally[_GENERATED], tally[_REASONING])
 
     def fail(self, error: ServiceError) -> None:
         """Ends the stream with an error of our own, unless it is over. Called by the connection."""
@@ -171,20 +168,38 @@ class NodeStream:
             self.is_aborted = True
             self._owner.send_abort(self)
 
+    def release(self) -> None:
+        """Nobody takes or counts what comes from now on; a stream that is not over is aborted."""
+        self.abort()
+        tally, self._tally = self._tally, create_tally()
+        self.on_accepted = None
+        for index in (_PROMPT, _CACHED, _GENERATED, _REASONING):
+            self._tally[index] = tally[index]
+
     def _note(self, event: GenerationEvent) -> None:
         """Takes from an event that is not text what is needed of it here."""
         if isinstance(event, Accepted):
             self.is_accepted = True
-            self._num_prompt, self._num_cached = event.num_prompt_tokens, event.num_cached_tokens
             if self.on_accepted is not None:
-                self.on_accepted(self._num_prompt, self._num_cached)
+                self._tally = self.on_accepted(event.num_prompt_tokens, event.num_cached_tokens)
+            self._tally[_PROMPT] = event.num_prompt_tokens
+            self._tally[_CACHED] = event.num_cached_tokens
         elif isinstance(event, Finished | Failed):
             self.is_over = True
             self._told = event.usage
+            if event.usage is not None:
+                self._set_tally(event.usage)
         elif isinstance(event, ReasoningDelta | ToolCallDelta):
-            self._num_generated += len(event.token_ids)
+            self._tally[_GENERATED] += len(event.token_ids)
             if isinstance(event, ReasoningDelta):
-                self._num_reasoning += len(event.token_ids)
+                self._tally[_REASONING] += len(event.token_ids)
+
+    def _set_tally(self, usage: Usage) -> None:
+        """Counts what the node has told instead of what has come."""
+        self._tally[_PROMPT] = usage.num_prompt_tokens
+        self._tally[_CACHED] = usage.num_cached_tokens
+        self._tally[_GENERATED] = usage.num_completion_tokens
+        self._tally[_REASONING] = usage.num_reasoning_tokens
 
     def _create_waiter(self) -> asyncio.Future[None]:
         """Done when `push` finds something worth waking for."""

@@ -12,12 +12,12 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 import msgspec
 
-from contracts.ids import AccountId, RegionId
+from contracts.ids import AccountId, NodeId, RegionId
 from gateway.app import Gateway, create_gateway
 from gateway.settings import GatewaySettings
 from gateway.sources import create_sources
@@ -26,7 +26,7 @@ from tenancy.directory import create_tenancy
 from tenancy.encryption.key_ring_file import load_or_create_key_ring
 from tenancy.permissions import Permission
 from tests.fixtures.acting_tenancy import ActingTenancy
-from tests.gateway.scripted_node import MODEL, ScriptedNode
+from tests.gateway.scripted_node import MODEL
 
 
 @dataclass
@@ -72,6 +72,7 @@ class RunningGateway:
     """A started gateway and what is needed to talk to it."""
 
     gateway: Gateway
+    """Or a process that has the same ports (`gateway_process`)."""
     tenancy: ActingTenancy
     """A second view of the same database, as the command line would have."""
     session: aiohttp.ClientSession
@@ -184,10 +185,34 @@ async def wait_until_async(condition: Callable[[], Any], timeout_s: float = 10.0
         await asyncio.sleep(0.01)
 
 
+class NodeAddress(Protocol):
+    """What a gateway must know of a node."""
+
+    @property
+    def node_id(self) -> NodeId: ...
+    @property
+    def url(self) -> str: ...
+    @property
+    def pair_key(self) -> bytes: ...
+
+
 def write_settings(
-    folder: Path, database: Path, nodes: Iterable[ScriptedNode], **sections: Any
+    folder: Path, database: Path, nodes: Iterable[NodeAddress], **sections: Any
 ) -> GatewaySettings:
     """Settings for a gateway whose files lie in `folder`."""
+    table = create_settings_table(folder, f"sqlite+aiosqlite:///{database}", nodes, **sections)
+    return to_settings(table)
+
+
+def to_settings(table: dict[str, Any]) -> GatewaySettings:
+    """The settings that a file with `table` would give."""
+    return msgspec.convert(table, GatewaySettings, dec_hook=lambda kind, value: kind(value))
+
+
+def create_settings_table(
+    folder: Path, database_url: str, nodes: Iterable[NodeAddress], **sections: Any
+) -> dict[str, Any]:
+    """The same as a settings file has them; keys are made where there are none."""
     load_or_create_key_ring(folder / "key_ring.json", secrets.token_bytes)
     entries = []
     for node in nodes:
@@ -195,27 +220,30 @@ def write_settings(
         key_file.write_text(node.pair_key.hex() + "\n")
         key_file.chmod(0o600)
         entries.append({"node_id": node.node_id, "url": node.url, "key_file": str(key_file)})
-    table = {
+    return {
         "listen": {"port": 0},
         "admin": {"port": 0},
-        "database": {"url": f"sqlite+aiosqlite:///{database}"},
+        "database": {"url": database_url},
         "key_ring": {"file": str(folder / "key_ring.json")},
         "nodes": entries,
         "journal": {"folder": str(folder / "journal"), "flush_s": 0.05},
         **sections,
     }
-    return msgspec.convert(table, GatewaySettings, dec_hook=lambda kind, value: kind(value))
 
 
 @asynccontextmanager
 async def run_gateway(
-    folder: Path, template: Path, nodes: Iterable[ScriptedNode], **sections: Any
+    folder: Path, template: Path | str, nodes: Iterable[NodeAddress], **sections: Any
 ) -> AsyncGenerator[RunningGateway]:
-    """A gateway in front of `nodes` with one tenant and one operator, ready to serve."""
-    database = folder / "hearth.db"
-    shutil.copyfile(template, database)
+    """A gateway in front of `nodes` with one tenant and one operator, ready to serve.
+
+    `template` is a SQLite file, which is copied, or the URL of a database, which is used.
+    """
+    url = template if isinstance(template, str) else f"sqlite+aiosqlite:///{folder / 'hearth.db'}"
+    if isinstance(template, Path):
+        shutil.copyfile(template, folder / "hearth.db")
     limits = {"shutdown_grace_s": 1, **sections.pop("limits", {})}
-    settings = write_settings(folder, database, nodes, limits=limits, **sections)
+    settings = to_settings(create_settings_table(folder, url, nodes, limits=limits, **sections))
     key_ring = load_or_create_key_ring(settings.key_ring.file, secrets.token_bytes)
     heads = HeadFile(settings.audit.find_heads_file(settings.key_ring.file))
     tenancy = ActingTenancy(

@@ -118,7 +118,7 @@ async def test_who_leaves_pays_for_what_the_gateway_received(
     node.script = generate
     async with connect(gateway) as (reader, writer):
         writer.write(format_request(gateway, body))
-        await sent.wait()
+        await asyncio.wait_for(sent.wait(), 60)
         if body is STREAM:
             await read_head(reader)
             if num_seen:

@@ -71,6 +71,7 @@ def test_the_names_of_all_options_are_frozen() -> None:
         "routing.max_waiting_per_model",
         "routing.report_ttl_s",
         "shared_limits.budget_s",
+        "shared_limits.lease_s",
         "shared_limits.max_failures",
         "shared_limits.num_gateways",
         "shared_limits.probe_pause_s",

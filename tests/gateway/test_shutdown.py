@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -20,6 +19,7 @@ from tenancy.directory import create_tenancy
 from tenancy.encryption.key_ring_file import load_key_ring
 from tenancy.interfaces import Permission
 from tests.fixtures.acting_tenancy import TESTER
+from tests.gateway.gateway_process import read_ports
 from tests.gateway.running_gateway import wait_until, wait_until_async, write_settings
 from tests.gateway.scripted_node import MODEL, ScriptedNode, ScriptedStream
 
@@ -64,17 +64,6 @@ key_file = "{folder / f"{node.node_id}.key"}"
         if process.returncode is None:
             process.kill()
         await process.communicate()
-
-
-async def read_ports(process: asyncio.subprocess.Process) -> tuple[int, int]:
-    """The ports that the process tells once it serves."""
-    assert process.stderr is not None
-    while True:
-        line = (await asyncio.wait_for(process.stderr.readline(), 60)).decode()
-        assert line, "the gateway has ended"
-        found = re.search(r'"port": (\d+), "admin_port": (\d+)', line)
-        if found:
-            return int(found[1]), int(found[2])
 
 
 async def wait_for_status(session: aiohttp.ClientSession, port: int, status: int) -> None:

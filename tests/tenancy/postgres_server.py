@@ -34,7 +34,12 @@ NOT_RUN: Final = (
 def is_postgres_expected() -> bool:
     """True when a server can be had, or when tests may not go without one."""
     is_required = os.environ.get(REQUIRE_VARIABLE, "") not in ("", "0")
-    return is_required or _find_running() is not None or _find_binary("initdb") is not None
+    return is_required or _find_running() is not None or can_start_server()
+
+
+def can_start_server() -> bool:
+    """True when the binaries of a server are installed."""
+    return _find_binary("initdb") is not None
 
 
 def deselect_without_postgres(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -55,9 +60,9 @@ def postgres_server() -> Generator[str]:
     if running is not None:
         yield running
         return
-    if _find_binary("initdb") is None:
+    if not can_start_server():
         pytest.fail(NOT_RUN)
-    with _start_server() as started:
+    with start_server() as started:
         yield started
 
 
@@ -105,7 +110,7 @@ def _find_binary(name: str) -> str | None:
 
 
 @contextmanager
-def _start_server() -> Generator[str]:
+def start_server() -> Generator[str]:
     """URL of a server of our own, which keeps its files in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="hearth-postgres-") as folder:
         account: dict[str, Any] = {}

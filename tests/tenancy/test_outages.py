@@ -23,8 +23,8 @@ from tenancy.interfaces import AccountStatus, ApiTokenStatus, Permission
 from tenancy.sql_administration import SqlAdministration
 from tenancy.tokens.format import CredentialKind, create_credential
 from tests.fixtures.acting_tenancy import ActingTenancy
+from tests.fixtures.fault_proxy import FaultProxy
 from tests.tenancy.manual_clock import ManualClock
-from tests.tenancy.tcp_proxy import TcpProxy
 from tests.tenancy.test_contract_usage import DAY, NEURONS, record
 
 ID = "a" * 32
@@ -151,7 +151,7 @@ async def test_the_database_goes_away_and_comes_back(
     postgres_database: str, key_ring: KeyRing
 ) -> None:
     url = make_url(postgres_database)
-    proxy = TcpProxy(str(url.host), url.port or 5432)
+    proxy = FaultProxy(str(url.host), url.port or 5432)
     async with proxy.serve():
         through = url.set(host="127.0.0.1", port=proxy.port)
         tenancy = open_tenancy(through.render_as_string(hide_password=False), key_ring)
@@ -168,7 +168,7 @@ async def test_a_restarted_server_costs_no_request(
 ) -> None:
     """Connections that died in the pool are replaced before they are used."""
     url = make_url(postgres_database)
-    proxy = TcpProxy(str(url.host), url.port or 5432)
+    proxy = FaultProxy(str(url.host), url.port or 5432)
     async with proxy.serve():
         through = url.set(host="127.0.0.1", port=proxy.port)
         tenancy = open_tenancy(through.render_as_string(hide_password=False), key_ring)

@@ -24,13 +24,13 @@ from gateway.admission.degraded_limiter import DegradedLimiter, DegradedModes
 from gateway.admission.local_limiter import LocalLimiter
 from gateway.admission.redis_limiter import RedisLimiter, create_redis
 from gateway.settings import DegradedMode
+from tests.fixtures.fault_proxy import FaultProxy
 from tests.fixtures.redis_server import BINARY, RedisServer, run_redis
 from tests.gateway.admission.limiter_contract import *  # noqa: F403 - the contract's own tests
 from tests.gateway.admission.limiter_contract import LimiterBench
 from tests.gateway.admission.limiter_steps import Steps
 from tests.gateway.admission.limiter_words import need, quota
 from tests.gateway.admission.reference_limiter import ReferenceLimiter
-from tests.tenancy.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason="no Valkey or Redis is installed")
 LEASE_MS = 1_000
@@ -201,7 +201,7 @@ async def _black_hole() -> AsyncGenerator[int]:
 
 
 async def test_a_cut_connection_leaks_no_place(server: RedisServer) -> None:
-    proxy = TcpProxy("127.0.0.1", server.port)
+    proxy = FaultProxy("127.0.0.1", server.port)
     async with proxy.serve():
         url = f"redis://127.0.0.1:{proxy.port}/1"
         async with open_limiter(url, budget_s=1.0) as limiter:
