@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.engine.tiny_chat_heldout import HeldOutItem, held_out_items
 from tools.tiny_chat.answer import Answerer
-from tools.tiny_chat.batches import Batches, Encoder
+from tools.tiny_chat.batches import NO_LOSS, Batches, Encoder, loaded_batches
 from tools.tiny_chat.conversations import Conversation, Conversations
 from tools.tiny_chat.grammar import expand, normalised, to_pattern
 from tools.tiny_chat.model import TinyChat, TinyChatConfig
@@ -111,8 +111,23 @@ def test_a_batch_learns_answers_only_and_stays_within_the_positions(tokenizer: T
     batches = Batches(encoder, Random(5), num_tokens=512, max_position=4096)
     for batch in islice(batches, 8):
         assert int(batch.positions_BT.max()) < 4096
-        assert not (batch.has_loss_BT & (batch.next_ids_BT == encoder.pad_id)).any()
-        assert batch.has_loss_BT.any()
+        has_loss = batch.next_ids_BT != NO_LOSS
+        assert not (has_loss & (batch.next_ids_BT == encoder.pad_id)).any()
+        assert has_loss.any()
+        assert not has_loss.all()
+
+
+def test_each_process_that_writes_ahead_writes_a_text_of_its_own(tokenizer: Tokenizer) -> None:
+    batches = loaded_batches(
+        Encoder(tokenizer),
+        seed=5,
+        num_tokens=512,
+        max_position=4096,
+        num_loaders=2,
+        is_pinned=False,
+    )
+    first, second = islice(batches, 2)  # one of each process
+    assert not torch.equal(first.next_ids_BT, second.next_ids_BT)
 
 
 def test_no_training_template_can_produce_a_held_out_question() -> None:

@@ -14,9 +14,12 @@ from random import Random
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from tools.tiny_chat.conversations import Conversation, Conversations
 from tools.tiny_chat.tokenizer import ASSISTANT, BOS, END, PAD, SYSTEM, USER
+
+NO_LOSS = -100  # what cross entropy passes over
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +38,19 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The inputs of one step and what should come next."""
+    """The inputs of one step and what should come next: `NO_LOSS` where that does not matter."""
 
     token_ids_BT: Tensor
     positions_BT: Tensor
     next_ids_BT: Tensor
-    has_loss_BT: Tensor
+
+    def pin_memory(self) -> Batch:
+        """Returns the batch in page-locked memory, from where a GPU copies without waiting."""
+        return Batch(
+            self.token_ids_BT.pin_memory(),
+            self.positions_BT.pin_memory(),
+            self.next_ids_BT.pin_memory(),
+        )
 
 
 class Encoder:
@@ -108,8 +118,11 @@ class Batches:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields batches for ever."""
+        num_rows = max(768, self._num_tokens // 4)  # some ten batches, for rows of like length
         while True:
-            short = sorted((self._row() for _ in range(768)), key=lambda row: len(row.token_ids))
+            short = sorted(
+                (self._row() for _ in range(num_rows)), key=lambda row: len(row.token_ids)
+            )
             groups = list(self._split(short))
             groups.append([self._long_row()])
             self._rng.shuffle(groups)
@@ -143,12 +156,14 @@ class Batches:
     def _to_batch(self, rows: list[Row]) -> Batch:
         width = max(len(row.token_ids) for row in rows)
         token_ids = torch.full((len(rows), width), self._encoder.pad_id)
-        answers = torch.zeros((len(rows), width), dtype=torch.bool)
+        next_ids = torch.full((len(rows), width), NO_LOSS)
         for index, row in enumerate(rows):
-            token_ids[index, : len(row.token_ids)] = torch.tensor(row.token_ids)
-            answers[index, : len(row.token_ids)] = torch.tensor(row.is_answer)
+            row_ids = torch.tensor(row.token_ids)
+            token_ids[index, : len(row_ids)] = row_ids
+            next_ids[index, : len(row_ids)] = row_ids.where(torch.tensor(row.is_answer), NO_LOSS)
         positions = torch.stack([self._positions(row, width) for row in rows])
-        return Batch(token_ids[:, :-1], positions[:, :-1], token_ids[:, 1:], answers[:, 1:])
+        inputs = (tensor[:, :-1].contiguous() for tensor in (token_ids, positions))
+        return Batch(*inputs, next_ids[:, 1:].contiguous())
 
     def _positions(self, row: Row, width: int) -> Tensor:
         """Returns positions with chance gaps between turns, so that every distance is met."""
@@ -161,3 +176,37 @@ class Batches:
             ):
                 steps[start] += room // 3
         return steps.cumsum(0)
+
+
+class _Written(IterableDataset[Batch]):
+    """The batches of one process, each process with chance of its own."""
+
+    def __init__(self, encoder: Encoder, *, seed: int, num_tokens: int, max_position: int) -> None:
+        super().__init__()
+        self._encoder = encoder
+        self._seed = seed
+        self._num_tokens = num_tokens
+        self._max_position = max_position
+
+    def __iter__(self) -> Iterator[Batch]:
+        worker = get_worker_info()
+        rng = Random(self._seed if worker is None else f"{self._seed}/{worker.id}")
+        return iter(
+            Batches(
+                self._encoder, rng, num_tokens=self._num_tokens, max_position=self._max_position
+            )
+        )
+
+
+def loaded_batches(
+    encoder: Encoder,
+    *,
+    seed: int,
+    num_tokens: int,
+    max_position: int,
+    num_loaders: int,
+    is_pinned: bool,
+) -> DataLoader[Batch]:
+    """Returns an endless source of batches, written ahead by `num_loaders` processes if any."""
+    written = _Written(encoder, seed=seed, num_tokens=num_tokens, max_position=max_position)
+    return DataLoader(written, batch_size=None, num_workers=num_loaders, pin_memory=is_pinned)

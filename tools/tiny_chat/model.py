@@ -43,7 +43,8 @@ class LayerCache:
 
 def rotary_tables(positions_BT: Tensor, config: TinyChatConfig) -> tuple[Tensor, Tensor]:
     """Returns the cosine and sine of every position, each `[B, 1, T, H]`."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    pairs = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=positions_BT.device)
+    exponents = pairs / config.head_dim
     angles = positions_BT[:, :, None].float() * (config.rope_theta**-exponents)
     angles = torch.cat((angles, angles), dim=-1)[:, None]
     return angles.cos(), angles.sin()
@@ -80,7 +81,7 @@ def _mix_plainly(queries: Tensor, keys: Tensor, values: Tensor, group: int) -> T
     flat_keys = keys.reshape(-1, num_tokens, head_dim)
     flat_values = values.reshape(-1, num_tokens, head_dim)
     scores = torch.bmm(folded, flat_keys.transpose(1, 2)) * head_dim**-0.5
-    future = torch.ones(num_tokens, num_tokens, dtype=torch.bool).triu(1)
+    future = torch.ones(num_tokens, num_tokens, dtype=torch.bool, device=queries.device).triu(1)
     scores = scores.view(-1, group, num_tokens, num_tokens).masked_fill(future, float("-inf"))
     weights = scores.softmax(-1, dtype=torch.float32).to(flat_values.dtype)
     mixed = torch.bmm(weights.view(-1, group * num_tokens, num_tokens), flat_values)
