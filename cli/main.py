@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import chat, database, keys, models, serve
+from cli import chat, database, keys, models, plan, serve
 from cli.dev import command as dev
 from cli.tenancy_groups import add_tenancy_groups
 from cli.terminal import CommandFailed
@@ -45,6 +45,7 @@ app = typer.Typer(
 app.command("dev")(dev.dev)
 app.command("chat")(chat.chat)
 app.add_typer(models.app, name="models")
+app.command("plan")(plan.plan)
 add_tenancy_groups(app)
 app.command("gateway")(serve.gateway)
 app.command("node")(serve.node)

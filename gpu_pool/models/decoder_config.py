@@ -91,6 +91,7 @@ def create_causal_network(
         vocab_size=config.vocab_size,
         context_window=config.context_window,
         kv_groups=config.kv_groups,
+        layer_groups=tuple([config.place_layer(i).group for i in range(config.num_layers)]),
         parameters=parameters,
         ignored=ignored,
         create=create,

@@ -51,6 +51,8 @@ class CausalNetwork:
     vocab_size: int
     context_window: int
     kv_groups: tuple[KvLayers, ...]
+    layer_groups: tuple[int, ...]
+    """Which KV group each layer is in."""
     parameters: Mapping[str, ParameterSource]
     ignored: frozenset[str]
     """Tensors, and with a dot at the end groups of them, that some checkpoints hold and the network

@@ -1,0 +1,55 @@
+"""`hearth plan` as it is typed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.gpu_pool.capacity.known_models import SCOUT
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "cli", "plan", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=110, cwd=ROOT, check=False
+    )
+
+
+def test_a_plan_is_a_table_with_a_reason_or_json(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(SCOUT)
+    table = run(str(tmp_path), "--gpus", "2xH200-141G")
+    assert table.returncode == 0, table.stderr
+    assert "TENSOR  PIPELINE" in table.stdout
+    assert "49,152 bytes a token" in table.stdout
+    assert "keeps most KV" in table.stdout
+    printed = run(str(tmp_path / "config.json"), "--gpus", "2xH200-141G", "--json")
+    report = json.loads(printed.stdout)
+    layouts = {(row["tensor"], row["pipeline"]) for row in report["layouts"]}
+    assert layouts == {(1, 2), (2, 1)}
+    tokens = [row["kv_tokens"] for row in report["layouts"]]
+    assert tokens == sorted(tokens, reverse=True)
+    assert f"{tokens[0]:,}" in table.stdout
+
+
+@pytest.mark.parametrize(
+    ("gpus", "content", "said"),
+    [
+        ("eight H100", SCOUT, "written like 8xH100-80G"),
+        ("2xH200-141G", b"{}", "Architecture `none` is not supported"),
+        ("2xH200-141G", None, "cannot be read"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_sentence(
+    tmp_path: Path, gpus: str, content: bytes | None, said: str
+) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_bytes(content)
+    failed = run(str(tmp_path), "--gpus", gpus)
+    assert failed.returncode == 1
+    assert said in failed.stderr
+    assert len(failed.stderr.splitlines()) == 1
