@@ -138,7 +138,8 @@ def translate_driver_errors() -> Generator[None]:
         raise InvariantBroken("The database refused a change that it should accept.") from error
     except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         # The driver's text can hold host names and statements: it stays in the cause, for logs.
-        raise StoreUnavailable("The database cannot be reached at the moment.") from error
+        message = "The database cannot be reached at the moment."
+        raise StoreUnavailable(message, retry_after_s=1) from error
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:

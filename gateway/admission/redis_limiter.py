@@ -166,6 +166,8 @@ class RedisLimiter:
         self, asked: list[tuple[_Command, asyncio.Future[list[int]]]], told: list[_Command]
     ) -> None:
         """One call; what was told comes first, so that freed places can be taken."""
+        # Who has gone meanwhile was released, by what is told before: it must not be asked for.
+        asked = [(command, answer) for command, answer in asked if not answer.done()]
         commands = [*told, *(command for command, _ in asked)]
         try:
             async with asyncio.timeout(self._budget_s):

@@ -238,3 +238,17 @@ async def _try_in_store(limiter: RedisLimiter, limit: Quota) -> bool:
             limiter.release(one)
         await limiter.flush()
     return any(limiter._degraded.holds(one) for one in held)
+
+
+async def test_who_leaves_before_being_asked_for_keeps_no_place(bench: LimiterBench) -> None:
+    """A cancellation in the moment between the question and the call that would carry it."""
+    limit = quota(concurrent_streams=1)
+    for number in range(5):
+        gone = asyncio.create_task(bench.first.reserve(need(f"gone-{number}", limit)))
+        await asyncio.sleep(0)  # the question is noted, and nothing is sent yet
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+    await bench.first.flush()
+    await bench.second.reserve(need("next", limit))
+    with pytest.raises(ConcurrencyLimited):  # the control
+        await bench.first.reserve(need("one more", limit))
