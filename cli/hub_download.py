@@ -28,6 +28,9 @@ _METADATA_FILES: Final = frozenset(
         "special_tokens_map.json",
         "chat_template.jinja",
         "model.safetensors.index.json",
+        # how an encoder pools, and how much of a text it was trained to read
+        "sentence_bert_config.json",
+        "1_Pooling/config.json",
     }
 )
 _WEIGHTS_FILE: Final = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
@@ -68,7 +71,7 @@ class HubSnapshot:
 
 
 def is_wanted(name: str) -> bool:
-    """True for configuration, tokenizer and safetensors weights at the top of a repository.
+    """True for configuration, tokenizer and safetensors weights, and how an encoder pools.
 
     Everything else is refused by not being fetched: pickled weights, code, other formats.
     """
@@ -113,6 +116,7 @@ def download_snapshot(snapshot: HubSnapshot, folder: Path, on_progress: Progress
         for file in snapshot.files:
             if not (folder / file.name).exists():
                 partial = folder / (file.name + _PARTIAL)
+                partial.parent.mkdir(exist_ok=True)
                 try:
                     _fetch(hub, snapshot, file, partial)
                 except Exception as error:

@@ -20,6 +20,15 @@ class ModelFeature(StrEnum):
     """It thinks before it answers, and its thoughts are told apart."""
 
 
+class Task(StrEnum):
+    """What a model is for, by the names of the Workers AI catalogue."""
+
+    TEXT_GENERATION = "Text Generation"
+    TEXT_EMBEDDINGS = "Text Embeddings"
+    RERANKER = "Reranker"
+    TEXT_CLASSIFICATION = "Text Classification"
+
+
 class NativeShape(StrEnum):
     """What the native route answers with."""
 
@@ -45,6 +54,10 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_unix_s: int = 0
     features: tuple[ModelFeature, ...] = ()
     native_shape: NativeShape = NativeShape.CLASSIC
+    output_dimensions: int = 0
+    """Of an embedding; 0 for models that give none."""
+    labels: tuple[str, ...] = ()
+    """What a classifier tells apart, in the order of its results."""
 
 
 class ModelLoad(msgspec.Struct, frozen=True, kw_only=True):

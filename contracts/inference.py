@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from contracts.encoding import Encoded, EncodeRequest
 from contracts.errors import ErrorReport
 from contracts.ids import ModelName
 
@@ -177,9 +178,9 @@ class CountTokensRequest(
     schema_version: int = SCHEMA_VERSION
 
 
-NodeRequest = GenerateRequest | CountTokensRequest
+NodeRequest = GenerateRequest | CountTokensRequest | EncodeRequest
 """What a node can be asked. Every kind is answered by events of its own and one last event, which
-is `Finished` or `Failed` as ever; further kinds (embeddings, scores) join here."""
+is `Finished` or `Failed` as ever."""
 
 
 class FinishReason(StrEnum):
@@ -302,6 +303,7 @@ GenerationEvent = (
     | ChoiceFinished
     | PromptScored
     | TokensCounted
+    | Encoded
     | Finished
     | Failed
 )

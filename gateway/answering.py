@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from contracts.encoding import Encoded
 from contracts.errors import InvariantBroken, ServiceError, StreamBroken, from_error_report
 from contracts.inference import (
     Accepted,
@@ -181,7 +182,7 @@ def _render(renderer: EventRenderer, events: list[GenerationEvent]) -> bytes:
     for event in events:
         if type(event) is Delta and not event.choice_index and not event.logprobs:
             texts.append(event.text)
-        elif not isinstance(event, Accepted | Finished | Failed | TokensCounted):
+        elif not isinstance(event, Accepted | Finished | Failed | TokensCounted | Encoded):
             if texts and (text := "".join(texts)):
                 pieces.append(renderer.render_text(text))
             texts.clear()

@@ -18,11 +18,12 @@ import structlog
 
 from contracts.errors import InvariantBroken, ServiceError, UnsupportedFeature, to_error_report
 from gpu_pool.engine.core import EngineCore
+from gpu_pool.engine.encoder_core import EncoderCore
 from gpu_pool.engine.messages import CoreFailed
 from gpu_pool.engine.token_matcher import CreateMatcher, refuse_grammars
 from gpu_pool.engine.transport import ZmqTransport
 from gpu_pool.log_output import configure_logging
-from gpu_pool.plan import Executor, ExecutorInfo
+from gpu_pool.plan import EncoderExecutor, Executor, ExecutorInfo
 from gpu_pool.settings import CoreSettings, decode_core_settings
 from gpu_pool.structured.matcher import load_matchers
 
@@ -31,7 +32,9 @@ _PR_SET_PDEATHSIG: Final = 1
 _PARENT_POLL_S: Final = 0.5
 
 
-def run_core(settings_path: Path, create_executor: Callable[[CoreSettings], Executor]) -> int:
+def run_core(
+    settings_path: Path, create_executor: Callable[[CoreSettings], Executor | EncoderExecutor]
+) -> int:
     """The exit code of a core that was told to end (0) or had to (1)."""
     settings = decode_core_settings(settings_path.read_bytes())
     end_with_parent(settings.parent_pid)
@@ -57,7 +60,7 @@ def end_with_parent(parent_pid: int) -> None:
 def _serve(
     settings: CoreSettings,
     transport: ZmqTransport,
-    create_executor: Callable[[CoreSettings], Executor],
+    create_executor: Callable[[CoreSettings], Executor | EncoderExecutor],
 ) -> int:
     """Loads the model and runs the loop; says why if either fails."""
     log = structlog.get_logger()
@@ -68,19 +71,29 @@ def _serve(
         transport.send(_describe_failure(error))
         return 1
     try:
-        EngineCore(
-            executor,
-            settings.engine.create_scheduler_settings(),
-            transport,
-            time.time,
-            create_matcher=_find_matchers(settings.model.path, executor.info),
-        ).run()
+        _create_core(settings, transport, executor).run()
     except Exception:
         log.exception("the engine core failed")
         return 1
     finally:
         executor.close()
     return 0
+
+
+def _create_core(
+    settings: CoreSettings, transport: ZmqTransport, executor: Executor | EncoderExecutor
+) -> EngineCore | EncoderCore:
+    """The loop for the kind of model that was loaded."""
+    scheduling = settings.engine.create_scheduler_settings()
+    if isinstance(executor, EncoderExecutor):
+        return EncoderCore(executor, scheduling, transport)
+    return EngineCore(
+        executor,
+        scheduling,
+        transport,
+        time.time,
+        create_matcher=_find_matchers(settings.model.path, executor.info),
+    )
 
 
 def _find_matchers(directory: Path, info: ExecutorInfo) -> CreateMatcher:

@@ -26,6 +26,8 @@ COPY_CHUNK_BYTES: Final = 8 * 1024 * 1024
 _WANTED_SUFFIXES: Final = (".safetensors", ".json", ".jinja", ".txt", ".md")
 _WANTED_NAMES: Final = frozenset(("LICENSE", "NOTICE", "tokenizer.model"))
 _PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+_POOLING: Final = Path("1_Pooling") / "config.json"
+"""How an encoder's states become one vector: the only file below the top that is brought along."""
 _INDEX: Final = "model.safetensors.index.json"
 
 Progress = Callable[[int, int], None]
@@ -106,7 +108,7 @@ class ModelStore:
         self._root.mkdir(parents=True, exist_ok=True)
         incoming = Path(tempfile.mkdtemp(prefix=".incoming-", dir=self._root))
         try:
-            _bring_files(files, incoming, progress, hard_links=hard_links)
+            _bring_files(source, files, incoming, progress, hard_links=hard_links)
             manifest = ModelManifest(
                 name=name,
                 description=description,
@@ -203,7 +205,8 @@ def check_model_directory(source: Path) -> list[Path]:
         raise InvalidRequest(f"{source} has no weights in safetensors form{hint}.")
     if _INDEX in names:
         _check_index(source / _INDEX, names)
-    return [p for p in files if p.suffix in _WANTED_SUFFIXES or p.name in _WANTED_NAMES]
+    wanted = [p for p in files if p.suffix in _WANTED_SUFFIXES or p.name in _WANTED_NAMES]
+    return [*wanted, source / _POOLING] if (source / _POOLING).is_file() else wanted
 
 
 def _check_index(path: Path, names: set[str]) -> None:
@@ -233,14 +236,18 @@ def _mentions_code(content: dict[str, Any]) -> bool:
     return any(isinstance(section, dict) and _mentions_code(section) for section in sections)
 
 
-def _bring_files(files: list[Path], target: Path, progress: Progress, *, hard_links: bool) -> None:
-    """Copies or links `files` into `target`."""
+def _bring_files(
+    source: Path, files: list[Path], target: Path, progress: Progress, *, hard_links: bool
+) -> None:
+    """Copies or links `files`, which lie in `source`, to the same places in `target`."""
     total = sum(path.stat().st_size for path in files)
     done = 0
     progress(done, total)
     for path in files:
-        if not (hard_links and _link(path.resolve(), target / path.name)):
-            for num_bytes in _copy(path, target / path.name):
+        place = target / path.relative_to(source)
+        place.parent.mkdir(exist_ok=True)
+        if not (hard_links and _link(path.resolve(), place)):
+            for num_bytes in _copy(path, place):
                 done += num_bytes
                 progress(done, total)
         else:

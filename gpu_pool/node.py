@@ -25,12 +25,12 @@ from gpu_pool.log_output import configure_logging
 from gpu_pool.server.core_process import CoreLauncher, open_private_directory
 from gpu_pool.server.core_supervisor import CoreSupervisor, RestartPolicy
 from gpu_pool.server.gateway_keys import read_gateway_keys
+from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.http_app import NodeApp, WireSettings
-from gpu_pool.server.model_creation import create_models
+from gpu_pool.server.model_creation import Surroundings, create_hosted_model, create_models
 from gpu_pool.server.node_server import NodeParts, NodeServer
 from gpu_pool.server.node_status import NodeStatus, create_boot_id
-from gpu_pool.server.served_model import ModelFacts, ServedModel, create_served_model
-from gpu_pool.server.text.text_files import TextSources, load_model_text
+from gpu_pool.server.text.text_files import TextSources
 from gpu_pool.settings import CoreSettings, PoolSettings, ServedModelSettings
 
 CORE_COMMAND: Final = (sys.executable, "-m", "gpu_pool.engine_core")
@@ -60,9 +60,10 @@ def create_node(
     status = NodeStatus(settings.node_id, boot_id, settings.region, settings.jurisdiction)
     launcher = CoreLauncher(core_command, directory, os.environ)
     sources = TextSources(datetime.now, time.monotonic, secrets.randbits)
+    surroundings = Surroundings(threads, sources, settings.max_cold_wait_s, unix_ms)
     num_threads = share_threads(count_usable_cpus(), read_cpu_quota(), len(settings.models))
 
-    def create_model(model: ServedModelSettings) -> ServedModel:
+    def create_model(model: ServedModelSettings) -> HostedModel:
         core = CoreSettings(
             node_id=settings.node_id,
             model=model,
@@ -74,10 +75,7 @@ def create_node(
             parent_pid=0,
         )
         supervisor = CoreSupervisor(core, launcher, policy, time.monotonic, status.publish_soon)
-        text = load_model_text(model.path, threads, sources)
-        created_unix_s = int((model.path / "config.json").stat().st_mtime)
-        facts = ModelFacts(model.name, model.description, created_unix_s)
-        return create_served_model(facts, text, supervisor, settings.max_cold_wait_s, unix_ms)
+        return create_hosted_model(model, supervisor, surroundings)
 
     models, refused = create_models(settings.models, create_model)
     status.serve(models, refused)

@@ -8,10 +8,11 @@ Read next: `gpu_pool.engine.scheduler` (makes plans), `gpu_pool.worker` (carries
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType, Protocol
+from typing import NewType, Protocol, runtime_checkable
 
 import msgspec
 
+from contracts.encoding import Pooling
 from contracts.inference import SamplingParams
 
 SequenceId = NewType("SequenceId", int)
@@ -193,6 +194,51 @@ class ForwardResult:
     scores the one behind it."""
     failed: tuple[SequenceId, ...] = ()
     """Scheduled sequences whose blocks turned out to be another's; they have not been sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodePlan:
+    """Whole texts that are encoded together. All tuples have one entry per text.
+
+    Texts of one length are neighbours, so that they share attention calls.
+    """
+
+    token_ids: tuple[tuple[int, ...], ...]
+    nums_query_tokens: tuple[int, ...]
+    """Leading tokens that belong to the query a text is compared to; 0 where there is none."""
+    poolings: tuple[Pooling, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderInfo:
+    """What an encoder's executor tells the engine once, after loading.
+
+    Units: `context_window` in tokens of one text.
+    """
+
+    context_window: int
+    vocab_size: int
+    model_revision: str
+
+
+@runtime_checkable
+class EncoderExecutor(Protocol):
+    """Encodes texts, one plan after the other."""
+
+    @property
+    def info(self) -> EncoderInfo:
+        """What was loaded."""
+        ...
+
+    def encode(self, plan: EncodePlan) -> tuple[bytes, ...]:
+        """One vector per text: 32-bit floats, little endian. An embedding has length 1; of labels
+        there are probabilities.
+        """
+        ...
+
+    def close(self) -> None:
+        """Frees everything; nothing may follow."""
+        ...
 
 
 class Executor(Protocol):

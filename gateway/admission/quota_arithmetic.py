@@ -10,6 +10,7 @@ Read next: `gateway.admission.local_limiter`.
 
 from typing import Final
 
+from contracts.encoding import EncodeRequest
 from contracts.inference import GenerateRequest, NodeRequest
 from contracts.pricing import TokenCounts
 
@@ -17,6 +18,8 @@ UNITS: Final = 60_000
 """Of what one request or token owes; also the milliseconds of a minute."""
 TEMPLATE_TOKENS: Final = 256
 """What a chat template may add to the text of a request, above one token per byte of its body."""
+TEXT_TOKENS: Final = 8
+"""What an encoder adds to each text, likewise."""
 
 
 def compute_owed(owed: int, limit: int, elapsed_ms: int) -> int:
@@ -46,6 +49,8 @@ def bound_tokens(request: NodeRequest, num_body_bytes: int, context_window: int)
     No tokenizer makes more tokens than bytes, and a body has more bytes than the text in it.
     Counting tokens computes none.
     """
+    if isinstance(request, EncodeRequest):
+        return _bound_texts(request, num_body_bytes, context_window), 0
     if not isinstance(request, GenerateRequest):
         return 0, 0
     prompt = min(context_window, num_body_bytes + TEMPLATE_TOKENS)
@@ -60,6 +65,13 @@ def correct_bound(
     if isinstance(request, GenerateRequest):
         output = _bound_output(request, max(0, context_window - num_prompt))
     return TokenCounts(num_prompt - num_cached, num_cached, output)
+
+
+def _bound_texts(request: EncodeRequest, num_body_bytes: int, context_window: int) -> int:
+    """Tokens of all texts: each has control tokens of its own, and a query is read with each."""
+    num_texts = len(request.inputs)
+    again = len((request.query or "").encode()) * (num_texts - 1)
+    return min(context_window * num_texts, num_body_bytes + again + TEXT_TOKENS * num_texts)
 
 
 def _bound_output(request: GenerateRequest, room: int) -> int:

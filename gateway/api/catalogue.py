@@ -12,8 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from contracts.fleet import ModelCard, NativeShape
+from contracts.fleet import ModelCard, NativeShape, Task
 from gateway.dialects.chat_replies import ChatCompletion
+from gateway.dialects.encoder_input import INPUTS
+from gateway.dialects.encoder_replies import EmbeddingResult, LabelScore, RankingResult
 from gateway.dialects.workers_ai_input import TextGenerationInput
 from gateway.dialects.workers_ai_replies import TextGenerationResult
 
@@ -21,6 +23,12 @@ _SOURCE: Final = 1
 _OUTPUTS: Final[dict[NativeShape, Any]] = {
     NativeShape.CLASSIC: TextGenerationResult,
     NativeShape.CHAT: ChatCompletion,
+}
+
+_ENCODER_OUTPUTS: Final[dict[str, Any]] = {
+    Task.TEXT_EMBEDDINGS: EmbeddingResult,
+    Task.RERANKER: RankingResult,
+    Task.TEXT_CLASSIFICATION: tuple[LabelScore, ...],
 }
 
 
@@ -96,7 +104,7 @@ def to_model_fields(card: ModelCard) -> ModelFields:
         created_at=datetime.fromtimestamp(card.created_unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S"),
         tags=(),
         properties=(
-            Property("context_window", str(card.context_window)),
+            *_list_sizes(card),
             *(Property(feature, "true") for feature in card.features),
         ),
     )
@@ -114,9 +122,19 @@ def to_author_fields(name: str) -> AuthorFields:
 
 def describe_schema(card: ModelCard) -> ModelSchema:
     """The schemas of one model, generated from the types that are decoded and encoded."""
-    return ModelSchema(
-        msgspec.json.schema(TextGenerationInput), msgspec.json.schema(_OUTPUTS[card.native_shape])
-    )
+    taken = INPUTS.get(card.task, TextGenerationInput)
+    given = _ENCODER_OUTPUTS.get(card.task, _OUTPUTS[card.native_shape])
+    return ModelSchema(msgspec.json.schema(taken), msgspec.json.schema(given))
+
+
+def _list_sizes(card: ModelCard) -> tuple[Property, ...]:
+    """How much goes in, and how large what comes out is."""
+    sizes = [Property("context_window", str(card.context_window))]
+    if card.task in INPUTS:
+        sizes.append(Property("max_input_tokens", str(card.context_window)))
+    if card.output_dimensions:
+        sizes.append(Property("output_dimensions", str(card.output_dimensions)))
+    return tuple(sizes)
 
 
 def _create_id(name: str) -> str:

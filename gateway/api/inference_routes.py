@@ -10,6 +10,7 @@ from gateway.auth.access import Needs
 from gateway.dialects.anthropic_messages import ANTHROPIC_COUNT, ANTHROPIC_MESSAGES
 from gateway.dialects.completions import COMPLETIONS
 from gateway.dialects.dialect import Dialect
+from gateway.dialects.embeddings import EMBEDDINGS
 from gateway.dialects.openai_chat import OPENAI_CHAT
 from gateway.dialects.responses import RESPONSES
 from gateway.dialects.workers_ai import WORKERS_AI, WORKERS_AI_NAMED
@@ -26,6 +27,7 @@ def create_inference_routes() -> tuple[Route, ...]:
         ("run_named", "/ai/run", WORKERS_AI_NAMED),
         ("chat_completions", "/ai/v1/chat/completions", OPENAI_CHAT),
         ("completions", "/ai/v1/completions", COMPLETIONS),
+        ("embeddings", "/ai/v1/embeddings", EMBEDDINGS),
         ("responses", "/ai/v1/responses", RESPONSES),
         ("messages", "/ai/v1/messages", ANTHROPIC_MESSAGES),
         ("messages_count", "/ai/v1/messages/count_tokens", ANTHROPIC_COUNT),

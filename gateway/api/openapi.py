@@ -17,6 +17,7 @@ from starlette.responses import Response
 from gateway.api.route_table import Route
 from gateway.auth.access import Public
 from gateway.auth.caller import Caller
+from gateway.dialects.dialect import Dialect
 from gateway.dialects.replies import SuccessEnvelope
 from gateway.errors import ERROR_TABLE, FailureBody
 
@@ -71,7 +72,7 @@ def _collect_types(routes: list[Route]) -> list[Any]:
     types: list[Any] = [FailureBody, SuccessEnvelope[Any]]
     for route in routes:
         if route.dialect is not None:
-            types += [route.dialect.body, *route.dialect.replies]
+            types += [*_list_bodies(route.dialect), *route.dialect.replies]
         if route.form is not None:
             types.append(route.form.kind)
         if route.reply is not None:
@@ -92,15 +93,27 @@ def _describe(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
         ],
         "responses": _describe_responses(route, schemas),
     }
-    body = route.dialect.body if route.dialect is not None else route.form and route.form.kind
-    if body is not None:
+    bodies: tuple[Any, ...] = () if route.form is None else (route.form.kind,)
+    if route.dialect is not None:
+        bodies = _list_bodies(route.dialect)
+    if bodies:
         operation["requestBody"] = {
             "required": route.dialect is not None,
-            "content": {_JSON: {"schema": schemas[body]}},
+            "content": {_JSON: {"schema": _join([schemas[body] for body in bodies])}},
         }
     if isinstance(route.access, Public):
         operation["security"] = []
     return operation
+
+
+def _list_bodies(dialect: Dialect) -> tuple[Any, ...]:
+    """Everything that a body may be."""
+    return dialect.body, *dialect.other_bodies
+
+
+def _join(schemas: list[Any]) -> Any:
+    """One of `schemas`."""
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
 def _describe_placeholder(name: str) -> dict[str, Any]:
@@ -119,8 +132,7 @@ def _describe_responses(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]
         replies = route.dialect.replies
         if route.dialect.is_streamed:
             content["text/event-stream"] = {"schema": {"type": "string"}}
-    found = [schemas[reply] for reply in replies]
-    content[_JSON] = {"schema": found[0] if len(found) == 1 else {"anyOf": found}}
+    content[_JSON] = {"schema": _join([schemas[reply] for reply in replies])}
     failure = {_JSON: {"schema": schemas[FailureBody]}}
     if isinstance(route.access, Public):
         return {

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from contracts.encoding import Encoded
 from contracts.inference import (
     Accepted,
     ChoiceFinished,
@@ -49,6 +50,8 @@ class Answer(msgspec.Struct, frozen=True):
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     num_tokens: int = 0
     """The answer to a question for a count."""
+    vectors: tuple[bytes, ...] = ()
+    """An encoder's results, in the order of the texts."""
 
 
 def gather_answer(events: Sequence[GenerationEvent]) -> Answer:
@@ -91,6 +94,7 @@ class _Gathering:
         self._prompt_logprobs: tuple[TokenLogprob, ...] = ()
         self._usage = NO_USAGE
         self._num_tokens = 0
+        self._vectors: dict[int, bytes] = {}
         self._ended: set[int] = set()
 
     def add(self, event: GenerationEvent) -> None:
@@ -115,6 +119,8 @@ class _Gathering:
                 self._prompt_logprobs = logprobs
             case TokensCounted(num_tokens):
                 self._num_tokens = num_tokens
+            case Encoded(indices, vectors):
+                self._vectors.update(zip(indices, vectors, strict=True))
             case Finished():
                 self._end(event)
             case _:
@@ -131,7 +137,8 @@ class _Gathering:
             made = ToolCall(id=call.id, name=call.name, arguments=arguments)
             self._find(index).tool_calls.append(made)
         choices = tuple(choice for _, choice in sorted(self._choices.items()))
-        return Answer(choices, self._usage, self._prompt_logprobs, self._num_tokens)
+        vectors = tuple(self._vectors[index] for index in sorted(self._vectors))
+        return Answer(choices, self._usage, self._prompt_logprobs, self._num_tokens, vectors)
 
     def _end(self, last: Finished) -> None:
         """Every choice that has not said so ends like the last."""

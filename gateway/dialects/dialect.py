@@ -95,5 +95,7 @@ class Dialect:
     """What a body may hold, for the document of the API, as are the next two."""
     replies: tuple[Any, ...]
     """What whole answers look like, one of these."""
+    other_bodies: tuple[type[msgspec.Struct], ...] = ()
+    """What it may hold instead, for models of other kinds."""
     is_streamed: bool = True
     """False when there are no streams of such answers."""

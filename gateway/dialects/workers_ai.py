@@ -14,6 +14,8 @@ from contracts.ids import ModelName
 from contracts.inference import Prompt, TextPrompt
 from gateway.dialects.chat_fields import to_chat_prompt
 from gateway.dialects.dialect import Body, Dialect, FindModel, ParsedRequest, ReplyForm
+from gateway.dialects.encoder_input import INPUTS, ask_unknown, find_encoder_parser, is_for_encoder
+from gateway.dialects.encoder_replies import ENCODER_REPLIES
 from gateway.dialects.fields import find_max_tokens, refuse_fields, to_model_name
 from gateway.dialects.native_shapes import (
     NATIVE_REPLIES,
@@ -52,8 +54,13 @@ def parse_run(body: Body, model: str | None, find_model: FindModel) -> ParsedReq
         model, body = outer.model, bytes(outer.input)
     name = to_model_name(model)
     card = find_model(name)
+    parse_encoder = None if card is None else find_encoder_parser(card)
+    if card is not None and parse_encoder is not None:
+        return parse_encoder(body, card)
     fields = decode_json(_input_decoder, body)
     refuse_unsupported(fields)
+    if card is None and is_for_encoder(body):
+        return ask_unknown(name)
     if card is None or card.native_shape is NativeShape.CLASSIC:
         return _to_classic_request(name, fields)
     if fields.input is not None:
@@ -62,10 +69,17 @@ def parse_run(body: Body, model: str | None, find_model: FindModel) -> ParsedReq
 
 
 WORKERS_AI: Final = Dialect(
-    name="workers_ai", parse=parse_run, body=TextGenerationInput, replies=NATIVE_REPLIES
+    name="workers_ai",
+    parse=parse_run,
+    body=TextGenerationInput,
+    other_bodies=tuple(INPUTS.values()),
+    replies=(*NATIVE_REPLIES, *ENCODER_REPLIES),
 )
 WORKERS_AI_NAMED: Final = Dialect(
-    name="workers_ai_named", parse=parse_run, body=ModelAndInput, replies=NATIVE_REPLIES
+    name="workers_ai_named",
+    parse=parse_run,
+    body=ModelAndInput,
+    replies=(*NATIVE_REPLIES, *ENCODER_REPLIES),
 )
 """The same where the path names no model."""
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from contracts.encoding import Pooling
 from contracts.errors import ErrorReport
 from contracts.grant import RetentionClass
 from contracts.ids import AccountId
@@ -46,7 +47,21 @@ class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Ends the core after the current step."""
 
 
-ToCore = AddSequence | AbortSequence | Shutdown
+class AddTexts(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """Starts a sequence of whole texts at an encoder's core; lengths and ids have been checked."""
+
+    sequence_id: SequenceId
+    account_id: AccountId
+    token_ids: tuple[tuple[int, ...], ...]
+    """One per text, at least one."""
+    nums_query_tokens: tuple[int, ...]
+    """How many of each text's first tokens are the query's."""
+    pooling: Pooling
+    priority: int
+    reject_if_busy: bool
+
+
+ToCore = AddSequence | AddTexts | AbortSequence | Shutdown
 
 
 class SequenceStarted(msgspec.Struct, frozen=True, array_like=True):
@@ -70,6 +85,15 @@ class PromptScored(msgspec.Struct, frozen=True, array_like=True):
 
     sequence_id: SequenceId
     scores: tuple[TokenScore, ...]
+
+
+class TextsEncoded(msgspec.Struct, frozen=True, array_like=True):
+    """Vectors of some texts of a sequence, each of which comes once."""
+
+    sequence_id: SequenceId
+    indices: tuple[int, ...]
+    vectors: tuple[bytes, ...]
+    """As `contracts.encoding.Encoded` has them."""
 
 
 class SequenceFinished(msgspec.Struct, frozen=True, array_like=True):
@@ -110,6 +134,8 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True, tag=11):
     load: CoreLoad
     prompt_scores: tuple[PromptScored, ...] = ()
     """All of a sequence's come before its first tokens."""
+    encoded: tuple[TextsEncoded, ...] = ()
+    """From an encoder's core, which brings nothing else but starts and ends."""
 
 
 class CoreFailed(msgspec.Struct, frozen=True, array_like=True, tag=12):

@@ -90,6 +90,8 @@ class EncoderNetwork:
     """Kinds of tokens, such as question and passage; ids from 0."""
     num_labels: int
     """0: no head for labels."""
+    is_multi_label: bool
+    """True when a text may have several labels, or none."""
     parameters: Mapping[str, ParameterSource]
     ignored: frozenset[str]
     """As in `CausalNetwork`."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from gpu_pool.encoder_architectures import ENCODER_ARCHITECTURES
 from gpu_pool.models.bert import config as bert
 from gpu_pool.models.deepseek import config as deepseek
 from gpu_pool.models.errors import CheckpointError
@@ -49,7 +50,7 @@ FAMILIES: Final = (
     ModelFamily(
         "Llama 4, its text part", ("Llama4ForConditionalGeneration",), llama4.describe_multimodal
     ),
-    ModelFamily("BERT", bert.ARCHITECTURES, bert.describe),
+    ModelFamily("BERT", ENCODER_ARCHITECTURES, bert.describe),
 )
 
 

@@ -15,7 +15,7 @@ from contracts.inference import (
     PromptScored,
     TokenLogprob,
 )
-from gpu_pool.engine.messages import SequenceFinished
+from gpu_pool.engine.messages import SequenceFinished, TextsEncoded
 from gpu_pool.plan import SequenceId, TokenScore
 from gpu_pool.server.prepared_request import PreparedRequest
 from gpu_pool.server.text.token_bytes import TokenBytes
@@ -126,6 +126,9 @@ class Choice:
         self.num_completion_tokens = self._stream.num_tokens
         if self._stream.is_over:
             self._end(self._name_reason(FinishReason.STOP), self._stream.num_tokens)
+
+    def on_encoded(self, encoded: TextsEncoded) -> None:
+        """A core that generates tells none."""
 
     def on_finished(self, finished: SequenceFinished) -> None:
         """The engine's last word."""

@@ -14,11 +14,13 @@ from contracts.errors import PoolSaturated, ServiceError
 from gpu_pool.engine.messages import (
     AbortSequence,
     AddSequence,
+    AddTexts,
     CoreFailed,
     CoreLoad,
     CoreReady,
     SequenceFinished,
     Shutdown,
+    TextsEncoded,
     ToCore,
     encoder,
     from_core_decoder,
@@ -45,6 +47,10 @@ class SequenceListener(Protocol):
 
     def on_tokens(self, token_ids: Sequence[int], scores: Sequence[TokenScore]) -> None:
         """Tokens were generated, and scored if that was asked for."""
+        ...
+
+    def on_encoded(self, encoded: TextsEncoded) -> None:
+        """Some of its texts were encoded."""
         ...
 
     def on_finished(self, finished: SequenceFinished) -> None:
@@ -89,7 +95,7 @@ class EngineClient:
         self._incoming = self._bind(self._context, zmq.PULL, from_core_endpoint)
 
     def add(
-        self, create: Callable[[SequenceId], AddSequence], listener: SequenceListener
+        self, create: Callable[[SequenceId], AddSequence | AddTexts], listener: SequenceListener
     ) -> SequenceId:
         """The id of the sequence that `create` describes, now under way.
 
@@ -155,6 +161,9 @@ class EngineClient:
         for tokens in output.tokens:
             if (listener := listeners.get(tokens.sequence_id)) is not None:
                 listener.on_tokens(tokens.token_ids, tokens.scores)
+        for encoded in output.encoded:
+            if (listener := listeners.get(encoded.sequence_id)) is not None:
+                listener.on_encoded(encoded)
         for finished in output.finished:
             if (listener := listeners.pop(finished.sequence_id, None)) is not None:
                 listener.on_finished(finished)

@@ -24,7 +24,6 @@ from contracts.inference import (
     FinishReason,
     GenerateRequest,
     GenerationEvent,
-    NodeRequest,
     TokensCounted,
     Usage,
 )
@@ -61,7 +60,9 @@ class Generation:
         self._is_aborted = False
         self._is_over = False
 
-    def start(self, model: ServedModel, request: NodeRequest, grant: Grant) -> None:
+    def start(
+        self, model: ServedModel, request: GenerateRequest | CountTokensRequest, grant: Grant
+    ) -> None:
         """Begins: at once when everything is at hand, else in a task of its own."""
         try:
             if isinstance(request, CountTokensRequest):
@@ -73,7 +74,7 @@ class Generation:
             else:
                 self._submit(prepared)
         except Exception as error:
-            self.fail(_as_service_error(error))
+            self.fail(as_service_error(error))
 
     def abort(self) -> None:
         """Ends early, with an event that says what was consumed."""
@@ -151,7 +152,7 @@ class Generation:
             try:
                 await work()
             except Exception as error:
-                self.fail(_as_service_error(error))
+                self.fail(as_service_error(error))
 
         self._task = asyncio.create_task(run())
 
@@ -198,7 +199,7 @@ class Generation:
         )
 
 
-def _as_service_error(error: Exception) -> ServiceError:
+def as_service_error(error: Exception) -> ServiceError:
     """`error` if clients may see it; else it is logged, and they learn that it is our defect."""
     if isinstance(error, ServiceError):
         return error

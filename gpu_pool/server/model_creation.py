@@ -1,25 +1,59 @@
 """Creates the models of a node one by one, so that a bad one stops none of the others.
 
-Owns what counts as a model that cannot be served before its engine has even started; must not know
-how a model is made. Read next: `served_model`, `core_supervisor` (failures after that).
+Owns which kind of model a folder holds, and what counts as one that cannot be served before its
+engine has even started. Read next: `hosted_model`, `core_supervisor` (failures after that).
 """
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import dataclass
 
 import structlog
 
 from contracts.errors import UnsupportedFeature
 from contracts.ids import ModelName
-from gpu_pool.server.served_model import ServedModel
+from gpu_pool.server.core_supervisor import CoreSupervisor
+from gpu_pool.server.hosted_model import HostedModel
+from gpu_pool.server.served_encoder import ServedEncoder
+from gpu_pool.server.served_model import ModelFacts, create_served_model
+from gpu_pool.server.text.encoder_text import load_encoder_text
+from gpu_pool.server.text.text_files import TextSources, load_model_text
 from gpu_pool.settings import ServedModelSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every model of a node shares."""
+
+    threads: Executor
+    """For what takes longer than an event loop may be held up."""
+    sources: TextSources
+    max_cold_wait_s: float
+    """How long a request may wait for a core that is coming up."""
+    unix_ms: Callable[[], int]
+
+
+def create_hosted_model(
+    model: ServedModelSettings, supervisor: CoreSupervisor, around: Surroundings
+) -> HostedModel:
+    """The model in a folder, an encoder or one that generates. Raises: `UnsupportedFeature`."""
+    created_unix_s = int((model.path / "config.json").stat().st_mtime)
+    facts = ModelFacts(model.name, model.description, created_unix_s)
+    encoder = load_encoder_text(model.path)
+    if encoder is not None:
+        return ServedEncoder(
+            facts, encoder, supervisor, around.threads, around.max_cold_wait_s, around.unix_ms
+        )
+    text = load_model_text(model.path, around.threads, around.sources)
+    return create_served_model(facts, text, supervisor, around.max_cold_wait_s, around.unix_ms)
 
 
 def create_models(
     settings: Iterable[ServedModelSettings],
-    create_model: Callable[[ServedModelSettings], ServedModel],
-) -> tuple[dict[ModelName, ServedModel], dict[ModelName, str]]:
+    create_model: Callable[[ServedModelSettings], HostedModel],
+) -> tuple[dict[ModelName, HostedModel], dict[ModelName, str]]:
     """The models whose files can be read as text, and the reasons of the others."""
-    models: dict[ModelName, ServedModel] = {}
+    models: dict[ModelName, HostedModel] = {}
     refused: dict[ModelName, str] = {}
     for model in settings:
         log = structlog.get_logger().bind(model=model.name)

@@ -15,9 +15,9 @@ from aiohttp import web
 from contracts.sections import TlsSettings
 from contracts.settings import SettingsError
 from gpu_pool.server.core_supervisor import CoreSupervisor
+from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.http_app import NodeApp
 from gpu_pool.server.node_status import NodeStatus
-from gpu_pool.server.served_model import ServedModel
 from gpu_pool.settings import ListenSettings
 
 _DRAIN_POLL_S: Final = 0.05
@@ -30,7 +30,7 @@ class NodeParts:
     app: NodeApp
     status: NodeStatus
     supervisors: Sequence[CoreSupervisor]
-    models: Sequence[ServedModel]
+    models: Sequence[HostedModel]
 
 
 class NodeServer:

@@ -13,7 +13,7 @@ import msgspec
 
 from contracts.fleet import FailedModel, NodeReport
 from contracts.ids import BootId, ModelName, NodeId, RegionId
-from gpu_pool.server.served_model import ServedModel
+from gpu_pool.server.hosted_model import HostedModel
 
 REPORT_INTERVAL_S: Final = 1.0
 SHORTEST_INTERVAL_S: Final = 0.1
@@ -55,7 +55,7 @@ class NodeStatus:
         self.boot_id: Final = boot_id
         self.region: Final = region
         self._jurisdiction = jurisdiction
-        self._models: Mapping[ModelName, ServedModel] = {}
+        self._models: Mapping[ModelName, HostedModel] = {}
         self._refused: Mapping[ModelName, str] = {}
         self._receivers: set[Receiver] = set()
         self._is_draining = False
@@ -78,7 +78,7 @@ class NodeStatus:
         return Readiness.READY if Readiness.READY in states else Readiness.FAILED
 
     def serve(
-        self, models: Mapping[ModelName, ServedModel], refused: Mapping[ModelName, str]
+        self, models: Mapping[ModelName, HostedModel], refused: Mapping[ModelName, str]
     ) -> None:
         """Names the models of this node, and those that cannot be served with the reason."""
         self._models = models
@@ -90,7 +90,7 @@ class NodeStatus:
         refused = (ModelState(name=name, state=Readiness.FAILED) for name in self._refused)
         return (*served, *refused)
 
-    def find_model(self, name: ModelName) -> ServedModel | None:
+    def find_model(self, name: ModelName) -> HostedModel | None:
         """The model of that name, if this node serves it."""
         return self._models.get(name)
 
@@ -160,7 +160,7 @@ class NodeStatus:
         )
 
 
-def _describe(name: ModelName, model: ServedModel) -> ModelState:
+def _describe(name: ModelName, model: HostedModel) -> ModelState:
     """How far `model` is."""
     if model.failure is not None:
         return ModelState(name=name, state=Readiness.FAILED)

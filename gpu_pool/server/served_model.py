@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from contracts.errors import ModelCold
-from contracts.fleet import ModelCard, ModelFeature, ModelLoad
+from contracts.fleet import ModelCard, ModelFeature, ModelLoad, Task
 from contracts.grant import Grant
 from contracts.ids import ModelName
 from contracts.inference import (
@@ -30,8 +30,6 @@ from gpu_pool.server.prepared_request import PreparedRequest
 from gpu_pool.server.sampling_limits import check_request, resolve_max_tokens
 from gpu_pool.server.text.model_text import ModelText
 from gpu_pool.server.text.prompt_encoder import MAX_INLINE_CHARS, EncodedPrompt, measure_prompt
-
-_TASK: Final = "Text Generation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +121,7 @@ class ServedModel:
         return ModelCard(
             name=self._facts.name,
             revision=ready.model_revision if ready else "",
-            task=_TASK,
+            task=Task.TEXT_GENERATION,
             description=self._facts.description,
             context_window=ready.context_window if ready else self._text.context_window,
             created_unix_s=self._facts.created_unix_s,

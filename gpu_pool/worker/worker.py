@@ -76,9 +76,9 @@ def create_executor(settings: WorkerSettings) -> Executor:
     network = require_causal(checked.network)
     files = [settings.model_dir / "config.json", *list_tensor_files(settings.model_dir)]
     num_default = settings.num_default_threads or os.cpu_count() or 1
-    torch.set_num_threads(settings.num_threads or _choose_num_threads(files, num_default))
+    torch.set_num_threads(settings.num_threads or choose_num_threads(files, num_default))
     device = torch.device(settings.device)
-    dtype = _choose_dtype(settings.dtype, checked.dtype)
+    dtype = choose_dtype(settings.dtype, checked.dtype)
     division = divide_kv(network.kv_groups, settings, dtype)
     loader = ModelLoader(settings.model_dir, checked.find_packed, dtype, device)
     num_blocks = count_blocks(settings, division.block_bytes, device, loader.measure_bytes(network))
@@ -106,7 +106,7 @@ def create_executor(settings: WorkerSettings) -> Executor:
     return Worker(runner, info)
 
 
-def _choose_num_threads(files: Sequence[Path], num_default: int) -> int:
+def choose_num_threads(files: Sequence[Path], num_default: int) -> int:
     """The default; one alone for a model whose products end before a second thread has begun.
 
     Waiting for each other costs such a model more than sharing gains, above all where other
@@ -116,7 +116,7 @@ def _choose_num_threads(files: Sequence[Path], num_default: int) -> int:
     return 1 if is_small else num_default
 
 
-def _choose_dtype(choice: DtypeChoice, stored: torch.dtype) -> torch.dtype:
+def choose_dtype(choice: DtypeChoice, stored: torch.dtype) -> torch.dtype:
     """What to compute in; fp16 checkpoints widen to fp32, which loses nothing."""
     if choice is not DtypeChoice.AUTO:
         return _COMPUTE_DTYPES[choice]

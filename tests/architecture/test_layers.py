@@ -61,7 +61,15 @@ TENSOR_COLUMN = tuple(
 )
 NODE_PROCESS = tuple(
     f"gpu_pool.{name}"
-    for name in ("node", "server", "core_runner", "settings", "model_store", "cpu_share")
+    for name in (
+        "node",
+        "server",
+        "core_runner",
+        "settings",
+        "model_store",
+        "cpu_share",
+        "encoder_architectures",
+    )
 )
 WITHOUT_TORCH = (
     *("contracts", "gateway", "tenancy", "hot_standby", "migrations"),

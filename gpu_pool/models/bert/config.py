@@ -8,17 +8,14 @@ import msgspec
 from torch import Tensor
 from torch.nn import functional
 
+from gpu_pool.encoder_architectures import CLASSIFIER_ARCHITECTURES
 from gpu_pool.models.bert.model import BertConfig, BertEncoder
 from gpu_pool.models.bert.names import BertNaming, list_ignored, list_parameters
 from gpu_pool.models.config_json import decode_config, require_activation, require_positive
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.network import EncoderNetwork
 
-ARCHITECTURES: Final = (
-    *("BertModel", "BertForMaskedLM", "BertForSequenceClassification"),
-    *("RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification"),
-    *("XLMRobertaModel", "XLMRobertaForMaskedLM", "XLMRobertaForSequenceClassification"),
-)
+_MULTI_LABEL: Final = "multi_label_classification"
 _ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "gelu": functional.gelu,
     "gelu_new": partial(functional.gelu, approximate="tanh"),
@@ -45,6 +42,7 @@ class _BertJson(msgspec.Struct, frozen=True):
     is_decoder: bool = False
     num_labels: int | None = None
     id2label: dict[str, Any] | None = None
+    problem_type: str | None = None
 
 
 def describe(content: bytes) -> EncoderNetwork:
@@ -68,7 +66,7 @@ def describe(content: bytes) -> EncoderNetwork:
         num_heads=json.num_attention_heads,
         layer_norm_eps=json.layer_norm_eps,
         activation=_ACTIVATIONS[json.hidden_act],
-        num_labels=_count_labels(json) if "Classification" in architecture else 0,
+        num_labels=_count_labels(json) if architecture in CLASSIFIER_ARCHITECTURES else 0,
     )
     naming = _find_naming(architecture)
     return EncoderNetwork(
@@ -77,6 +75,7 @@ def describe(content: bytes) -> EncoderNetwork:
         hidden_size=config.hidden_size,
         num_types=config.num_types,
         num_labels=config.num_labels,
+        is_multi_label=json.problem_type == _MULTI_LABEL,
         parameters=list_parameters(config, naming),
         ignored=list_ignored(naming),
         create=partial(BertEncoder, config),

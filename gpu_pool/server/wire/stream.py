@@ -1,7 +1,7 @@
 """One stream of a connection: a body coming in, events going out.
 
 Owns assembly, credit, merging and the deadline; must not know grants or text.
-Read next: `gpu_pool.server.generation` (what makes the events), `connection` (what owns this).
+Read next: `gpu_pool.server.request_start` (what makes the events), `connection` (what owns this).
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from contracts.inference import (
     ToolCallDelta,
     Usage,
 )
-from gpu_pool.server.generation import Generation
-from gpu_pool.server.served_model import ServedModel
+from gpu_pool.server.hosted_model import HostedModel, RunningRequest
+from gpu_pool.server.request_start import start_request
 from gpu_pool.server.wire.delta_buffer import MAX_DELTA_LOGPROBS, DeltaBuffer
 
 
@@ -34,11 +34,12 @@ class WireStream:
     __slots__ = (
         "_body",
         "_credit",
-        "_generation",
+        "_has_started",
         "_held",
         "_is_streaming",
         "_missing_bytes",
         "_put",
+        "_running",
         "_timer",
         "_total_bytes",
         "grant",
@@ -57,7 +58,8 @@ class WireStream:
         self._credit = credit
         self._put = put
         self._body: list[bytes] = []
-        self._generation: Generation | None = None
+        self._running: RunningRequest | None = None
+        self._has_started = False
         self._is_streaming = True
         self._held = DeltaBuffer()
         self._timer: asyncio.TimerHandle | None = None
@@ -76,7 +78,7 @@ class WireStream:
 
         Raises: `InvalidRequest` when there is more than was announced.
         """
-        if self._generation is not None or len(fragment) > self._missing_bytes:
+        if self._has_started or len(fragment) > self._missing_bytes:
             raise InvalidRequest("The body is longer than was announced.")
         self._missing_bytes -= len(fragment)
         self._body.append(fragment)
@@ -85,11 +87,11 @@ class WireStream:
         body, self._body = b"".join(self._body), []
         return body
 
-    def start(self, model: ServedModel, request: NodeRequest) -> None:
-        """Begins to generate; events follow."""
+    def start(self, model: HostedModel, request: NodeRequest) -> None:
+        """Begins to serve it; events follow. Raises: `UnsupportedFeature`."""
         self._is_streaming = isinstance(request, GenerateRequest) and request.stream
-        self._generation = Generation(self._on_event)
-        self._generation.start(model, request, self.grant)
+        self._has_started = True
+        self._running = start_request(model, request, self.grant, self._on_event)
 
     def add_credit(self, num_deltas: int) -> None:
         """Lets more deltas out, first of all what was merged meanwhile."""
@@ -100,23 +102,23 @@ class WireStream:
     def abort(self) -> None:
         """Ends with `Finished(aborted)` and what was consumed."""
         self._held.clear()
-        if self._generation is not None:
-            self._generation.abort()
+        if self._running is not None:
+            self._running.abort()
         else:
             self._on_event(Finished(FinishReason.ABORTED, Usage(0, 0, 0)))
 
     def fail(self, error: ServiceError) -> None:
         """Ends with `error`."""
-        if self._generation is not None:
-            self._generation.fail(error)
+        if self._running is not None:
+            self._running.fail(error)
         else:
             self._on_event(Failed(to_error_report(error)))
 
     def cancel(self) -> None:
         """Ends without any event: nobody is there to read it."""
         self._stop_timer()
-        if self._generation is not None:
-            self._generation.cancel()
+        if self._running is not None:
+            self._running.cancel()
 
     def _on_event(self, event: GenerationEvent) -> None:
         """Sends `event`, or merges it into those that wait for credit."""

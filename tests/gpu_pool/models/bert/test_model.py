@@ -171,7 +171,7 @@ def test_bfloat16_rounds_no_worse_than_transformers(tmp_path: Path) -> None:
     assert 0 < ours <= 1.1 * theirs
 
 
-def test_an_encoder_is_no_executor(tmp_path: Path) -> None:
+def test_an_encoder_generates_nothing(tmp_path: Path) -> None:
     folder = write_encoder(tmp_path, "BertModel")
     with pytest.raises(CheckpointError, match="encoder"):
         create_executor(WorkerSettings(model_dir=folder))

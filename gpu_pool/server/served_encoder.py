@@ -1,0 +1,191 @@
+"""One encoder of a node: its text side joined with its engine core.
+
+Owns what is checked between a decoded request and its texts in the core; must not know streams or
+frames. Read next: `encoding` (the caller), `text.encoder_text`, `core_supervisor`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Final
+
+from contracts.encoding import MAX_INPUTS, EncodeRequest, EncoderTask
+from contracts.errors import ContextTooLong, InvalidRequest, ModelCold, UnsupportedFeature
+from contracts.fleet import ModelCard, ModelLoad, Task
+from contracts.grant import Grant
+from gpu_pool.engine.messages import AddTexts
+from gpu_pool.plan import SequenceId
+from gpu_pool.server.core_supervisor import CoreSupervisor
+from gpu_pool.server.engine_client import EngineClient
+from gpu_pool.server.served_model import ModelFacts
+from gpu_pool.server.text.encoder_text import EncodedText, EncoderText
+
+MAX_INLINE_CHARS: Final = 4096
+"""Of all texts together; more is tokenised in a thread."""
+_TASKS: Final = {
+    EncoderTask.EMBED: Task.TEXT_EMBEDDINGS,
+    EncoderTask.RERANK: Task.RERANKER,
+    EncoderTask.CLASSIFY: Task.TEXT_CLASSIFICATION,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTexts:
+    """Texts that may start: checked, tokenised, and with a core to go to."""
+
+    client: EngineClient
+    request: EncodeRequest
+    grant: Grant
+    texts: tuple[EncodedText, ...]
+    encoder: EncoderText
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all texts together."""
+        return sum(len(text.token_ids) for text in self.texts)
+
+    def describe(self, sequence_id: SequenceId) -> AddTexts:
+        """What the engine is told."""
+        return AddTexts(
+            sequence_id,
+            self.grant.account_id,
+            tuple(text.token_ids for text in self.texts),
+            tuple(text.num_query_tokens for text in self.texts),
+            self.request.pooling or self.encoder.facts.pooling,
+            self.grant.priority,
+            self.request.reject_if_busy,
+        )
+
+
+class ServedEncoder:
+    """An encoder that requests can name."""
+
+    def __init__(
+        self,
+        facts: ModelFacts,
+        text: EncoderText,
+        supervisor: CoreSupervisor,
+        threads: Executor,
+        max_cold_wait_s: float,
+        unix_ms: Callable[[], int],
+    ) -> None:
+        """`threads` tokenise; `max_cold_wait_s` bounds the wait for a core that is coming up."""
+        self._facts = facts
+        self._text = text
+        self._threads = threads
+        self._max_cold_wait_s = max_cold_wait_s
+        self._unix_ms = unix_ms
+        self.supervisor: Final = supervisor
+
+    @property
+    def is_ready(self) -> bool:
+        """True while requests can start at once."""
+        return self.supervisor.client is not None
+
+    @property
+    def failure(self) -> str | None:
+        """Why it has failed for good, for operators; None while it is served or may yet be."""
+        return self.supervisor.failure
+
+    def try_prepare(self, request: EncodeRequest, grant: Grant) -> PreparedTexts | None:
+        """What is to start, or None when that takes a wait or more time than an event loop has.
+
+        Raises: as `prepare`.
+        """
+        self._check(request)
+        client = self.supervisor.client
+        if client is None:
+            if request.reject_if_busy:
+                raise ModelCold("The model is not loaded on this node at the moment.")
+            return None
+        if _count_chars(request) > MAX_INLINE_CHARS:
+            return None
+        return PreparedTexts(client, request, grant, self._encode(request, grant), self._text)
+
+    async def prepare(self, request: EncodeRequest, grant: Grant) -> PreparedTexts:
+        """What is to start, as soon as the core is there.
+
+        Raises: `InvalidRequest`, `UnsupportedFeature`, `ContextTooLong`, `ModelCold`.
+        """
+        await self._wait_ready(grant)
+        loop = asyncio.get_running_loop()
+        texts = await loop.run_in_executor(self._threads, self._encode, request, grant)
+        client = await self._wait_ready(grant)  # it may have been restarted meanwhile
+        return PreparedTexts(client, request, grant, texts, self._text)
+
+    async def close(self) -> None:
+        """Nothing runs beside the core."""
+
+    def describe(self) -> ModelCard:
+        """The model as clients may see it; the revision is empty until it was loaded once."""
+        ready, facts = self.supervisor.ready, self._text.facts
+        return ModelCard(
+            name=self._facts.name,
+            revision=ready.model_revision if ready else "",
+            task=_TASKS[facts.task],
+            description=self._facts.description,
+            context_window=self._find_window(),
+            created_unix_s=self._facts.created_unix_s,
+            output_dimensions=facts.output_dimensions,
+            labels=facts.labels,
+        )
+
+    def measure_load(self) -> ModelLoad:
+        """How busy it is; it has no blocks."""
+        load = self.supervisor.load
+        return ModelLoad(
+            name=self._facts.name,
+            is_ready=self.is_ready,
+            num_running=load.num_running,
+            num_waiting=load.num_waiting,
+            num_blocks=0,
+            num_free_blocks=0,
+        )
+
+    def _find_window(self) -> int:
+        """Tokens of one text, control tokens included."""
+        ready, facts = self.supervisor.ready, self._text.facts
+        window = ready.context_window if ready else facts.max_positions
+        return min(window, facts.max_tokens or window)
+
+    def _check(self, request: EncodeRequest) -> None:
+        """Raises: `InvalidRequest`, `UnsupportedFeature`."""
+        task = self._text.facts.task
+        if request.task is not task:
+            raise UnsupportedFeature(f"This model is for {_TASKS[task]} only.", param="model")
+        if not 1 <= len(request.inputs) <= MAX_INPUTS:
+            raise InvalidRequest(f"A request has 1 to {MAX_INPUTS} texts.")
+        if (request.query is None) == (task is EncoderTask.RERANK):
+            raise InvalidRequest("`query` goes with reranking, and only with it.", param="query")
+
+    def _encode(self, request: EncodeRequest, grant: Grant) -> tuple[EncodedText, ...]:
+        """Every text as token ids. Raises: `InvalidRequest`, `ContextTooLong`."""
+        window = self._find_window()
+        if window > grant.max_total_tokens:
+            window = grant.max_total_tokens
+        if window < 1:
+            raise ContextTooLong("The grant covers no tokens.")
+        text, query, truncates = self._text, request.query, request.truncates
+        if query is None:
+            return tuple(text.encode(one, window, truncates) for one in request.inputs)
+        return tuple(
+            text.encode_pair(query, _require_text(one), window, truncates) for one in request.inputs
+        )
+
+    async def _wait_ready(self, grant: Grant) -> EngineClient:
+        """The way to the core, within the grant's deadline and this node's patience."""
+        left_s = (grant.deadline_unix_ms - self._unix_ms()) / 1000
+        return await self.supervisor.wait_ready(min(left_s, self._max_cold_wait_s))
+
+
+def _count_chars(request: EncodeRequest) -> int:
+    """Characters, or token ids, of all texts; a query is read with each of them."""
+    return sum(map(len, request.inputs)) + len(request.query or "") * len(request.inputs)
+
+
+def _require_text(one: str | tuple[int, ...]) -> str:
+    """A text that is compared to a query. Raises: `InvalidRequest` for token ids."""
+    if isinstance(one, tuple):
+        raise InvalidRequest("What is compared to a query must be text.")
+    return one
