@@ -81,14 +81,14 @@ async def _verify(place: TenancyPlace) -> "Verdict":
     from tenancy.db import Database, create_engine, parse_database_url
 
     try:
-        keys = await _prepare(place, may_create=False)
+        keys = await prepare(place, may_create=False)
         database = Database(create_engine(parse_database_url(place.database_url)))
         try:
             return await verify_log(database, read_heads(place.audit_heads, keys))
         finally:
             await database.close()
     except StoreUnavailable as error:
-        raise _explain(place, error) from error
+        raise explain(place, error) from error
 
 
 async def _run(
@@ -98,7 +98,7 @@ async def _run(
     from tenancy.directory import create_tenancy
 
     try:
-        key_ring = await _prepare(place, may_create)
+        key_ring = await prepare(place, may_create)
         heads = HeadFile(place.audit_heads)
         tenancy = create_tenancy(
             place.database_url, key_ring, time.time, secrets.token_bytes, heads
@@ -108,15 +108,15 @@ async def _run(
         finally:
             await tenancy.close()
     except StoreUnavailable as error:
-        raise _explain(place, error) from error
+        raise explain(place, error) from error
 
 
-def _explain(place: TenancyPlace, error: StoreUnavailable) -> CommandFailed:
+def explain(place: TenancyPlace, error: StoreUnavailable) -> CommandFailed:
     """The failure with its cause: who runs the platform needs more than clients are told."""
     return CommandFailed(f"{error.message} ({_format_name(place)}: {error.__cause__})")
 
 
-async def _prepare(place: TenancyPlace, may_create: bool) -> "KeyRing":
+async def prepare(place: TenancyPlace, may_create: bool) -> "KeyRing":
     """The key ring, once the database is known to fit this version.
 
     A missing ring is made only together with a new database: beside an old one it would mean

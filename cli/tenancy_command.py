@@ -15,6 +15,8 @@ import typer
 
 from cli.tenancy_access import TenancyPlace, find_place, run_with_tenancy, verify_audit_log
 from cli.terminal import print_json
+from cli.usage_access import export_usage, find_export_key
+from contracts.ids import AccountId
 from tenancy.administration import Administration
 
 if TYPE_CHECKING:
@@ -73,6 +75,16 @@ class TenancyDesk:
     def verify_audit_log(self) -> "Verdict":
         """What a check of the whole audit log against the signed heads finds."""
         return verify_audit_log(self.place)
+
+    def export_usage(
+        self, account_id: AccountId, days: range, write: Callable[[bytes], object]
+    ) -> int:
+        """How many records of requests that began on `days` were written, signed."""
+        return export_usage(self.place, account_id, days, write)
+
+    def find_export_key(self) -> str:
+        """The key that verifies exports."""
+        return find_export_key(self.place)
 
     def report(self, value: Any, *lines: str) -> None:
         """Prints `value` as JSON if asked to, else `lines`."""

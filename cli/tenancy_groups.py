@@ -5,7 +5,7 @@ Must not know any command. Read next: `cli.tenancy_command`.
 
 import typer
 
-from cli import accounts, audit, operators, tokens
+from cli import accounts, audit, operators, tokens, usage
 
 
 def add_tenancy_groups(app: typer.Typer) -> None:
@@ -13,4 +13,5 @@ def add_tenancy_groups(app: typer.Typer) -> None:
     app.add_typer(accounts.app, name="accounts")
     app.add_typer(tokens.app, name="tokens")
     app.add_typer(operators.app, name="operators")
+    app.add_typer(usage.app, name="usage")
     app.add_typer(audit.app, name="audit")

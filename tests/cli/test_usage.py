@@ -1,0 +1,95 @@
+"""`hearth usage`: exports that anybody can verify, on a real SQLite file."""
+
+import asyncio
+import json
+import secrets
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli import accounts
+from cli.terminal import CommandFailed
+from cli.usage import app
+from contracts.ids import AccountId
+from contracts.usage import MS_PER_DAY
+from tenancy.directory import create_tenancy
+from tenancy.encryption.key_ring_file import load_key_ring
+from tests.cli.tenancy_commands import TenancyCommands
+from tests.tenancy.test_contract_usage import START_MS, record
+
+NUM_RECORDS = 1003
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> TenancyCommands:
+    """The usage commands, on a ledger of two accounts."""
+    made = TenancyCommands(app, tmp_path)
+    made.write("create", "one", app=accounts.app)
+    asyncio.run(fill(made))
+    return made
+
+
+async def fill(made: TenancyCommands) -> None:
+    """More than a page on the first day, one request on the second, one of another account."""
+    ring = load_key_ring(made.key_ring)
+    tenancy = create_tenancy(made.database_url, ring, time.time, secrets.token_bytes)
+    records = [record(number) for number in range(NUM_RECORDS - 1)]
+    records += [record(1, START_MS + MS_PER_DAY), record(2, START_MS + 2 * MS_PER_DAY)]
+    records.append(record(5000, account_id=AccountId("b" * 32)))
+    await tenancy.append_usage(records, "tests")
+    await tenancy.close()
+
+
+def export(commands: TenancyCommands, folder: Path) -> Path:
+    """Two days of the first account."""
+    path = folder / "export.jsonl"
+    commands.write(
+        *("export", "a" * 32, "--since", "2023-11-14", "--before", "2023-11-16"),
+        *("--output", str(path)),
+    )
+    return path
+
+
+def test_an_export_has_every_record_of_the_account_and_verifies(
+    commands: TenancyCommands, tmp_path: Path
+) -> None:
+    path = export(commands, tmp_path)
+    lines = path.read_bytes().splitlines()
+    assert len(lines) == NUM_RECORDS + 2
+    first = json.loads(lines[1])
+    assert (first["request_id"], first["cost_nano"]) == (record(0).request_id, 7)
+    assert (first["num_uncached"], first["num_reasoning"], first["outcome"]) == (1, 4, "complete")
+    assert {json.loads(line)["account_id"] for line in lines[1:-1]} == {"a" * 32}
+    key = commands.write("public-key").strip()
+    result = CliRunner().invoke(app, ["verify", str(path), "--public-key", key])
+    assert result.exit_code == 0, result.output
+    assert f"{NUM_RECORDS} records of account {'a' * 32} from 2023-11-14" in result.stdout
+    with pytest.raises(AssertionError):  # it is not written over
+        export(commands, tmp_path)
+
+
+@pytest.mark.parametrize("harm", ["change", "drop", "add", "swap", "cut", "key", "empty"])
+def test_whatever_was_changed_shows(commands: TenancyCommands, tmp_path: Path, harm: str) -> None:
+    path = export(commands, tmp_path)
+    key = commands.write("public-key").strip()
+    lines = path.read_bytes().splitlines(keepends=True)
+    match harm:
+        case "change":
+            lines[5] = lines[5].replace(b'"cost_nano":7', b'"cost_nano":6')
+        case "drop":
+            del lines[5]
+        case "add":
+            lines.insert(5, lines[5])
+        case "swap":
+            lines[5], lines[6] = lines[6], lines[5]
+        case "cut":
+            del lines[-1]
+        case "empty":
+            lines.clear()
+        case _:
+            key = secrets.token_hex(32)
+    path.write_bytes(b"".join(lines))
+    result = CliRunner().invoke(app, ["verify", str(path), "--public-key", key])
+    assert isinstance(result.exception, CommandFailed)
