@@ -9,7 +9,6 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncGenerator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from tests.fixtures.node_process import MODEL as GENERATOR
 from tests.fixtures.node_process import run_node_process
 from tests.fixtures.random_checkpoint import write_random_checkpoint
 from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until_async
+from tests.integration.node_entry import NodeEntry
 
 MINILM = "@hearth/tests/minilm"
 RERANKER = "@hearth/tests/reranker"
@@ -47,18 +47,8 @@ LONG = "ocean " * 400
 MAX_ERROR = 1e-4
 
 
-@dataclass(frozen=True)
-class EncoderNode:
-    """A node process as `run_gateway` needs to know it, and where its models lie."""
-
-    url: str
-    pair_key: bytes
-    folder: Path
-    node_id: NodeId
-
-
 @pytest.fixture(scope="module")
-def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EncoderNode]:
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeEntry]:
     folder = tmp_path_factory.mktemp("encoders")
     write_random_checkpoint(folder / "generator")
     write_encoder_checkpoint(
@@ -77,14 +67,14 @@ def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EncoderNode]:
         for name, path in paths.items()
     )
     with run_node_process(folder, folder / "generator", more_settings=more) as (_, address):
-        yield EncoderNode(
+        yield NodeEntry(
             address.url.replace("http", "ws"), address.pair_key, folder, NodeId("test-node")
         )
 
 
 @pytest.fixture
 async def gateway(
-    tmp_path: Path, database_template: Path, encoders: EncoderNode
+    tmp_path: Path, database_template: Path, encoders: NodeEntry
 ) -> AsyncGenerator[RunningGateway]:
     nodes: Any = [encoders]
     async with run_gateway(tmp_path, database_template, nodes) as running:
@@ -178,7 +168,7 @@ async def test_a_hundred_texts_are_the_most(
 
 
 async def test_a_reranker_puts_the_best_first(
-    native: AsyncCloudflare, gateway: RunningGateway, encoders: EncoderNode
+    native: AsyncCloudflare, gateway: RunningGateway, encoders: NodeEntry
 ) -> None:
     contexts = ["the capital of paris", "hot dog", "blue ocean " * 60, "why a cat sat"]
     body = {"query": "what city", "contexts": [{"text": text} for text in contexts]}
@@ -201,7 +191,7 @@ async def test_a_reranker_puts_the_best_first(
 
 
 async def test_a_classifier_names_its_labels(
-    native: AsyncCloudflare, gateway: RunningGateway, encoders: EncoderNode
+    native: AsyncCloudflare, gateway: RunningGateway, encoders: NodeEntry
 ) -> None:
     result = await run(native, gateway, CLASSIFIER, text="a good film")
     plain = EncoderReference(encoders.folder / "classifier", "BertForSequenceClassification")
