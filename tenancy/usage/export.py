@@ -2,7 +2,8 @@
 
 Owns the form: JSON lines, a header first, one record a line, a seal last. The seal has the number
 of records and an Ed25519 signature over the SHA-256 of every byte before it, so that a changed,
-added, moved or missing line shows. Must not know files or databases. Read next: `tenancy.usage.ledger`.
+added, moved or missing line shows. Must not know files or databases.
+Read next: `tenancy.usage.ledger`.
 """
 
 import hashlib
