@@ -56,6 +56,18 @@ def test_a_model_is_added_listed_found_and_removed(
     assert list_files(tmp_path / "store") == []
 
 
+def test_how_an_encoder_pools_comes_along_and_nothing_else_below_the_top(
+    store: ModelStore, source: Path
+) -> None:
+    for name in ("1_Pooling/config.json", "1_Pooling/notes.json", "onnx/config.json"):
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_text('{"pooling_mode_cls_token": true}')
+    added = store.add_model(NAME, source)
+    below = [path.relative_to(added.path).as_posix() for path in added.path.glob("*/*")]
+    assert below == ["1_Pooling/config.json"]
+    assert (added.path / below[0]).read_bytes() == (source / below[0]).read_bytes()
+
+
 def test_the_bundled_model_comes_first_and_stays(tmp_path: Path, source: Path) -> None:
     store = ModelStore(tmp_path / "store", bundled_path=source)
     store.add_model(ModelName("@a/b"), source)
