@@ -1,8 +1,9 @@
-"""Milliseconds per decode step and prefill tokens per second on CPU, beside transformers.
+"""Milliseconds per decode step and prefill tokens per second on CPU, beside torch and transformers.
 
     python -m benchmarks.engine.bench_cpu                                   # tiny, under a minute
     python -m benchmarks.engine.bench_cpu --shapes qwen3-0.6b-like-llama    # several minutes
 
+`torch alone` is Hearth without its native kernels.
 Drives the executor with plans, without server or scheduler. Rounds alternate between providers, so
 that both meet the same disturbances of a shared machine; where other processes want the cores too,
 `--threads 1` or OMP_WAIT_POLICY=PASSIVE keeps threads from waiting for each other.
@@ -39,6 +40,8 @@ OUTPUT_TOKENS = 64
 MAX_BATCH_TOKENS = 2048
 BLOCK_SIZE = 16
 OURS = "hearth"
+TORCH_ALONE = "torch alone"
+TRANSFORMERS = "transformers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,9 @@ class Provider(Protocol):
 class HearthExecutor:
     """Our executor, driven by plans as the scheduler would make them."""
 
-    def __init__(self, folder: Path, dtype: DtypeChoice, num_threads: int, most: int) -> None:
+    def __init__(
+        self, folder: Path, dtype: DtypeChoice, num_threads: int, most: int, *, is_native: bool
+    ) -> None:
         """Loads the model with KV memory for `most` sequences."""
         self._blocks_each = -(-(PROMPT_TOKENS + OUTPUT_TOKENS) // BLOCK_SIZE)
         self._executor = create_executor(
@@ -71,6 +76,7 @@ class HearthExecutor:
                 num_threads=num_threads,
                 block_size=BLOCK_SIZE,
                 num_blocks=most * self._blocks_each,
+                native_kernels=is_native,
             )
         )
         self._num_steps = 0
@@ -147,20 +153,30 @@ class TransformersGenerate:
         return time.perf_counter() - start
 
 
-def measure(
-    shapes: str, dtype: str, num_threads: int, rounds: int, counts: list[int], folder: Path
-) -> list[Figure]:
+def create_providers(
+    options: argparse.Namespace, folder: Path, torch_dtype: torch.dtype
+) -> dict[str, Provider]:
+    """Everyone who is measured, ours first."""
+    dtype, most = DtypeChoice(options.dtype), max(options.sequences)
+    providers: dict[str, Provider] = {
+        name: HearthExecutor(folder, dtype, options.threads, most, is_native=name == OURS)
+        for name in (OURS, TORCH_ALONE)
+        if name == OURS or name in options.peers
+    }
+    if TRANSFORMERS in options.peers and find_spec("transformers"):
+        providers[TRANSFORMERS] = TransformersGenerate(folder, torch_dtype)
+    return providers
+
+
+def measure(options: argparse.Namespace, folder: Path) -> list[Figure]:
     """All figures of one shape and their ratios."""
+    shapes, dtype, counts = options.shapes, options.dtype, options.sequences
     torch_dtype = getattr(torch, dtype)
     write_random_llama(folder, SHAPES[shapes], torch_dtype)
-    providers: dict[str, Provider] = {
-        OURS: HearthExecutor(folder, DtypeChoice(dtype), num_threads, max(counts))
-    }
-    if find_spec("transformers"):
-        providers["transformers"] = TransformersGenerate(folder, torch_dtype)
+    providers = create_providers(options, folder, torch_dtype)
     bursts: dict[tuple[str, int], list[Burst]] = {}
     generator = torch.Generator().manual_seed(1)
-    for index in range(rounds + 1):
+    for index in range(options.rounds + 1):
         for count in counts:
             size = (count, PROMPT_TOKENS)
             vocab_size = SHAPES[shapes].vocab_size
@@ -170,7 +186,7 @@ def measure(
                 if index > 0:  # the first round warms up
                     bursts.setdefault((name, count), []).append(burst)
     figures: list[Figure] = []
-    what = f"{shapes} {dtype} {num_threads}t"
+    what = f"{shapes} {dtype} {options.threads}t"
     for (name, count), found in bursts.items():
         steps_ms = [burst.step_s * 1e3 for burst in found]
         rates = [count * PROMPT_TOKENS / burst.prefill_s for burst in found]
@@ -187,17 +203,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sequences", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument(
+        "--peers",
+        nargs="*",
+        choices=[TORCH_ALONE, TRANSFORMERS],
+        default=[TORCH_ALONE, TRANSFORMERS],
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
-        figures = measure(
-            options.shapes,
-            options.dtype,
-            options.threads,
-            options.rounds,
-            options.sequences,
-            Path(folder),
-        )
+        figures = measure(options, Path(folder))
     circumstances = describe_circumstances(["torch", "transformers"])
     print_figures(figures)
     print(f"{circumstances.hardware}, {options.threads} threads, load {os.getloadavg()[0]:.1f}")

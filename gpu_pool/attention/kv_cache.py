@@ -14,6 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gpu_pool.kernels.cpu.library import NativeKernels
+
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -46,10 +48,19 @@ class KvCache:
     """
 
     def __init__(
-        self, shape: KvShape, num_blocks: int, dtype: torch.dtype, device: torch.device
+        self,
+        shape: KvShape,
+        num_blocks: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        kernels: NativeKernels | None = None,
     ) -> None:
-        """Zeros; on CPU the pages are taken from the system at the first write."""
+        """Zeros; on CPU the pages are taken from the system at the first write.
+
+        `kernels` are what attends to a CPU's memory; None: torch.
+        """
         self.shape = shape
+        self.kernels = kernels
         self.blocks = torch.zeros(
             (
                 num_blocks,

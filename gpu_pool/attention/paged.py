@@ -13,6 +13,7 @@ from torch import Tensor
 from gpu_pool.attention.batch import AttentionBatch, Span, create_attention_batch
 from gpu_pool.attention.device_batch import DeviceBatch, attend_on_device, create_device_batch
 from gpu_pool.attention.kv_cache import KvCache
+from gpu_pool.attention.native_batch import NativeBatch, attend_natively, create_native_batch
 from gpu_pool.attention.reach import Reach
 from gpu_pool.kernels.attention_form import PLAIN, AttentionForm
 from gpu_pool.kernels.decode_attention import decode_attention
@@ -26,7 +27,7 @@ class PagedStep:
     """One KV group in one step: its memory and who attends to what there."""
 
     cache: KvCache
-    batch: AttentionBatch | DeviceBatch
+    batch: AttentionBatch | DeviceBatch | NativeBatch
 
 
 def create_paged_step(spans: Sequence[Span], cache: KvCache, reach: Reach) -> PagedStep:
@@ -35,6 +36,8 @@ def create_paged_step(spans: Sequence[Span], cache: KvCache, reach: Reach) -> Pa
     Latent layers, whose values are a part of the keys, have no kernel of their own yet and use the
     torch form on a GPU, too.
     """
+    if cache.kernels is not None:
+        return PagedStep(cache, create_native_batch(spans, cache, cache.kernels, reach))
     if uses_triton(cache.blocks) and cache.shape.num_parts == 2:
         return PagedStep(cache, create_device_batch(spans, cache, reach))
     return PagedStep(cache, create_attention_batch(spans, cache, reach))
@@ -48,6 +51,8 @@ def attend(
     `layer` counts inside the group.
     """
     cache, batch = step.cache, step.batch
+    if isinstance(batch, NativeBatch):
+        return attend_natively(layer, q_TNH, kv_TE, cache, batch, form)
     if isinstance(batch, DeviceBatch):
         return attend_on_device(layer, q_TNH, kv_TE, cache, batch, form)
     kv_write(cache.slots_XE, batch.slot_ids[layer], kv_TE)

@@ -1,19 +1,28 @@
 """Product with a weight matrix: y = x · Wᵀ + b.
 
-On a CPU with oneDNN the weight is packed once into the layout its kernels read: 1.3 to 2.2 times
-faster on few rows, and each row's result is independent of how many rows there are, except that
-one row alone takes a matrix-vector path which adds in another order. In fp32 that shows, so one
-row is computed as two; in bf16 the paths agree after rounding.
+On a CPU bf16 weights go to the kernels of `gpu_pool.kernels.cpu` where the loader has said so
+(`packing_with`), in a form that only these read.
+Elsewhere on a CPU with oneDNN the weight is packed once into the layout its kernels read: 1.3 to
+2.2 times faster on few rows, and each row's result is independent of how many rows there are,
+except that one row alone takes a matrix-vector path which adds in another order. In fp32 that
+shows, so one row is computed as two; in bf16 the paths agree after rounding.
 Shapes: T tokens, K inputs, M outputs. Takes bf16 or fp32, fp32 accumulation.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-_PACKING_HINT_ROWS = 64
+from gpu_pool.kernels.cpu.library import NativeKernels
+
+_PACKING_KERNELS: Final[ContextVar[NativeKernels | None]] = ContextVar("kernels", default=None)
+_PACKING_HINT_ROWS: Final = 64
 """Row count oneDNN is told when it picks a layout; every count then works with that layout."""
 
 
@@ -27,11 +36,34 @@ class PackedWeight:
     doubles_single_row: bool
 
 
-Weight = Tensor | PackedWeight
+@dataclass(frozen=True, slots=True)
+class NativeWeight:
+    """A weight in the form of our own kernels; the plain one is gone. Shape: `[M, K]`."""
+
+    kernels: NativeKernels
+    packed: Tensor
+    num_outputs: int
+    num_inputs: int
+
+
+Weight = Tensor | PackedWeight | NativeWeight
+
+
+@contextmanager
+def packing_with(kernels: NativeKernels | None) -> Generator[None]:
+    """Inside, `pack_weight` packs for `kernels` what they can multiply; None: for torch."""
+    token = _PACKING_KERNELS.set(kernels)
+    try:
+        yield
+    finally:
+        _PACKING_KERNELS.reset(token)
 
 
 def pack_weight(weight_MK: Tensor) -> Weight:
-    """The weight in the fastest form its device has: packed on CPUs with oneDNN, else as it is."""
+    """The weight in the fastest form its device has: packed on most CPUs, else as it is."""
+    kernels = _PACKING_KERNELS.get()
+    if kernels and weight_MK.device.type == "cpu" and weight_MK.dtype == torch.bfloat16:
+        return NativeWeight(kernels, kernels.pack(weight_MK), *weight_MK.shape)
     if not _can_pack(weight_MK):
         return weight_MK
     num_outputs, num_inputs = weight_MK.shape
@@ -46,6 +78,14 @@ def linear_reference(x_TK: Tensor, weight_MK: Tensor, bias_M: Tensor | None) -> 
 
 def linear(x_TK: Tensor, weight: Weight, bias_M: Tensor | None = None) -> Tensor:
     """The product `[T, M]`, by the form of `weight`."""
+    if isinstance(weight, NativeWeight):
+        assert x_TK.shape[1] == weight.num_inputs, "x_TK and the packed weight disagree on K"
+        return weight.kernels.multiply(
+            x_TK if x_TK.stride(1) == 1 else x_TK.contiguous(),
+            weight.packed,
+            bias_M,
+            weight.num_outputs,
+        )
     if isinstance(weight, PackedWeight):
         assert x_TK.shape[1] == weight.num_inputs, "x_TK and the packed weight disagree on K"
         return _linear_packed(x_TK, weight, bias_M)

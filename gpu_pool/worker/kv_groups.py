@@ -12,6 +12,7 @@ import torch
 
 from gpu_pool.attention.kv_cache import KvCache, KvShape
 from gpu_pool.attention.reach import Reach
+from gpu_pool.kernels.cpu.library import NativeKernels
 from gpu_pool.models.network import KvLayers
 from gpu_pool.plan import KvGroup
 from gpu_pool.runner.group_blocks import KvGroupMemory
@@ -55,13 +56,17 @@ class KvDivision:
         return min(num_blocks, max(least, share))
 
     def create_groups(
-        self, num_blocks: int, swap_bytes: int, device: torch.device
+        self,
+        num_blocks: int,
+        swap_bytes: int,
+        device: torch.device,
+        kernels: NativeKernels | None,
     ) -> list[KvGroupMemory]:
         """The memory of all groups, zeros."""
         num_host_blocks = swap_bytes // sum(s.block_bytes(self.dtype) for s in self.shapes)
         return [
             KvGroupMemory(
-                KvCache(shape, self.count_blocks(place, num_blocks), self.dtype, device),
+                KvCache(shape, self.count_blocks(place, num_blocks), self.dtype, device, kernels),
                 self.reaches[place],
                 num_host_blocks,
             )

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from gpu_pool.kernels.cpu.library import NativeKernels
+from gpu_pool.kernels.linear import packing_with
 from gpu_pool.models.network import CausalModel, CausalNetwork, Encoder, EncoderNetwork, Network
 from gpu_pool.models.parameters import ReadParameter, count_parameters
 from gpu_pool.weights.checkpoint import Checkpoint
@@ -26,8 +28,13 @@ class ModelLoader:
         find_packed: FindPacked | None,
         dtype: torch.dtype,
         device: torch.device,
+        kernels: NativeKernels | None = None,
     ) -> None:
-        """Takes what `read_config` says of the folder; `dtype` is what is computed in."""
+        """Takes what `read_config` says of the folder; `dtype` is what is computed in.
+
+        Weights are packed for `kernels`, None: for torch.
+        """
+        self._kernels = kernels
         self._model_dir = model_dir
         self._find_packed = find_packed
         self._dtype = dtype
@@ -53,7 +60,11 @@ class ModelLoader:
     @contextmanager
     def _open(self, network: Network) -> Generator[ReadParameter]:
         """What hands out the network's parameters."""
-        with torch.inference_mode(), Checkpoint(self._model_dir) as checkpoint:
+        with (
+            torch.inference_mode(),
+            packing_with(self._kernels),
+            Checkpoint(self._model_dir) as checkpoint,
+        ):
             source = checkpoint
             if self._find_packed is not None:
                 source = UnpackedSource(checkpoint, self._find_packed)

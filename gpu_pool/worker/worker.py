@@ -24,6 +24,7 @@ from gpu_pool.runner.model_runner import ModelRunner
 from gpu_pool.weights.checkpoint import list_tensor_files
 from gpu_pool.weights.config import read_config
 from gpu_pool.weights.revision import compute_revision
+from gpu_pool.worker.cpu_kernels import find_kernels
 from gpu_pool.worker.kv_groups import divide_kv
 from gpu_pool.worker.kv_memory import count_blocks
 from gpu_pool.worker.model_loading import ModelLoader
@@ -80,7 +81,8 @@ def create_executor(settings: WorkerSettings) -> Executor:
     device = torch.device(settings.device)
     dtype = choose_dtype(settings.dtype, checked.dtype)
     division = divide_kv(network.kv_groups, settings, dtype)
-    loader = ModelLoader(settings.model_dir, checked.find_packed, dtype, device)
+    kernels = find_kernels(device, dtype, is_wanted=settings.native_kernels)
+    loader = ModelLoader(settings.model_dir, checked.find_packed, dtype, device, kernels)
     num_blocks = count_blocks(settings, division.block_bytes, device, loader.measure_bytes(network))
     context_window = min(
         settings.context_window or network.context_window,
@@ -88,7 +90,7 @@ def create_executor(settings: WorkerSettings) -> Executor:
         num_blocks * settings.block_size,
     )
     model = loader.load_causal(network, context_window)
-    groups = division.create_groups(num_blocks, settings.swap_bytes, device)
+    groups = division.create_groups(num_blocks, settings.swap_bytes, device, kernels)
     info = ExecutorInfo(
         kv_groups=division.describe(groups),
         block_size=settings.block_size,

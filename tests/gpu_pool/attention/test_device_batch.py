@@ -91,7 +91,11 @@ def test_a_model_draws_the_same_tokens_through_the_kernels(
 ) -> None:
     write_tiny_llama(tmp_path)
     settings = WorkerSettings(
-        model_dir=tmp_path, dtype=DtypeChoice.FLOAT32, block_size=16, num_blocks=64
+        model_dir=tmp_path,
+        dtype=DtypeChoice.FLOAT32,
+        block_size=16,
+        num_blocks=64,
+        native_kernels=False,
     )
 
     def generate() -> list[list[int]]:

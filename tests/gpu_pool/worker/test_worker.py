@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from contracts.settings import SettingsError
 from gpu_pool.models.errors import CheckpointError
@@ -112,3 +113,24 @@ def test_only_one_plan_may_be_in_flight(tmp_path: Path) -> None:
     executor.close()
     with pytest.raises(AssertionError, match="closed"):
         executor.submit(ForwardPlan(3, (), (), ()))
+
+
+def test_without_a_compiler_torch_computes_alone_and_one_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dtype = DtypeChoice.BFLOAT16
+    write_tiny_llama(tmp_path)
+    prompts = [[1 + i % 200 for i in range(length)] for length in (3, 40)]
+    for name in ("PATH", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    with capture_logs() as lines:
+        driver = PlanDriver(create_executor(settings_for(tmp_path, dtype=dtype)))
+        outputs = driver.generate([driver.add(p) for p in prompts], 5)
+    assert [len(tokens) for tokens in outputs] == [5, 5]
+    (line,) = lines
+    assert "torch alone" in line["event"]
+    with capture_logs() as lines:  # who turned them off is told nothing
+        switched_off = create_executor(settings_for(tmp_path, dtype=dtype, native_kernels=False))
+    assert lines == []
+    driver = PlanDriver(switched_off)
+    assert driver.generate([driver.add(p) for p in prompts], 5) == outputs

@@ -1,0 +1,143 @@
+"""Compiles the kernels once per machine and level, into a folder of the user's own.
+
+A library's name holds a digest of the sources and options, so that another version never finds it;
+its last bytes are a digest of the rest, so that a torn or altered file is built anew instead of
+being loaded. Processes that need the same one wait for whichever came first.
+By itself it builds ahead of the first start: `python -m gpu_pool.kernels.cpu.build`, and with
+`--image` into `BUILT`, for machines without a compiler.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from gpu_pool.kernels.cpu.levels import LEVELS, Level, list_levels, read_cpu_flags
+
+_FOLDER: Final = Path(__file__).parent
+_SOURCES: Final = ("product.cpp", "attention.cpp")
+_HEADERS: Final = ("vector.h",)
+# libgomp is torch's own, found at loading: two of them would fight for the cores.
+_OPTIONS: Final = (
+    "-O3",
+    "-std=c++17",
+    "-fPIC",
+    "-shared",
+    "-fopenmp",
+    "-Wno-psabi",
+    "-nodefaultlibs",
+)
+_LIBRARIES: Final = ("-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc")
+_COMPILERS: Final = ("g++", "c++")
+_BUILD_TIMEOUT_S: Final = 180.0
+_DIGEST_BYTES: Final = 32
+BUILT: Final = _FOLDER / "built"
+"""Libraries that came with the installation."""
+
+
+class NativeUnavailableError(Exception):
+    """The kernels cannot be had on this machine; says why."""
+
+
+def get_cache_folder() -> Path:
+    """Where libraries are kept, per user."""
+    return Path.home() / ".cache" / "hearth" / "kernels"
+
+
+def name_library(level: Level) -> str:
+    """The file name of the library for these sources at that level."""
+    digest = hashlib.sha256(repr((_OPTIONS, _LIBRARIES, level.options)).encode())
+    for name in (*_HEADERS, *_SOURCES):
+        digest.update((_FOLDER / name).read_bytes())
+    return f"hearth-cpu-{level.name}-{digest.hexdigest()[:16]}.so"
+
+
+def find_library(level: Level, folder: Path) -> Path:
+    """The library for `level`: the installation's, or that in `folder`, built where it is missing.
+
+    Raises: `NativeUnavailableError`.
+    """
+    name = name_library(level)
+    if is_whole(BUILT / name):
+        return BUILT / name
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _require_own(folder)
+        with (folder / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not is_whole(folder / name):
+                build(level, folder / name)
+    except OSError as error:
+        raise NativeUnavailableError(f"{folder} cannot be used: {error}") from error
+    return folder / name
+
+
+def build(level: Level, path: Path) -> None:
+    """Compiles the library and puts it at `path`, whole or not at all.
+
+    Raises: `NativeUnavailableError` without a compiler, or with what it said.
+    """
+    compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
+    if compiler is None:
+        raise NativeUnavailableError(f"there is no C++ compiler ({' or '.join(_COMPILERS)})")
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as scratch:
+        built = Path(scratch) / path.name
+        sources = [str(_FOLDER / name) for name in _SOURCES]
+        command = [compiler, *_OPTIONS, *level.options, *sources, "-o", str(built), *_LIBRARIES]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise NativeUnavailableError(f"{compiler} did not come to an end") from error
+        if done.returncode:
+            said = next(filter(None, done.stderr.splitlines()), f"exit code {done.returncode}")
+            raise NativeUnavailableError(f"{compiler} failed: {said}")
+        content = built.read_bytes()
+        with built.open("ab") as file:
+            file.write(hashlib.sha256(content).digest())
+        built.chmod(0o500)
+        built.replace(path)
+
+
+def is_whole(path: Path) -> bool:
+    """True when the library is there and ends in the digest of what stands before."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return False
+    return hashlib.sha256(content[:-_DIGEST_BYTES]).digest() == content[-_DIGEST_BYTES:]
+
+
+def _require_own(folder: Path) -> None:
+    """Raises: `NativeUnavailableError` where others could put code into `folder`."""
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise NativeUnavailableError(f"{folder} belongs to or can be written by others")
+
+
+def main() -> None:
+    """Builds what this machine would build at the first start, or all levels for an image."""
+    parser = argparse.ArgumentParser(description="Builds the kernels of the CPU path.")
+    parser.add_argument(
+        "--image", action="store_true", help="every level, into the installation, for any machine"
+    )
+    if parser.parse_args().image:
+        BUILT.mkdir(exist_ok=True)
+        for level in LEVELS:
+            build(level, BUILT / name_library(level))
+            sys.stdout.write(f"{BUILT / name_library(level)}\n")
+        return
+    flags = read_cpu_flags()
+    if flags is not None:
+        sys.stdout.write(f"{find_library(list_levels(flags)[0], get_cache_folder())}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""The loaded kernels, as Python calls them.
+
+Owns the C side's names and types. The library takes addresses: whoever calls has checked shapes.
+Read next: `build` (where the library comes from), `gpu_pool.kernels.linear`,
+`gpu_pool.attention.native_batch` (who calls).
+"""
+
+import ctypes
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from gpu_pool.kernels.cpu.build import NativeUnavailableError, find_library
+from gpu_pool.kernels.cpu.levels import Level, list_levels, read_cpu_flags
+
+_POINTER: Final = ctypes.c_void_p
+_LONG: Final = ctypes.c_long
+
+
+class AttentionCall(ctypes.Structure):
+    """What `attention.cpp` is told, in its order; addresses must stay alive during the call."""
+
+    _fields_ = (
+        *[
+            (name, ctypes.c_void_p)
+            for name in (
+                "q",
+                "kv",
+                "slot_ids",
+                "slots",
+                "out",
+                "tables",
+                "starts",
+                "lengths",
+                "sinks",
+            )
+        ],
+        *[
+            (name, ctypes.c_int64)
+            for name in (
+                "q_stride",
+                "kv_stride",
+                "table_stride",
+                "num_sequences",
+                "num_heads",
+                "num_kv_heads",
+                "head_dim",
+                "value_dim",
+                "slot_elements",
+                "layer",
+                "num_layers",
+                "block_size",
+                "window",
+                "is_chunked",
+            )
+        ],
+        ("scale", ctypes.c_float),
+        ("soft_cap", ctypes.c_float),
+    )
+
+
+class NativeKernels:
+    """The kernels at one level, for tensors on the CPU."""
+
+    def __init__(self, level: Level, path: Path) -> None:
+        """Loads the library. Raises: `NativeUnavailableError`."""
+        self.level = level
+        try:
+            library: Any = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise NativeUnavailableError(str(error)) from error
+        if library.hearth_prepare():
+            raise NativeUnavailableError(f"the system does not let this process use {level.name}")
+        self._measure = library.hearth_packed_size
+        self._measure.argtypes, self._measure.restype = [_LONG] * 2, _LONG
+        self._pack = library.hearth_pack
+        self._pack.argtypes, self._pack.restype = [_POINTER, _LONG, _POINTER, *[_LONG] * 3], None
+        self._multiply = library.hearth_multiply
+        self._multiply.argtypes = [_POINTER, _LONG, *[_POINTER] * 3, *[_LONG] * 4]
+        self._multiply.restype = None
+        self._attend = {
+            torch.bfloat16: library.hearth_attend_bf16,
+            torch.float32: library.hearth_attend_fp32,
+        }
+        for function in self._attend.values():
+            function.argtypes, function.restype = [ctypes.POINTER(AttentionCall), _LONG], None
+
+    def pack(self, weight_MK: Tensor) -> Tensor:
+        """A bf16 weight in the form that `multiply` reads."""
+        num_outputs, num_inputs = weight_MK.shape
+        weight_MK = weight_MK if weight_MK.stride(1) == 1 else weight_MK.contiguous()
+        packed = torch.empty(self._measure(num_inputs, num_outputs), dtype=torch.bfloat16)
+        self._pack(
+            weight_MK.data_ptr(),
+            weight_MK.stride(0),
+            packed.data_ptr(),
+            num_inputs,
+            num_outputs,
+            torch.get_num_threads(),
+        )
+        return packed
+
+    def multiply(
+        self, x_TK: Tensor, packed: Tensor, bias_M: Tensor | None, num_outputs: int
+    ) -> Tensor:
+        """The product `[T, M]` of bf16 rows, whose elements lie together, with a packed weight."""
+        num_rows, num_inputs = x_TK.shape
+        out_TM = torch.empty((num_rows, num_outputs), dtype=torch.bfloat16)
+        self._multiply(
+            x_TK.data_ptr(),
+            x_TK.stride(0),
+            packed.data_ptr(),
+            None if bias_M is None else bias_M.data_ptr(),
+            out_TM.data_ptr(),
+            num_rows,
+            num_inputs,
+            num_outputs,
+            torch.get_num_threads(),
+        )
+        return out_TM
+
+    def attend(self, call: AttentionCall, dtype: torch.dtype) -> None:
+        """Writes a step's keys and values to their slots and attends, as `call` says."""
+        self._attend[dtype](call, torch.get_num_threads())
+
+
+def load_kernels(folder: Path, level: Level | None = None) -> NativeKernels:
+    """The kernels at the best level that this machine can run, or at `level`.
+
+    Raises: `NativeUnavailableError` saying why there are none.
+    """
+    flags = read_cpu_flags()
+    if flags is None:
+        raise NativeUnavailableError("only x86-64 under Linux has native kernels")
+    levels = list_levels(flags) if level is None else (level,)
+    for candidate in levels[:-1]:
+        try:
+            return NativeKernels(candidate, find_library(candidate, folder))
+        except NativeUnavailableError:
+            continue
+    return NativeKernels(levels[-1], find_library(levels[-1], folder))

@@ -1,0 +1,275 @@
+// Products of bf16 rows with packed bf16 weights: y[T, M] = x[T, K] · W[M, K]ᵀ + b, summed in fp32.
+//
+// Packed: panels of 32 columns (outputs), each [K / 2][32][2], so that two neighbouring inputs of a
+// column lie together: what dot-product instructions take, and what a shift and a mask widen.
+// K is padded to a multiple of 32 and M to one of the panel, with zeros.
+// Invariant: a row's sums are made by the same instructions in the same order however many rows
+// there are, so that a token's result does not depend on its neighbours.
+
+#include "vector.h"
+
+#include <algorithm>
+#if defined(__AMX_BF16__)
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
+constexpr long PANEL = 32;
+constexpr long K_MULTIPLE = 32;
+constexpr long PREFETCHED_PAIRS = 32;
+
+static long pad(long size, long multiple) { return (size + multiple - 1) / multiple * multiple; }
+
+struct Product {
+    const Bf16* x;
+    long x_stride;
+    const Bf16* packed;
+    const Bf16* bias; // or null
+    Bf16* y;
+    long num_rows, num_inputs, num_outputs;
+};
+
+// Adds the bias, rounds and writes the columns of a tile that exist.
+static void finish_tile(const Product& product, long row, long num_rows, long panel,
+                        const float* sums) {
+    long column = panel * PANEL, width = std::min(PANEL, product.num_outputs - column);
+    alignas(64) float bias[PANEL] = {};
+    if (product.bias)
+        for (long i = 0; i < width; i++) bias[i] = widen(product.bias[column + i]);
+    for (long r = 0; r < num_rows; r++) {
+        Bf16* to = product.y + (row + r) * product.num_outputs + column;
+        alignas(64) Bf16 rounded[PANEL];
+        for (long i = 0; i < PANEL; i += LANES)
+            store(rounded + i, load(sums + r * PANEL + i) + load(bias + i));
+        if (width == PANEL)
+            memcpy(to, rounded, sizeof rounded);
+        else
+            memcpy(to, rounded, width * sizeof(Bf16));
+    }
+}
+
+#if defined(__AMX_BF16__)
+
+typedef Bf16 Input;
+constexpr long TILE_ROWS = 16, BLOCK_ROWS = 32, TILE_PAIRS = 16;
+
+struct alignas(64) TileShapes {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {};
+    uint8_t rows[16] = {};
+};
+
+// Tiles 0 to 3 are sums, 4 and 5 rows of x, 6 and 7 the halves of a panel.
+static void shape_tiles(long num_rows) {
+    TileShapes shapes;
+    uint8_t upper = std::min(num_rows, TILE_ROWS), lower = std::max(num_rows - TILE_ROWS, 1L);
+    uint8_t rows[8] = {upper, upper, lower, lower, upper, lower, TILE_PAIRS, TILE_PAIRS};
+    for (int tile = 0; tile < 8; tile++) {
+        shapes.rows[tile] = rows[tile];
+        shapes.row_bytes[tile] = 64;
+    }
+    _tile_loadconfig(&shapes);
+}
+
+template <bool HAS_LOWER>
+static void multiply_tiles(const Bf16* x, long x_stride, const Bf16* panel, long num_pairs,
+                           float* sums) {
+    long x_bytes = x_stride * sizeof(Bf16);
+    constexpr long panel_bytes = PANEL * 2 * sizeof(Bf16), sum_bytes = PANEL * sizeof(float);
+    _tile_zero(0);
+    _tile_zero(1);
+    if (HAS_LOWER) {
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (long pair = 0; pair < num_pairs; pair += TILE_PAIRS) {
+        const Bf16* weights = panel + pair * PANEL * 2;
+        if (!HAS_LOWER)
+            for (long line = 0; line < 2 * TILE_PAIRS; line++)
+                __builtin_prefetch(weights + (PREFETCHED_PAIRS + line / 2) * PANEL * 2 +
+                                   line % 2 * PANEL);
+        _tile_loadd(4, x + pair * 2, x_bytes);
+        _tile_loadd(6, weights, panel_bytes);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, weights + PANEL, panel_bytes);
+        _tile_dpbf16ps(1, 4, 7);
+        if (HAS_LOWER) {
+            _tile_loadd(5, x + TILE_ROWS * x_stride + pair * 2, x_bytes);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+    _tile_stored(0, sums, sum_bytes);
+    _tile_stored(1, sums + 16, sum_bytes);
+    if (HAS_LOWER) {
+        _tile_stored(2, sums + TILE_ROWS * PANEL, sum_bytes);
+        _tile_stored(3, sums + TILE_ROWS * PANEL + 16, sum_bytes);
+    }
+}
+
+// The rows of a panel, block by block.
+static void multiply_panel(const Product& product, const Bf16* x, long x_stride, long panel) {
+    long padded = pad(product.num_inputs, K_MULTIPLE);
+    const Bf16* weights = product.packed + panel * PANEL * padded;
+    alignas(64) float sums[BLOCK_ROWS * PANEL];
+    long shaped = 0;
+    for (long row = 0; row < product.num_rows; row += BLOCK_ROWS) {
+        long num_rows = std::min(BLOCK_ROWS, product.num_rows - row);
+        if (num_rows != shaped) shape_tiles(shaped = num_rows);
+        auto multiply = num_rows > TILE_ROWS ? multiply_tiles<true> : multiply_tiles<false>;
+        multiply(x + row * x_stride, x_stride, weights, padded / 2, sums);
+        finish_tile(product, row, num_rows, panel, sums);
+    }
+}
+
+static void end_panels() { _tile_release(); }
+
+#else
+
+#if defined(__AVX512BF16__)
+typedef Bf16 Input;
+constexpr int MOST_ROWS = 12;
+#else
+typedef float Input;
+constexpr int MOST_ROWS = LANES == 16 ? 12 : 5;
+#endif
+
+// `VECTORS` vectors of columns of `ROWS` rows. Which columns share a tile does not touch any sum.
+template <int ROWS, int VECTORS>
+static void multiply_tile(const Input* x, long x_stride, const Bf16* weights, long num_pairs,
+                          float* sums) {
+    Floats totals[ROWS][VECTORS] = {};
+    for (long pair = 0; pair < num_pairs; pair++) {
+        const Bf16* columns = weights + pair * PANEL * 2;
+        if (ROWS <= 4)
+            for (int line = 0; line < VECTORS * LANES * 4; line += 64)
+                __builtin_prefetch((const char*)(columns + PREFETCHED_PAIRS * PANEL * 2) + line);
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++) {
+            Words both;
+            memcpy(&both, columns + v * LANES * 2, sizeof both);
+#if defined(__AVX512BF16__)
+#pragma GCC unroll 12
+            for (int r = 0; r < ROWS; r++) {
+                int32_t inputs;
+                memcpy(&inputs, x + r * x_stride + pair * 2, sizeof inputs);
+                totals[r][v] = (Floats)_mm512_dpbf16_ps((__m512)totals[r][v], (__m512bh)both,
+                                                        (__m512bh)_mm512_set1_epi32(inputs));
+            }
+#else
+            Floats first = (Floats)(both << 16), second = (Floats)(both & 0xffff0000);
+#pragma GCC unroll 12
+            for (int r = 0; r < ROWS; r++) {
+                const float* inputs = x + r * x_stride + pair * 2;
+                totals[r][v] += first * inputs[0];
+                totals[r][v] += second * inputs[1];
+            }
+#endif
+        }
+    }
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < VECTORS; v++) store(sums + r * PANEL + v * LANES, totals[r][v]);
+}
+
+template <int ROWS>
+static void multiply_rows(const Input* x, long x_stride, const Bf16* weights, long num_pairs,
+                          float* sums) {
+    constexpr int VECTORS = ROWS <= 2 && LANES == 8 ? 4 : 2;
+    for (long column = 0; column < PANEL; column += VECTORS * LANES)
+        multiply_tile<ROWS, VECTORS>(x, x_stride, weights + column * 2, num_pairs, sums + column);
+}
+
+typedef void (*MultiplyRows)(const Input*, long, const Bf16*, long, float*);
+
+template <int ROWS = MOST_ROWS> static MultiplyRows find_rows(long num_rows) {
+    if constexpr (ROWS > 1)
+        return num_rows == ROWS ? multiply_rows<ROWS> : find_rows<ROWS - 1>(num_rows);
+    else
+        return multiply_rows<1>;
+}
+
+// The rows of a panel in tiles of even height.
+static void multiply_panel(const Product& product, const Input* x, long x_stride, long panel) {
+    long padded = pad(product.num_inputs, K_MULTIPLE);
+    const Bf16* weights = product.packed + panel * PANEL * padded;
+    alignas(64) float sums[MOST_ROWS * PANEL];
+    long num_tiles = (product.num_rows + MOST_ROWS - 1) / MOST_ROWS;
+    for (long tile = 0; tile < num_tiles; tile++) {
+        long row = product.num_rows * tile / num_tiles;
+        long num_rows = product.num_rows * (tile + 1) / num_tiles - row;
+        find_rows(num_rows)(x + row * x_stride, x_stride, weights, padded / 2, sums);
+        finish_tile(product, row, num_rows, panel, sums);
+    }
+}
+
+static void end_panels() {}
+
+#endif
+
+extern "C" {
+
+// What the packed form of a weight takes, in elements.
+long hearth_packed_size(long num_inputs, long num_outputs) {
+    return pad(num_outputs, PANEL) * pad(num_inputs, K_MULTIPLE);
+}
+
+void hearth_pack(const Bf16* weight, long stride, Bf16* packed, long num_inputs, long num_outputs,
+                 long num_threads) {
+    long padded = pad(num_inputs, K_MULTIPLE);
+#pragma omp parallel for schedule(static) num_threads(num_threads) if (num_threads > 1)
+    for (long panel = 0; panel < pad(num_outputs, PANEL) / PANEL; panel++) {
+        Bf16* to = packed + panel * PANEL * padded;
+        for (long pair = 0; pair < padded / 2; pair++)
+            for (long column = 0; column < PANEL; column++)
+                for (long half = 0; half < 2; half++) {
+                    long output = panel * PANEL + column, input = pair * 2 + half;
+                    bool is_inside = output < num_outputs && input < num_inputs;
+                    *to++ = is_inside ? weight[output * stride + input] : 0;
+                }
+    }
+}
+
+void hearth_multiply(const Bf16* x, long x_stride, const Bf16* packed, const Bf16* bias, Bf16* y,
+                     long num_rows, long num_inputs, long num_outputs, long num_threads) {
+    thread_local std::vector<Input> buffer;
+    Product product{x, x_stride, packed, bias, y, num_rows, num_inputs, num_outputs};
+    long padded = pad(num_inputs, K_MULTIPLE);
+    // Rows are read in place where they are in the form that is multiplied.
+    bool is_ready = sizeof(Input) == sizeof(Bf16) && padded == num_inputs;
+    Input* copied = is_ready ? nullptr : reserve(buffer, num_rows * padded);
+    const Input* inputs = is_ready ? (const Input*)x : copied;
+    long stride = is_ready ? x_stride : padded;
+    long num_panels = pad(num_outputs, PANEL) / PANEL;
+#pragma omp parallel num_threads(num_threads) if (num_threads > 1)
+    {
+        if (!is_ready) {
+#pragma omp for schedule(static)
+            for (long row = 0; row < num_rows; row++)
+                for (long k = 0; k < padded; k++) {
+                    Bf16 value = k < num_inputs ? x[row * x_stride + k] : 0;
+                    if constexpr (sizeof(Input) == sizeof(Bf16))
+                        copied[row * padded + k] = value;
+                    else
+                        copied[row * padded + k] = widen(value);
+                }
+        }
+#pragma omp for schedule(static)
+        for (long panel = 0; panel < num_panels; panel++)
+            multiply_panel(product, inputs, stride, panel);
+        end_panels();
+    }
+}
+
+// 0 when this process may use what the level needs beyond its instructions.
+int hearth_prepare() {
+#if defined(__AMX_BF16__)
+    constexpr long ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) ? 1 : 0;
+#else
+    return 0;
+#endif
+}
+}

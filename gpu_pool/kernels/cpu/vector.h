@@ -1,0 +1,77 @@
+// Vectors of floats as wide as the level that this is compiled for has them, and what both kernels
+// do with them. No intrinsics where the compiler's own vectors do, so that every CPU has a level.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+#elif defined(__AVX2__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+
+typedef float Floats __attribute__((vector_size(LANES * 4)));
+typedef uint32_t Words __attribute__((vector_size(LANES * 4)));
+typedef int32_t Ints __attribute__((vector_size(LANES * 4)));
+typedef uint16_t Halves __attribute__((vector_size(LANES * 2)));
+typedef uint16_t Bf16;
+
+static inline Floats load(const float* from) {
+    Floats values;
+    memcpy(&values, from, sizeof values);
+    return values;
+}
+
+static inline void store(float* to, Floats values) { memcpy(to, &values, sizeof values); }
+
+static inline Floats fill(float value) { return Floats{} + value; }
+
+static inline Floats choose(Ints condition, Floats yes, Floats no) {
+    return (Floats)((condition & (Ints)yes) | (~condition & (Ints)no));
+}
+
+static inline Floats largest(Floats a, Floats b) { return choose(a > b, a, b); }
+
+static inline float widen(Bf16 value) {
+    uint32_t bits = (uint32_t)value << 16;
+    float wide;
+    memcpy(&wide, &bits, sizeof wide);
+    return wide;
+}
+
+static inline Floats load(const Bf16* from) {
+    Halves halves;
+    memcpy(&halves, from, sizeof halves);
+    return (Floats)(__builtin_convertvector(halves, Words) << 16);
+}
+
+// Rounds to the nearest, ties to even; a NaN stays one.
+static inline void store(Bf16* to, Floats values) {
+    Words bits = (Words)values;
+    Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    Words quiet = (bits >> 16) | 0x40;
+    Words is_nan = (Words)((bits & 0x7fffffff) > 0x7f800000);
+    Halves halves = __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), Halves);
+    memcpy(to, &halves, sizeof halves);
+}
+
+static inline void store_one(float* to, float value) { *to = value; }
+
+static inline void store_one(Bf16* to, float value) {
+    Bf16 all[LANES];
+    store(all, fill(value));
+    *to = all[0];
+}
+
+static inline float widen(float value) { return value; }
+
+// Memory of the calling thread that only ever grows: nothing is allocated in the loop.
+template <typename T> static T* reserve(std::vector<T>& buffer, size_t size) {
+    if (buffer.size() < size + 64 / sizeof(T)) buffer.resize(size + 64 / sizeof(T));
+    uintptr_t address = (uintptr_t)buffer.data();
+    return (T*)((address + 63) / 64 * 64);
+}

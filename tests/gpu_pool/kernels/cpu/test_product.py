@@ -1,0 +1,99 @@
+"""Native products against float64, and their independence of the number of rows."""
+
+import pytest
+import torch
+
+from gpu_pool.kernels.linear import NativeWeight, linear, pack_weight, packing_with
+from tests.gpu_pool.kernels.cpu.native_levels import at_every_level, load_level, one_thread
+from tests.gpu_pool.kernels.tolerances import assert_close
+
+__all__ = ["one_thread"]  # applies to every test here
+SHAPES = [(1, 16, 8), (3, 100, 33), (5, 7, 1), (13, 255, 64), (33, 257, 95), (64, 96, 160)]
+
+
+@at_every_level
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), SHAPES)
+def test_a_product_is_that_of_the_transposed_weight(
+    level: str, rows: int, inputs: int, outputs: int, has_bias: bool
+) -> None:
+    x = torch.randn(rows, inputs).bfloat16()
+    weight = torch.randn(outputs, inputs).bfloat16()
+    bias = torch.randn(outputs).bfloat16() if has_bias else None
+    expected = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+    with packing_with(load_level(level)):
+        packed = pack_weight(weight)
+    assert isinstance(packed, NativeWeight)
+    assert_close(linear(x, packed, bias), expected)
+
+
+@at_every_level
+def test_a_sum_is_rounded_once(level: str) -> None:
+    # Weights that are powers of two far apart: what is summed in bf16 loses the small ones.
+    weight = torch.tensor([[256.0] + [1.0] * 63]).bfloat16()
+    kernels = load_level(level)
+    product = kernels.multiply(torch.ones(2, 64).bfloat16(), kernels.pack(weight), None, 1)
+    assert product.tolist() == [[320.0], [320.0]]
+
+
+@at_every_level
+@pytest.mark.parametrize(("inputs", "outputs"), [(256, 96), (101, 40)])
+def test_a_row_does_not_depend_on_how_many_rows_there_are(
+    level: str, inputs: int, outputs: int
+) -> None:
+    kernels = load_level(level)
+    x = torch.randn(64, inputs).bfloat16()
+    packed = kernels.pack(torch.randn(outputs, inputs).bfloat16())
+    whole = kernels.multiply(x, packed, None, outputs)
+    for count in range(1, 64):
+        assert torch.equal(kernels.multiply(x[:count], packed, None, outputs), whole[:count])
+        assert torch.equal(kernels.multiply(x[count:], packed, None, outputs), whole[count:])
+
+
+@at_every_level
+def test_rows_and_weights_may_lie_apart(level: str) -> None:
+    kernels = load_level(level)
+    x, columns = torch.randn(9, 200).bfloat16(), torch.randn(64, 160).bfloat16()
+    part, slices = x[:, 30:94], columns.T
+    packed = kernels.pack(slices)
+    expected = part.double() @ slices.double().T
+    assert_close(kernels.multiply(part, packed, None, slices.shape[0]), expected)
+
+
+@at_every_level
+def test_garbage_stays_in_its_row(level: str) -> None:
+    kernels = load_level(level)
+    x = torch.randn(20, 64).bfloat16()
+    packed = kernels.pack(torch.randn(32, 64).bfloat16())
+    clean = kernels.multiply(x, packed, None, 32)
+    x[7] = float("nan")
+    dirty = kernels.multiply(x, packed, None, 32)
+    assert dirty[7].isnan().all()
+    kept = [row for row in range(20) if row != 7]
+    assert torch.equal(dirty[kept], clean[kept])
+
+
+def test_other_dtypes_and_no_kernels_go_to_torch() -> None:
+    weight = torch.randn(8, 8)
+    assert not isinstance(pack_weight(weight.bfloat16()), NativeWeight)
+
+
+@at_every_level
+def test_full_precision_goes_to_torch(level: str) -> None:
+    with packing_with(load_level(level)):
+        assert not isinstance(pack_weight(torch.randn(8, 8)), NativeWeight)
+    assert not isinstance(pack_weight(torch.randn(8, 8).bfloat16()), NativeWeight)
+
+
+@at_every_level
+def test_several_threads_give_the_same_bits_as_one(level: str) -> None:
+    kernels, before = load_level(level), torch.get_num_threads()
+    x, weight = torch.randn(17, 100).bfloat16(), torch.randn(200, 100).bfloat16()
+    try:
+        torch.set_num_threads(1)
+        alone = kernels.multiply(x, kernels.pack(weight), None, 200)
+        torch.set_num_threads(3)
+        together = kernels.multiply(x, kernels.pack(weight), None, 200)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(alone, together)
