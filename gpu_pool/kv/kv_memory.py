@@ -225,7 +225,7 @@ class KvMemory:
         return True
 
     def register(self, table: BlockTable, token_ids: Sequence[int], num_computed: int) -> None:
-        """Makes full blocks known; of two with equal content the first stays the known one."""
+        """Makes full blocks known; of two in use with equal content the first stays known."""
         num_full = num_computed // self._block_size
         if self._hasher is None or num_full <= table.num_registered:
             return

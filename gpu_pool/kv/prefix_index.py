@@ -32,8 +32,13 @@ class PrefixIndex:
         return entry[0]
 
     def enter(self, key: bytes, block_id: BlockId, owner: AccountId) -> None:
-        """Points `key` at the block unless a valid entry exists; drops the block's former entry."""
-        if self.find(key) is not None:
+        """Points `key` at the block, which is in use, and drops the block's former entry.
+
+        Where somebody uses another block with that content, that one stays known. One that nobody
+        uses is about as old as what goes next: the newly computed copy is the one to keep.
+        """
+        known = self.find(key)
+        if known is not None and not self._pool.is_free(known):
             return
         former = self._key_of.get(block_id)
         if former is not None and self._entries.get(former, (None,))[0] == block_id:

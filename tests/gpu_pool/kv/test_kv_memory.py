@@ -154,6 +154,23 @@ def test_of_two_equal_blocks_the_first_stays_known(memory: Memory) -> None:
     assert len(memory.groups[0].index) == 1
 
 
+def test_a_new_copy_is_known_instead_of_one_that_nobody_uses(memory: Memory) -> None:
+    """The old one may be the next to go: a window's end is often older than its start."""
+    prompt = list(range(5))
+    begun = [memory.begin(b"A", prompt), memory.begin(b"A", prompt)]
+    first, second = [part[0] for part in begun if part is not None]
+    memory.kv.register(first, prompt, len(prompt))
+    memory.kv.release(first)
+    memory.kv.register(second, prompt, len(prompt))
+    again = memory.begin(b"A", prompt)
+    assert again is not None
+    assert again[0].groups[0].block_ids[0] == second.groups[0].block_ids[0]
+    for table in (second, again[0]):
+        memory.kv.release(table)
+    memory.kv.check([])
+    assert len(memory.groups[0].index) == 1
+
+
 def test_a_reused_block_is_never_found_under_its_former_name(memory: Memory) -> None:
     prompt = list(range(9))
     compute_and_release(memory, b"A", prompt)
