@@ -73,13 +73,15 @@ def create_request(
 
 
 class EngineRig:
-    """The loop of the core without a transport; checks the books after every move."""
+    """The loop of the core without a transport; checks the books every `check_every` moves."""
 
     def __init__(
         self,
         settings: SchedulerSettings | None = None,
         info: ExecutorInfo | None = None,
         create_matcher: CreateMatcher = refuse_grammars,
+        *,
+        check_every: int = 1,
     ) -> None:
         self.info = info or create_double_info()
         self.executor = ExecutorDouble(self.info)
@@ -90,6 +92,8 @@ class EngineRig:
         self.outcomes: dict[int, Outcome] = {}
         self.plans: list[ForwardPlan] = []
         self.now_unix_ms = 0
+        self._check_every = check_every
+        self._num_moves = 0
 
     def add(self, request: AddSequence) -> Outcome:
         outcome = self.outcomes.setdefault(request.sequence_id, Outcome())
@@ -123,7 +127,9 @@ class EngineRig:
         raise AssertionError("the engine does not come to an end")
 
     def note(self) -> None:
-        self.scheduler.check()
+        self._num_moves += 1
+        if self._num_moves % self._check_every == 0:
+            self.scheduler.check()
         output = self.scheduler.take_output()
         if output is not None:
             self.write_down(output)

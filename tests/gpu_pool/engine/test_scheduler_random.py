@@ -1,5 +1,7 @@
 """Whatever arrives in whatever order: each answer is the one the request would get alone."""
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -7,13 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contracts.errors import InvariantBroken
 from contracts.grant import RetentionClass
 from contracts.ids import AccountId
 from contracts.inference import FinishReason
 from gpu_pool.engine.executor_double import create_double_info
 from gpu_pool.engine.messages import AddSequence
 from gpu_pool.engine.settings import NgramSettings, SchedulerSettings
-from gpu_pool.plan import KvGroup, KvGroupKind
+from gpu_pool.kv.block_pool import BlockPool
+from gpu_pool.plan import BlockId, KvGroup, KvGroupKind
 from tests.gpu_pool.engine.engine_rig import NEVER_UNIX_MS, EngineRig, create_request
 
 
@@ -68,6 +72,10 @@ class Steps:
     count: int
 
 
+NUM_STORM_MOVES = int(os.environ.get("HEARTH_TEST_STORM_MOVES", "1500"))
+"""Moves of the long storms; the whole proof is 100,000, about three minutes on a quiet core."""
+STORM_ROUND = 500
+"""After so many moves everything has to be given back, and the storm goes on in the same engine."""
 NGRAM = NgramSettings(max_draft_tokens=4, max_step_drafts=6, min_match_tokens=1)
 FULL = KvGroup(KvGroupKind.FULL, 1, 1)
 SLIDING = KvGroup(KvGroupKind.SLIDING_WINDOW, 1, 1, 5)
@@ -146,22 +154,27 @@ class Story:
 
     rig: EngineRig
     requests: dict[int, AddSequence] = field(default_factory=dict[int, AddSequence])
+    first_id: int = 0
 
     def play(self, moves: list[Arrival | Abort | Steps]) -> None:
+        """All moves, and then steps until nothing is left to do."""
+        self.play_on(moves)
+        self.rig.run()
+
+    def play_on(self, moves: list[Arrival | Abort | Steps]) -> None:
+        """All moves."""
         for move in moves:
             if isinstance(move, Arrival):
-                request = move.to_request(
-                    len(self.requests), self.rig.now_unix_ms, self.rig.info.vocab_size
-                )
+                number = self.first_id + len(self.requests)
+                request = move.to_request(number, self.rig.now_unix_ms, self.rig.info.vocab_size)
                 self.requests[request.sequence_id] = request
                 self.rig.add(request)
             elif isinstance(move, Abort):
-                self.rig.abort(len(self.requests) - 1 - move.age)
+                self.rig.abort(self.first_id + len(self.requests) - 1 - move.age)
             else:
                 for _ in range(move.count):
                     self.rig.now_unix_ms += 1
                     self.rig.step()
-        self.rig.run()
 
     def check_answer(self, request: AddSequence) -> None:
         outcome = self.rig.outcomes[request.sequence_id]
@@ -242,6 +255,54 @@ def test_a_storm_in_a_small_pool_reaches_every_corner_and_leaks_nothing(
     assert reasons == {None, *FinishReason} - {FinishReason.TOOL_CALLS}  # the server's to tell
     codes = {code for outcome in outcomes for code in outcome.error_codes}
     assert codes == {"pool_saturated", "deadline_exceeded"}
+
+
+@pytest.mark.parametrize("mix", ["full and sliding, swapped", "chunked and full"])
+def test_a_long_storm_loses_no_block_and_counts_exactly(mix: str) -> None:
+    info = create_double_info(
+        num_blocks=40, context_window=40, kv_groups=KV_GROUPS[mix], max_in_flight=2
+    )
+    limits = SchedulerSettings(
+        max_batch_tokens=24, max_chunk_tokens=9, max_running=9, max_waiting=8, ngram=NGRAM
+    )
+    rig = EngineRig(limits, info, check_every=100)
+    random = Random(8)
+    num_requests = 0
+    for _ in range(NUM_STORM_MOVES // STORM_ROUND):
+        story = Story(rig, first_id=num_requests)
+        story.play([draw_move(random) for _ in range(STORM_ROUND)])
+        story.check()
+        num_requests += len(story.requests)
+        rig.scheduler.check()
+        rig.outcomes.clear()
+        rig.plans.clear()
+
+
+@pytest.mark.parametrize("fault", ["lost", "counted twice"])
+def test_one_wrong_reference_in_a_storm_is_seen(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: of hundreds of releases one forgets a block, or one share counts twice."""
+    release, num_calls = BlockPool.release, 0
+
+    def wrong(self: BlockPool, block_ids: Iterable[BlockId], **fields: bool) -> None:
+        nonlocal num_calls
+        held = list(block_ids)
+        num_calls += bool(held)
+        if num_calls == 150 and held:
+            num_calls += 1
+            held = held[1:] if fault == "lost" else [*held, held[0]]
+        release(self, held, **fields)
+
+    monkeypatch.setattr(BlockPool, "release", wrong)
+    info = create_double_info(num_blocks=40, context_window=40)
+    story = Story(EngineRig(SchedulerSettings(max_running=9, max_waiting=8), info))
+    random = Random(8)
+    with pytest.raises((AssertionError, InvariantBroken)):
+        story.play([draw_move(random) for _ in range(600)])
+    monkeypatch.undo()
+    story.rig.outcomes.clear()  # its books are wrong for good
+    story.rig.scheduler = EngineRig().scheduler
 
 
 def draw_move(random: Random) -> Arrival | Abort | Steps:
