@@ -1,15 +1,21 @@
 """What the engine's bookkeeping costs: schedule + update per step, and hashing per token.
 
 The executor here answers at once and checks nothing, so only our own Python is timed.
-Run: `python -m benchmarks.engine.bench_scheduler [--profile]`.
+Run: `python -m benchmarks.engine.bench_scheduler [--profile] [--record]`.
 """
 
 import argparse
 import cProfile
-import statistics
 import time
 from collections.abc import Callable
 
+from benchmarks.harness import (
+    append_figures,
+    compute_ratios,
+    describe_circumstances,
+    print_figures,
+    summarise,
+)
 from contracts.ids import AccountId
 from contracts.inference import SamplingParams
 from gpu_pool.engine.assembly import create_scheduler
@@ -22,6 +28,8 @@ from gpu_pool.plan import ForwardPlan, ForwardResult, SampledTokens, SequenceId
 
 PROMPT_TOKENS = 256
 OUTPUT_TOKENS = 512
+SIZES = (1, 64, 512)
+"""Sequences that decode together."""
 
 
 def answer(plan: ForwardPlan) -> ForwardResult:
@@ -108,20 +116,30 @@ def main() -> None:
     """Prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", action="store_true")
-    if parser.parse_args().profile:
+    parser.add_argument("--record", action="store_true", help="append to results/engine_cpu.csv")
+    args = parser.parse_args()
+    if args.profile:
         scheduler = create_full_scheduler(32)
         profile = cProfile.Profile()
         profile.runcall(lambda: [run_step(scheduler) for _ in range(500)])
         profile.print_stats("tottime")
         return
-    for num_sequences in (1, 8, 32, 256):
-        for prefix_caching in (True, False):
-            steps = measure_decode(num_sequences, prefix_caching=prefix_caching)
-            deciles = [value * 1e3 for value in statistics.quantiles(steps, n=10)]
-            print(
-                f"decode, {num_sequences:3} sequences, cache {prefix_caching!s:5}: ms per step "
-                f"p20 {deciles[1]:.3f} p50 {deciles[4]:.3f} p80 {deciles[7]:.3f}"
-            )
+    figures = [
+        summarise(
+            "scheduler",
+            "cache" if prefix_caching else "no cache",
+            "decode step",
+            "us",
+            num_sequences,
+            [s * 1e6 for s in measure_decode(num_sequences, prefix_caching=prefix_caching)],
+        )
+        for num_sequences in SIZES
+        for prefix_caching in (True, False)
+    ]
+    figures += compute_ratios(figures, "cache")
+    print_figures(figures)
+    if args.record:
+        append_figures("engine_cpu.csv", figures, describe_circumstances(["msgspec"]))
     for prefix_caching in (True, False):
         seconds = best_of(5, lambda on=prefix_caching: measure_prompt(50_000, prefix_caching=on))
         print(f"prompt of 50,000 tokens, cache {prefix_caching!s:5}: {seconds * 1e3:.2f} ms")
