@@ -70,6 +70,14 @@ class ModelLoad(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int
     num_free_blocks: int
     """Blocks that can be handed out now, cached ones without an owner included."""
+    block_size: int = 16
+    """Tokens that a block holds."""
+    num_queued_tokens: int = 0
+    """Tokens of prompts that are still to be computed, waiting or under way."""
+    prefill_tokens_per_s: float = 0.0
+    """As measured lately under load; 0: not yet."""
+    decode_tokens_per_s: float = 0.0
+    """The same for generated tokens, of all sequences together."""
 
 
 class FailedModel(msgspec.Struct, frozen=True, kw_only=True):

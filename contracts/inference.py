@@ -143,6 +143,22 @@ class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """False: at most one call in an answer."""
 
 
+class Resumption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the client has already of an answer that broke off at another node.
+
+    The text is counted beside the tokens, for a node shows text before it passes on the tokens of
+    what it still holds back. Units: characters of the answer's parts.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    num_text_chars: int = 0
+    num_reasoning_chars: int = 0
+    num_calls: int = 0
+    """Tool calls that have begun."""
+    num_argument_chars: int = 0
+    """Of all calls together."""
+
+
 class GenerateRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="generate"
 ):
@@ -162,6 +178,9 @@ class GenerateRequest(
     prompt's logprobs, if asked for, come in `PromptScored` only."""
     constraint: Constraint | None = None
     tool_choice: ToolChoice = ToolChoice()
+    resumption: Resumption | None = None
+    """Set by the gateway alone: the answer goes on behind this, with the same seed and positions.
+    Of a single choice only."""
     schema_version: int = SCHEMA_VERSION
 
 

@@ -10,24 +10,23 @@ from collections.abc import Callable
 from typing import Final
 
 from contracts.encoding import Encoded
-from contracts.errors import InvariantBroken, ServiceError, StreamBroken, from_error_report
+from contracts.errors import InvariantBroken, ServiceError
 from contracts.inference import (
     Accepted,
     Delta,
     Failed,
     Finished,
-    FinishReason,
     GenerationEvent,
     TokensCounted,
 )
 from contracts.usage import Outcome
+from gateway.continuation import Forwarded
 from gateway.dialects.answer import gather_answer
 from gateway.dialects.dialect import EventRenderer, ReplyForm, ReplyHead
 from gateway.errors import find_row, format_error_headers, render_error
 from gateway.middleware.exchange import HttpExchange
 from gateway.request_context import RequestContext
 from gateway.settlement import Settlement
-from gateway.upstream.node_stream import NodeStream
 
 _NOT_ACCEPTED: Final = Accepted(0, 0)
 
@@ -73,44 +72,62 @@ class EventPump:
     credit then runs out.
     """
 
-    __slots__ = ("_end", "_exchange", "_on_first_text", "_renderer", "_stream", "_waits_for_text")
+    __slots__ = (
+        "_end",
+        "_exchange",
+        "_forwarded",
+        "_on_first_text",
+        "_renderer",
+        "_stream",
+        "_waits_for_text",
+    )
 
     def __init__(
         self,
         exchange: HttpExchange,
         renderer: EventRenderer,
-        stream: NodeStream,
+        forwarded: Forwarded,
         on_first_text: Callable[[], None],
     ) -> None:
         """The head of the answer has been sent."""
         self._exchange = exchange
         self._renderer = renderer
-        self._stream = stream
+        self._forwarded = forwarded
+        self._stream = forwarded.stream
         self._on_first_text = on_first_text
         self._waits_for_text = True
         self._end: asyncio.Future[list[GenerationEvent]] | None = None
 
-    async def run(
-        self, context: RequestContext, events: list[GenerationEvent], settlement: Settlement
-    ) -> int:
+    async def run(self, context: RequestContext, settlement: Settlement) -> int:
         """The status that the end stands for, once it is settled and all is sent.
 
-        `events` are the first ones. The client was told 200 before.
+        The client was told 200 before.
         """
+        forwarded = self._forwarded
+        events = forwarded.events
         first = events[0]
         opening = self._renderer.begin(first if type(first) is Accepted else _NOT_ACCEPTED)
-        # Not `stream.is_over`: that may be true already, with the last event still to take.
-        if not isinstance(events[-1], Finished | Failed):
-            self._send(events, opening)
+        while True:
+            # Not `stream.is_over`: that may be true already, with the last event still to take.
+            if not isinstance(events[-1], Finished | Failed):
+                self._send(events, opening)
+                opening = b""
+                events = await self._wait_for_end()
+            last = events[-1]
+            assert isinstance(last, Finished | Failed)
+            following = await forwarded.go_on(last)
+            if following is None:
+                break
+            self._send(events[:-1], opening)
             opening = b""
-            events = await self._wait_for_end()
-        last = events[-1]
-        assert isinstance(last, Finished | Failed)
-        context.usage = self._stream.read_usage()
-        error = _find_error(last, self._stream.is_aborted)
+            events, self._stream = following, forwarded.stream
+        context.usage = forwarded.read_usage()
+        error = forwarded.find_error(last)
         await settlement.settle(_find_outcome(self._exchange, error))
         if self._exchange.is_blocked:
             await self._exchange.drain()
+        if isinstance(last, Finished):
+            last = forwarded.complete(last)
         self._send(events, opening, lambda: _render_end(self._renderer, last, error))
         return 200 if error is None else find_row(error).status
 
@@ -190,15 +207,6 @@ def _render(renderer: EventRenderer, events: list[GenerationEvent]) -> bytes:
     if texts and (text := "".join(texts)):
         pieces.append(renderer.render_text(text))
     return b"".join(pieces)
-
-
-def _find_error(last: Finished | Failed, is_aborted: bool) -> ServiceError | None:
-    """The error that a stream's last event stands for."""
-    if isinstance(last, Failed):
-        return from_error_report(last.error)
-    if last.reason is FinishReason.ABORTED and not is_aborted:
-        return StreamBroken("The node gave the request up.")
-    return None
 
 
 def _find_outcome(exchange: HttpExchange, error: ServiceError | None) -> Outcome:

@@ -1,8 +1,8 @@
-"""Route and forward: finds a node, sends the request there, and tries once more if that fails.
+"""Route and forward: finds a node, sends the request there, and tries again if that fails.
 
-Owns the attempts of one request: nothing has been sent to the client while it works, so that a
-retry shows nowhere. Must not know dialects. Read next: `gateway.routing.choose_node`,
-`gateway.upstream.links`, then `gateway.answering`.
+Owns the attempts of one request before anything of its answer has gone out: a retry shows nowhere.
+Must not know dialects. Read next: `gateway.routing.choose_node`, `gateway.upstream.links`, then
+`gateway.continuation` (what happens after the first byte) and `gateway.answering`.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,6 @@ import structlog
 
 from contracts.codec import encode_request
 from contracts.errors import (
-    DeadlineExceeded,
     Forbidden,
     InvariantBroken,
     Retry,
@@ -22,7 +21,6 @@ from contracts.errors import (
     Unauthenticated,
     from_error_report,
 )
-from contracts.grant import Grant
 from contracts.ids import ModelName, NodeId
 from contracts.inference import (
     Failed,
@@ -32,35 +30,27 @@ from contracts.inference import (
     GenerationEvent,
     NodeRequest,
 )
+from gateway.attempts import Attempt, Attempts, may_retry
+from gateway.continuation import Forwarded
 from gateway.middleware.exchange import HttpExchange
 from gateway.request_context import RequestContext, Tally
-from gateway.routing.choose_node import RouteNeed, RoutePlan
 from gateway.routing.fleet import Fleet
-from gateway.telemetry import Telemetry
-from gateway.upstream.links import NodeLinks
+from gateway.routing.route_plan import RouteNeed, RoutePlan
+from gateway.routing.wishes import narrow, read_wishes
 from gateway.upstream.node_stream import NodeStream
 
 log = structlog.get_logger(__name__)
-MAX_ATTEMPTS: Final = 2
-
-
-class Forwarded(msgspec.Struct, frozen=True):
-    """A node's answer: its beginning for a stream, else all of it."""
-
-    stream: NodeStream
-    events: list[GenerationEvent]
-    plan: RoutePlan
+_SEED_BITS: Final = 63
 
 
 class Forwarder:
     """Brings requests to nodes."""
 
-    def __init__(self, fleet: Fleet, links: NodeLinks, telemetry: Telemetry) -> None:
-        """`fleet` chooses, `links` carry."""
+    def __init__(self, fleet: Fleet, attempts: Attempts) -> None:
+        """`fleet` chooses, `attempts` carry."""
         self.find_model: Final = fleet.find_model
         self._fleet = fleet
-        self._links = links
-        self._telemetry = telemetry
+        self._attempts = attempts
 
     async def forward(
         self,
@@ -77,31 +67,35 @@ class Forwarder:
 
         Raises: what routing raises, and the node's own error when no attempt is left.
         """
-        assert context.principal is not None
-        allowed_regions = context.principal.allowed_regions
+        self._attempts.earn()
+        request = self._draw_seed(request)
+        need = self._describe(context, request, exchange)
         body = encode_request(request)
-        tried: frozenset[NodeId] = frozenset()
         failure: ServiceError | None = None
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            need = RouteNeed(request.model, allowed_regions, tried)
-            plan = self._plan(need, failure)
-            if failure is not None:
-                self._telemetry.count_retry()
+        while True:
+            plan = self._plan(context, need, failure)
             context.model = request.model
-            context.node_id, context.region = plan.node_id, plan.region
-            context.num_attempts = attempt
             try:
-                stream = self._open(context, plan, body)
-                stream.on_accepted = on_accepted
-                return await self._try(context, plan, stream, is_streaming(request), exchange)
+                attempt = self._attempts.open(context, need, plan, body)
+                attempt.stream.on_accepted = self._create_listener(attempt, on_accepted)
+                events = await self._try(context, attempt, is_streaming(request), exchange)
+                return Forwarded(self._attempts, context, request, exchange, attempt, events)
             except ServiceError as error:
-                if not _may_retry(error) or exchange.is_lost:
+                if (
+                    not may_retry(error)
+                    or exchange.is_lost
+                    or not self._attempts.may_try_again(context)
+                ):
                     raise
                 failure = error
                 context.set_usage_aside()
-                tried |= {plan.node_id}
-        assert failure is not None
-        raise failure
+                need = msgspec.structs.replace(need, tried=need.tried | {plan.node_id})
+
+    def require_entry(self, context: RequestContext) -> None:
+        """Raises `ResidencyViolation` when the account's requests may not even enter here."""
+        assert context.principal is not None
+        if self._attempts.settings.strict_entry:
+            self._fleet.catalogue.require_entry(context.principal.allowed_regions)
 
     def find_context_window(self, context: RequestContext, model: ModelName) -> int:
         """The model's context in tokens, the longest that any node offers.
@@ -115,34 +109,74 @@ class Forwarder:
     def release(self, forwarded: Forwarded) -> None:
         """The request is over: its place is free, and a stream that was cut short is aborted."""
         forwarded.stream.release()
-        self._fleet.release(forwarded.plan)
+        attempt = forwarded.attempt
+        usage = attempt.stream.read_usage()
+        if attempt.is_open and usage is not None and attempt.stream.is_over:
+            self._fleet.locality.note_output(attempt.need.model, usage.num_completion_tokens)
+        self._attempts.close(attempt, None)
 
-    def _open(self, context: RequestContext, plan: RoutePlan, body: bytes) -> NodeStream:
-        """A stream at the plan's node. Raises: `NodeUnreachable`."""
-        try:
-            return self._links.open(plan.node_id, _create_grant(context, plan), body)
-        except BaseException:
-            self._fleet.release(plan)
-            raise
+    # -- parts -----------------------------------------------------------------------------------
 
     async def _try(
         self,
         context: RequestContext,
-        plan: RoutePlan,
-        stream: NodeStream,
+        attempt: Attempt,
         is_streaming: bool,
         exchange: HttpExchange,
-    ) -> Forwarded:
-        """One attempt. Raises: the error that the answer begins with."""
+    ) -> list[GenerationEvent]:
+        """One attempt's first events, or all. Raises: the error that the answer begins with."""
         try:
-            events = await _await_answer(context, stream, is_streaming, exchange)
-            return Forwarded(stream, events, plan)
+            return await _await_answer(context, attempt.stream, is_streaming, exchange)
+        except ServiceError as error:
+            self._attempts.close(attempt, error)
+            raise
         except BaseException:
-            self._fleet.release(plan)
+            self._attempts.close(attempt, None)
             raise
 
-    def _plan(self, need: RouteNeed, failure: ServiceError | None) -> RoutePlan:
-        """The next node: one that has not failed, else the same if it may do better now.
+    def _describe(
+        self, context: RequestContext, request: NodeRequest, exchange: HttpExchange
+    ) -> RouteNeed:
+        """What the request needs; where it makes no difference, without a look at the prompt."""
+        principal = context.principal
+        assert principal is not None
+        wishes = read_wishes(exchange.headers)
+        context.wants_explanation = wishes.is_explained
+        lying_there = self._fleet.list_regions(wishes.jurisdictions or ())
+        allowed = narrow(principal.allowed_regions, wishes, lying_there)
+        if not self._fleet.has_choice:
+            return RouteNeed(request.model, allowed)
+        return self._fleet.locality.describe(
+            request, allowed, principal.cache_salt, principal.retention, wishes.session
+        )
+
+    def _draw_seed(self, request: NodeRequest) -> NodeRequest:
+        """The request with a seed, so that another node could go on with the very same draws."""
+        if not isinstance(request, GenerateRequest) or request.sampling.seed is not None:
+            return request
+        if request.sampling.temperature == 0 or not self._fleet.has_choice:
+            return request
+        seed = self._attempts.sources.random_bits(_SEED_BITS)
+        sampling = msgspec.structs.replace(request.sampling, seed=seed)
+        return msgspec.structs.replace(request, sampling=sampling)
+
+    def _create_listener(
+        self, attempt: Attempt, on_accepted: Callable[[int, int], Tally]
+    ) -> Callable[[int, int], Tally]:
+        """Tells the settlement what a node has counted, and the router how right it was."""
+        if not self._fleet.has_choice:
+            return on_accepted
+
+        def note(num_prompt: int, num_cached: int) -> Tally:
+            self._fleet.locality.note_accepted(attempt.need, attempt.plan, num_prompt, num_cached)
+            return on_accepted(num_prompt, num_cached)
+
+        return note
+
+    def _plan(
+        self, context: RequestContext, need: RouteNeed, failure: ServiceError | None
+    ) -> RoutePlan:
+        """The next node: one that has not failed, else the same once if it may do better now.
 
         Raises: `failure`, if there is one, when none is left.
         """
@@ -151,7 +185,7 @@ class Forwarder:
         except ServiceError as error:
             if failure is None:
                 raise
-            if failure.retry is not Retry.SAME:
+            if failure.retry is not Retry.SAME or context.num_attempts > 1:
                 raise failure from error
         try:
             return self._fleet.plan(msgspec.structs.replace(need, tried=frozenset()))
@@ -191,26 +225,3 @@ def _to_client_error(error: ServiceError, node_id: NodeId) -> ServiceError:
         log.error("grant_refused", node_id=node_id, reason=error.message)
         return InvariantBroken("The request could not be handed to a node.")
     return error
-
-
-def _may_retry(error: ServiceError) -> bool:
-    """True when another attempt could end better, within the same deadline."""
-    return error.retry in (Retry.SAME, Retry.ELSEWHERE) and not isinstance(error, DeadlineExceeded)
-
-
-def _create_grant(context: RequestContext, plan: RoutePlan) -> Grant:
-    """What the node may do for this attempt, and no more."""
-    principal = context.principal
-    assert principal is not None
-    return Grant(
-        context.request_id,
-        context.num_attempts,
-        principal.account_id,
-        principal.cache_salt,
-        plan.card.name,
-        principal.allowed_regions,
-        principal.priority,
-        principal.retention,
-        context.deadline_unix_ms,
-        plan.card.context_window,
-    )

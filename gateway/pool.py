@@ -4,12 +4,18 @@ Owns only the putting together; `gateway.app` holds the result. Read next:
 `gateway.routing.fleet`, `gateway.upstream.links`, `gateway.forwarding`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from contracts.ids import RegionId
+from gateway.attempts import Attempts
 from gateway.forwarding import Forwarder
-from gateway.routing.choose_node import RouteBounds
 from gateway.routing.fleet import Fleet
-from gateway.settings import GatewaySettings
+from gateway.routing.locality import Locality
+from gateway.routing.regions import Region, RegionCatalogue
+from gateway.routing.route_plan import RouteBounds
+from gateway.routing.sessions import SessionMap
+from gateway.settings import GatewaySettings, RegionSettings
 from gateway.sources import Sources
 from gateway.telemetry import Telemetry
 from gateway.upstream.links import NodeLinks, create_node_links
@@ -30,11 +36,25 @@ def create_pool(settings: GatewaySettings, telemetry: Telemetry, sources: Source
     fleet = Fleet(
         [node.node_id for node in settings.nodes],
         RouteBounds(routing.report_ttl_s, routing.max_waiting_per_model),
+        create_catalogue(settings.region, routing.regions),
+        Locality(SessionMap(routing.max_sessions, routing.session_idle_s)),
         sources,
     )
-    links = create_node_links(settings.nodes, settings.gateway_id, settings.limits, fleet, sources)
+    links = create_node_links(
+        settings.nodes, settings.gateway_id, settings.limits, routing.silence_s, fleet, sources
+    )
     telemetry.watch_links(lambda: links.up)
     telemetry.watch_gauge(
         "hearth_gateway_streams_open", "Streams open at nodes.", lambda: links.num_streams
     )
-    return Pool(fleet, links, Forwarder(fleet, links, telemetry))
+    attempts = Attempts(fleet, links, telemetry, routing, sources)
+    return Pool(fleet, links, Forwarder(fleet, attempts))
+
+
+def create_catalogue(own: RegionId, regions: Iterable[RegionSettings]) -> RegionCatalogue:
+    """The regions as settings name them."""
+    known = {
+        region.name: Region(region.jurisdiction, region.latency_ms / 1000, region.entry)
+        for region in regions
+    }
+    return RegionCatalogue(own, known)

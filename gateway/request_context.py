@@ -65,6 +65,9 @@ class RequestContext(msgspec.Struct):
     lost on the way to it."""
     usage_of_retried: Usage | None = None
     """What the attempts before that one consumed, summed: ours to pay, yet it kept nodes busy."""
+    wants_explanation: bool = False
+    explanation: bytes = b""
+    """A header line on why the node was chosen, for clients that ask."""
     limit_lines: bytes = b""
     """Header lines on where the client's limit stands."""
 
@@ -143,4 +146,4 @@ class OpenRequests:
             f"x-request-id: {request_id}\r\ncf-ray: {ray}\r\nx-hearth-node: "
             f"{context.node_id}\r\nx-hearth-region: {context.region}\r\n"
         ).encode()
-        return lines + context.limit_lines
+        return lines + context.explanation + context.limit_lines

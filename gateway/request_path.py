@@ -86,6 +86,7 @@ class RequestPath:
             exchange.headers, call.account_id, call.route.access, exchange.peer
         )
         context.principal = principal
+        self._forwarder.require_entry(context)
         body = exchange.take_body() or await exchange.read_body()
         if body is None:
             return CLIENT_GONE
@@ -127,7 +128,7 @@ class RequestPath:
                 )
             finally:
                 self._forwarder.release(forwarded)
-                context.usage = forwarded.stream.read_usage()
+                context.usage = forwarded.read_usage()
         finally:
             # Only an answer that never came to its end is not settled yet.
             is_lost = exchange.is_lost
@@ -157,10 +158,8 @@ class RequestPath:
         exchange.start_events(headers)
         claim.spend()
         renderer = parsed.form.create_renderer(create_head(context))
-        pump = EventPump(
-            exchange, renderer, forwarded.stream, lambda: self._count_first_text(context)
-        )
-        return await pump.run(context, forwarded.events, settlement)
+        pump = EventPump(exchange, renderer, forwarded, lambda: self._count_first_text(context))
+        return await pump.run(context, settlement)
 
     async def _refuse(
         self,

@@ -211,12 +211,47 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often the ledger gets what has been written."""
 
 
+class RegionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A region that this gateway knows. Units: milliseconds."""
+
+    name: RegionId
+    jurisdiction: str
+    """Whose law holds there, such as `eu`. Nodes that say otherwise are not believed."""
+    latency_ms: Annotated[float, msgspec.Meta(ge=0)]
+    """From this gateway there and back."""
+    entry: str | None = None
+    """The origin of the gateways there, named to clients who must not enter here."""
+
+    def __post_init__(self) -> None:
+        """Raises: `ValueError` for a malformed name or origin."""
+        if not is_node_id(self.name):
+            raise ValueError(f"`{self.name}` is not a region's name.")
+        if self.entry is not None and _ORIGIN.fullmatch(self.entry) is None:
+            raise ValueError(f"`{self.entry}` is not an origin such as https://weur.example.com.")
+
+
 class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """When a node counts as full."""
+    """When a node counts as full, as lost, and how often requests are tried again."""
 
     report_ttl_s: Seconds = 5.0
     """A node that has said nothing for so long counts as saturated."""
+    silence_s: Seconds = 10.0
+    """A connection on which nothing has come for so long is cut; its answers go on elsewhere."""
     max_waiting_per_model: Count = 512
+    regions: tuple[RegionSettings, ...] = ()
+    strict_entry: bool = False
+    """True: requests of accounts that are bound to other regions are refused here before their
+    body is read, and told where to go instead."""
+    max_sessions: Count = 100_000
+    """Sessions, as clients name them in `x-session-affinity`, whose node is remembered."""
+    session_idle_s: Seconds = 600.0
+    max_attempts: Count = 4
+    """Nodes that one request may be sent to, one after the other."""
+    retry_reserve: Count = 256
+    """Retries that may be made at once, of all requests together; each request earns a fifth of
+    one more."""
+    resume_patience_s: Seconds = 10.0
+    """How long an answer that broke off may wait for a node that can go on with it."""
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):

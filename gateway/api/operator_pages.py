@@ -13,8 +13,8 @@ from starlette.responses import Response
 from contracts.fleet import FailedModel, ModelCard, ModelLoad
 from gateway.auth.caller import Caller
 from gateway.dialects.replies import SuccessEnvelope, encoder
-from gateway.routing.choose_node import NodeSnapshot
 from gateway.routing.fleet import Fleet
+from gateway.routing.route_plan import NodeSnapshot
 from gateway.sources import Sources
 from gateway.telemetry import Telemetry
 

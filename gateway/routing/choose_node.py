@@ -1,182 +1,223 @@
-"""Which node serves a request: hard filters in a fixed order, then the least loaded.
+"""Which node serves a request: hard filters in a fixed order, then the least cost in seconds.
 
-Pure: no clock, no I/O, no state. Owns the order of the filters and the reasons it gives.
-Read next: `gateway.routing.fleet`, which keeps the snapshots.
+Pure: no clock, no I/O, no state. Owns the order of the filters, the search and its reasons.
+Regions are searched nearest first and only where the law allows; since a cost is never below the
+way there, the search ends as soon as no farther region can be better. Read next:
+`gateway.routing.cost`, `gateway.routing.empty_choice`, `gateway.routing.fleet` (the caller).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Sequence
+from typing import Final
 
-import msgspec
-
-from contracts.errors import (
-    ModelFailed,
-    NoEndpoint,
-    PoolSaturated,
-    ResidencyViolation,
-    ServiceError,
-    UnknownModel,
+from contracts.errors import InvariantBroken
+from contracts.ids import NodeId
+from gateway.routing.cost import NOTHING_SENT, estimate_cost_s, measure_load_tokens
+from gateway.routing.empty_choice import explain_empty_choice, is_lawful
+from gateway.routing.route_plan import (
+    LAST_RESORTS,
+    NO_HINTS,
+    FleetState,
+    Hints,
+    NodeSnapshot,
+    Pick,
+    Rejection,
+    RouteBounds,
+    RouteNeed,
+    RoutePlan,
 )
-from contracts.fleet import ModelCard, ModelLoad
-from contracts.ids import BootId, ModelName, NodeId, RegionId
+
+MAX_LOOKED_AT: Final = 8
+"""Nodes of a region that are all looked at; of more, so many are drawn."""
+MAX_LOAD_RATIO: Final = 1.25
+"""How far above the mean the load of a session's node may be before the session moves on."""
+Draw = Callable[[int], int]
+"""A number below the one given, at random."""
 
 
-class Rejection(StrEnum):
-    """Why a node was passed over, in the order of the filters."""
+class _Search:
+    """The best node so far."""
 
-    UNKNOWN = "unknown"
-    """It has never reported, so that its region is not known either."""
-    RESIDENCY = "residency"
-    MODEL_ABSENT = "model_absent"
-    UNREACHABLE = "unreachable"
-    DRAINING = "draining"
-    REPORT_STALE = "report_stale"
-    SATURATED = "saturated"
-    TRIED = "tried"
-    MODEL_NOT_READY = "model_not_ready"
-    """Taken all the same when nobody else is left: the node lets requests wait for a while."""
+    __slots__ = ("_hints", "_loads", "_need", "_now_s", "_seen", "_state", "best", "rejected")
 
+    def __init__(self, state: FleetState, need: RouteNeed, hints: Hints, now_s: float) -> None:
+        """Nothing seen yet."""
+        self._state = state
+        self._need = need
+        self._hints = hints
+        self._now_s = now_s
+        self._seen: dict[NodeId, tuple[bool, float] | None] = {}
+        """What each costs; None: it does not come into question."""
+        self._loads: list[int] = []
+        self.best: NodeId | None = None
+        self.rejected: list[tuple[NodeId, Rejection]] = []
 
-@dataclass(frozen=True, slots=True)
-class NodeSnapshot:
-    """A node as last heard of; replaced as a whole by each report."""
+    @property
+    def best_cost_s(self) -> float:
+        """What the best one costs; endless while there is none that is more than a last resort."""
+        cost = None if self.best is None else self._seen[self.best]
+        return cost[1] if cost is not None and not cost[0] else float("inf")
 
-    node_id: NodeId
-    is_connected: bool
-    boot_id: BootId | None
-    region: RegionId | None
-    """None until the node has reported: then it is in no region that anyone may rely on."""
-    jurisdiction: str
-    is_draining: bool
-    reported_s: float
-    """Monotonic time of the last report."""
-    num_reports: int
-    """Reports so far, which names the last one."""
-    cards: Mapping[ModelName, ModelCard]
-    loads: Mapping[ModelName, ModelLoad]
-    failed: Mapping[ModelName, str]
-    """Models that it should serve and cannot, with the reason, which is for operators only."""
+    @property
+    def num_seen(self) -> int:
+        """Nodes looked at."""
+        return len(self._seen)
 
+    def look_at(self, node_id: NodeId, latency_s: float, bounds: RouteBounds) -> None:
+        """Weighs a node, once."""
+        if node_id in self._seen:
+            return
+        node, need = self._state.nodes[node_id], self._need
+        sent = self._state.sent.get((node_id, need.model), NOTHING_SENT)
+        reason = _find_rejection(node, sent.num_requests, need, bounds, self._now_s)
+        reason = reason or self._state.troubled.get(node_id) or _find_unready(node, need)
+        if reason is not None:
+            self.rejected.append((node_id, reason))
+            if reason not in LAST_RESORTS:
+                self._seen[node_id] = None
+                return
+        load = node.loads[need.model]
+        cached = self.estimate_cached(node_id)
+        cost = (reason is not None, estimate_cost_s(load, sent, need, cached, latency_s))
+        self._seen[node_id] = cost
+        if reason is None:
+            self._loads.append(measure_load_tokens(load, sent))
+        best = None if self.best is None else self._seen[self.best]
+        if best is None or cost < best:
+            self.best = node_id
 
-class RouteNeed(msgspec.Struct, frozen=True):
-    """What a request asks of a node."""
+    def may_keep(self, node_id: NodeId) -> bool:
+        """True when a session may go there: in order, and not much busier than the others."""
+        cost = self._seen.get(node_id)
+        if cost is None or cost[0]:
+            return False
+        load = self._state.nodes[node_id].loads[self._need.model]
+        sent = self._state.sent.get((node_id, self._need.model), NOTHING_SENT)
+        mean = sum(self._loads) / len(self._loads)
+        own = self._need.num_prompt_tokens  # the session's own prompt alone overloads nobody
+        return measure_load_tokens(load, sent) <= MAX_LOAD_RATIO * mean + own
 
-    model: ModelName
-    allowed_regions: tuple[RegionId, ...] | None
-    """None means any, an empty tuple none at all."""
-    tried: frozenset[NodeId] = frozenset()
-    """Nodes that refused this request already."""
+    def estimate_cached(self, node_id: NodeId) -> int:
+        """Tokens of the prompt that the node is thought to have."""
+        need, measure = self._need, self._hints.measure_cached
+        if measure is None or not need.num_prompt_bytes:
+            return 0
+        cached_bytes = measure(node_id)
+        return min(
+            need.num_prompt_tokens * cached_bytes // need.num_prompt_bytes, need.num_prompt_tokens
+        )
 
-
-@dataclass(frozen=True, slots=True)
-class RouteBounds:
-    """When a node counts as full. Units: seconds, requests."""
-
-    report_ttl_s: float
-    max_waiting_per_model: int
-
-
-class RoutePlan(msgspec.Struct, frozen=True):
-    """The decision and how it came about."""
-
-    node_id: NodeId
-    region: RegionId
-    card: ModelCard
-    num_reports: int
-    """Reports of the node that the choice rests on."""
-    load: int
-    """Requests queued, running or on their way, that the node was chosen for having least of."""
-    rejected: tuple[tuple[NodeId, Rejection], ...]
+    def get_cost_s(self, node_id: NodeId) -> float:
+        """What a node costs that comes into question."""
+        cost = self._seen[node_id]
+        assert cost is not None
+        return cost[1]
 
 
 def choose_node(
-    nodes: Sequence[NodeSnapshot],
-    dispatched: Mapping[tuple[NodeId, ModelName], int],
+    state: FleetState,
     need: RouteNeed,
     bounds: RouteBounds,
     now_s: float,
+    draw: Draw,
+    hints: Hints = NO_HINTS,
 ) -> RoutePlan:
-    """The least loaded of the nodes that pass every filter, ready ones first; the first of equals.
+    """The node with the least cost of those that pass every filter; the first of equals.
 
-    `dispatched` counts requests sent since each node's last report and not over yet.
-    Raises: `ResidencyViolation`, `UnknownModel`, `PoolSaturated`, `NoEndpoint`.
+    Nodes that have failed lately or whose model is not ready are the last resort. `draw` picks
+    whom to look at where a region has many.
+    Raises: `ResidencyViolation`, `UnknownModel`, `ModelFailed`, `PoolSaturated`, `NoEndpoint`.
     """
-    best: NodeSnapshot | None = None
-    best_cost = (False, 0)
-    rejected: list[tuple[NodeId, Rejection]] = []
-    for node in nodes:
-        num_dispatched = dispatched.get((node.node_id, need.model), 0)
-        reason = _find_rejection(node, num_dispatched, need, bounds, now_s)
-        if reason is not None:
-            rejected.append((node.node_id, reason))
-            if reason is not Rejection.MODEL_NOT_READY:
-                continue
-        load = node.loads[need.model]
-        cost = (not load.is_ready, load.num_waiting + load.num_running + num_dispatched)
-        if best is None or cost < best_cost:
-            best, best_cost = node, cost
-    if best is None or best.region is None:
-        raise _explain(nodes, need, {reason for _, reason in rejected})
+    search = _Search(state, need, hints, now_s)
+    if len(state.nodes) <= MAX_LOOKED_AT:
+        _look_at_all(search, state, bounds)
+    _look_at_hints(search, state, hints, bounds)
+    for ring in state.rings:
+        if search.best_cost_s <= ring.latency_s:
+            break
+        if need.allowed_regions is None or ring.region in need.allowed_regions:
+            for node_id in _draw_some(ring.node_ids, draw):
+                search.look_at(node_id, ring.latency_s, bounds)
+    if search.best_cost_s == float("inf"):  # the drawn ones are no good: look at every one
+        _look_at_all(search, state, bounds)
+    chosen, pick = search.best, Pick.COST
+    if chosen is None:
+        raise explain_empty_choice(
+            list(state.nodes.values()), need, {reason for _, reason in search.rejected}
+        )
+    if hints.pinned is not None and search.may_keep(hints.pinned):
+        chosen, pick = hints.pinned, Pick.SESSION
+    cached = search.estimate_cached(chosen)
+    node = state.nodes[chosen]
+    if node.region is None or not is_lawful(node, need):
+        raise InvariantBroken("The router left the regions that the account allows.")
     return RoutePlan(
-        best.node_id,
-        best.region,
-        best.cards[need.model],
-        best.num_reports,
-        best_cost[1],
-        tuple(rejected),
+        chosen,
+        node.region,
+        node.cards[need.model],
+        node.num_reports,
+        Pick.PREFIX if pick is Pick.COST and cached else pick,
+        search.get_cost_s(chosen),
+        cached,
+        need.num_prompt_tokens - cached,
+        search.num_seen,
+        tuple(search.rejected),
     )
 
 
+def _look_at_hints(search: _Search, state: FleetState, hints: Hints, bounds: RouteBounds) -> None:
+    """Weighs the nodes that have the prompt or the session, wherever they are."""
+    wanted = [*hints.holders] if hints.pinned is None else [*hints.holders, hints.pinned]
+    if wanted:
+        latencies = {ring.region: ring.latency_s for ring in state.rings}
+        for node_id in wanted:
+            node = state.nodes.get(node_id)
+            region = None if node is None else node.region
+            if region is not None and region in latencies:
+                search.look_at(node_id, latencies[region], bounds)
+
+
+def _look_at_all(search: _Search, state: FleetState, bounds: RouteBounds) -> None:
+    """Weighs every node there is, also those of no known region and without the model."""
+    latencies = {ring.region: ring.latency_s for ring in state.rings}
+    for node in state.nodes.values():
+        latency_s = 0.0 if node.region is None else latencies.get(node.region, 0.0)
+        search.look_at(node.node_id, latency_s, bounds)
+
+
+def _draw_some(node_ids: Sequence[NodeId], draw: Draw) -> Sequence[NodeId]:
+    """All of a few nodes, or a few of many; some may be drawn twice."""
+    count = len(node_ids)
+    if count <= MAX_LOOKED_AT:
+        return node_ids
+    return [node_ids[draw(count)] for _ in range(MAX_LOOKED_AT)]
+
+
 def _find_rejection(
-    node: NodeSnapshot, num_dispatched: int, need: RouteNeed, bounds: RouteBounds, now_s: float
+    node: NodeSnapshot, num_sent: int, need: RouteNeed, bounds: RouteBounds, now_s: float
 ) -> Rejection | None:
-    """The first filter that `node` fails, None when it passes all."""
+    """The first hard filter that `node` fails, None when it passes all."""
     if node.region is None:
         return Rejection.UNKNOWN
-    if not _is_lawful(node, need):
+    if not is_lawful(node, need):
         return Rejection.RESIDENCY
-    load = node.loads.get(need.model)
-    if load is None or need.model not in node.cards:
+    load, card = node.loads.get(need.model), node.cards.get(need.model)
+    if load is None or card is None:
         return Rejection.MODEL_ABSENT
+    if need.revision is not None and card.revision != need.revision:
+        return Rejection.OTHER_REVISION
     if not node.is_connected:
         return Rejection.UNREACHABLE
     if node.is_draining:
         return Rejection.DRAINING
     if now_s - node.reported_s > bounds.report_ttl_s:
         return Rejection.REPORT_STALE
-    if load.num_waiting + num_dispatched >= bounds.max_waiting_per_model:
+    if load.num_waiting + num_sent >= bounds.max_waiting_per_model:
         return Rejection.SATURATED
-    if node.node_id in need.tried:
-        return Rejection.TRIED
-    return None if load.is_ready else Rejection.MODEL_NOT_READY
+    if need.rejects_busy and load.num_waiting:
+        return Rejection.BUSY
+    return Rejection.TRIED if node.node_id in need.tried else None
 
 
-def _explain(
-    nodes: Sequence[NodeSnapshot], need: RouteNeed, reasons: set[Rejection]
-) -> ServiceError:
-    """The error that tells the client most about an empty choice."""
-    model = need.model
-    holders = [node for node in nodes if model in node.cards]
-    if not any(_is_lawful(node, need) for node in holders):
-        if need.allowed_regions != () and Rejection.UNKNOWN in reasons:
-            return NoEndpoint("Not every node has been reached yet, please try again.")
-        is_lawful_somewhere = any(_is_lawful(node, need) for node in nodes)
-        if need.allowed_regions is not None and (holders or not is_lawful_somewhere):
-            return ResidencyViolation(
-                "The account's data-residency rules allow no region that serves this model."
-            )
-    if not holders and any(model in node.failed and _is_lawful(node, need) for node in nodes):
-        return ModelFailed(f"The model {model} failed to load.", param="model")
-    if not holders:
-        return UnknownModel(f"There is no model named {model}.", param="model")
-    if Rejection.SATURATED in reasons or Rejection.REPORT_STALE in reasons:
-        return PoolSaturated("Capacity temporarily exceeded, please try again.")
-    return NoEndpoint("No node can serve this model right now, please try again.")
-
-
-def _is_lawful(node: NodeSnapshot, need: RouteNeed) -> bool:
-    """True when the account's data may go to `node`."""
-    return node.region is not None and (
-        need.allowed_regions is None or node.region in need.allowed_regions
-    )
+def _find_unready(node: NodeSnapshot, need: RouteNeed) -> Rejection | None:
+    """The filter that comes last and gives way."""
+    return None if node.loads[need.model].is_ready else Rejection.MODEL_NOT_READY

@@ -34,8 +34,6 @@ from gateway.upstream.node_stream import CREDIT_WINDOW, NodeStream
 from gateway.upstream.outbox import Outbox
 
 log = structlog.get_logger(__name__)
-SILENCE_S: Final = 10.0
-"""A connection without any frame for so long is dead, or might as well be."""
 _OF_CONNECTION: Final = (Report, Challenge)
 """Messages that are no events of a stream."""
 ABORT_ANSWER_S: Final = 5.0
@@ -48,6 +46,8 @@ class StreamBounds:
 
     queue_deadline_s: float
     request_deadline_s: float
+    silence_s: float
+    """A connection without any frame for so long is dead, or might as well be."""
 
 
 class ConnectionListener(Protocol):
@@ -150,7 +150,7 @@ class NodeConnection:
         A node reports about once a second, so that silence tells more than unanswered pings would.
         """
         now_s = self._sources.monotonic_s()
-        if now_s - self._heard_s > SILENCE_S and self._reader is not None:
+        if now_s - self._heard_s > self._bounds.silence_s and self._reader is not None:
             log.warning("node_silent", node_id=self._node_id)
             self._reader.cancel()
         for stream in list(self._streams.values()):

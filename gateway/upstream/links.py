@@ -75,11 +75,12 @@ def create_node_links(
     nodes: Iterable[NodeSettings],
     gateway_id: GatewayId,
     limits: LimitSettings,
+    silence_s: float,
     listener: FleetListener,
     sources: Sources,
 ) -> NodeLinks:
     """Links to `nodes`, their keys loaded. Raises: `SettingsError`."""
-    bounds = StreamBounds(limits.queue_deadline_s, limits.request_deadline_s)
+    bounds = StreamBounds(limits.queue_deadline_s, limits.request_deadline_s, silence_s)
     links: dict[NodeId, NodeLink] = {}
     for node in nodes:
         pair_key = load_pair_key(node.key_file)

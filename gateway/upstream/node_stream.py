@@ -19,11 +19,10 @@ from contracts.inference import (
     Failed,
     Finished,
     GenerationEvent,
-    ReasoningDelta,
-    ToolCallDelta,
     Usage,
 )
 from gateway.request_context import Tally, create_tally
+from gateway.upstream.progress import Progress
 
 CREDIT_WINDOW: Final = 64
 _MAX_BUFFERED: Final = CREDIT_WINDOW + 512
@@ -53,6 +52,7 @@ class NodeStream:
 
     __slots__ = (
         "_events",
+        "_is_resumed",
         "_listener",
         "_num_taken",
         "_owner",
@@ -66,6 +66,7 @@ class NodeStream:
         "is_over",
         "node_id",
         "on_accepted",
+        "progress",
         "since_s",
         "stream_id",
     )
@@ -90,6 +91,9 @@ class NodeStream:
         self.on_accepted: Callable[[int, int], Tally] | None = None
         """Told of the prompt's tokens and of the cached ones among them; says where to count."""
         self._tally = create_tally()
+        self._is_resumed = False
+        self.progress = Progress()
+        """Of the answer; handed on to the stream that continues it."""
         self._told: Usage | None = None
         # Accepted needs no credit, so that the first event taken does not count.
         self._num_taken = -1
@@ -133,6 +137,7 @@ class NodeStream:
         events.append(event)
         if type(event) is Delta:
             self._tally[_GENERATED] += len(event.token_ids)
+            self.progress.note_text(event)
         else:
             self._note(event)
         if self._listener is not None:
@@ -146,10 +151,9 @@ class NodeStream:
 
     def read_usage(self) -> Usage | None:
         """What was consumed: what the node said, else what it had sent; None before any of it."""
-        if self._told is not None or not self.is_accepted:
+        if self._told is not None or not (self.is_accepted or self._is_resumed):
             return self._told
-        tally = self._tally
-        return Usage(tally[_PROMPT], tally[_CACHED], tally[_GENERATED], tally[_REASONING])
+        return self._read_tally()
 
     def fail(self, error: ServiceError) -> None:
         """Ends the stream with an error of our own, unless it is over. Called by the connection."""
@@ -168,6 +172,18 @@ class NodeStream:
             self.is_aborted = True
             self._owner.send_abort(self)
 
+    def resume(self, before: "NodeStream") -> None:
+        """This goes on with the answer of `before`, and counts where that did.
+
+        What the client has got counts, not what the lost node had computed beyond it.
+        """
+        self._is_resumed = True
+        self.progress, self._tally = before.progress, before._tally
+        before.progress = Progress()
+        before.release()
+        self._tally[_GENERATED] = len(self.progress.token_ids)
+        self._tally[_REASONING] = self.progress.num_reasoning
+
     def release(self) -> None:
         """Nobody takes or counts what comes from now on; a stream that is not over is aborted."""
         self.abort()
@@ -180,26 +196,34 @@ class NodeStream:
         """Takes from an event that is not text what is needed of it here."""
         if isinstance(event, Accepted):
             self.is_accepted = True
+            if self._is_resumed:
+                return  # the prompt is counted already
             if self.on_accepted is not None:
                 self._tally = self.on_accepted(event.num_prompt_tokens, event.num_cached_tokens)
             self._tally[_PROMPT] = event.num_prompt_tokens
             self._tally[_CACHED] = event.num_cached_tokens
         elif isinstance(event, Finished | Failed):
             self.is_over = True
-            self._told = event.usage
             if event.usage is not None:
-                self._set_tally(event.usage)
-        elif isinstance(event, ReasoningDelta | ToolCallDelta):
-            self._tally[_GENERATED] += len(event.token_ids)
-            if isinstance(event, ReasoningDelta):
-                self._tally[_REASONING] += len(event.token_ids)
+                self._told = self._set_tally(event.usage)
+        else:
+            self.progress.note(event)
+            self._tally[_GENERATED] = len(self.progress.token_ids)
+            self._tally[_REASONING] = self.progress.num_reasoning
 
-    def _set_tally(self, usage: Usage) -> None:
-        """Counts what the node has told instead of what has come."""
-        self._tally[_PROMPT] = usage.num_prompt_tokens
-        self._tally[_CACHED] = usage.num_cached_tokens
+    def _set_tally(self, usage: Usage) -> Usage:
+        """Counts what the node has told instead of what has come; of one that goes on, its part."""
+        if not self._is_resumed:
+            self._tally[_PROMPT] = usage.num_prompt_tokens
+            self._tally[_CACHED] = usage.num_cached_tokens
         self._tally[_GENERATED] = usage.num_completion_tokens
         self._tally[_REASONING] = usage.num_reasoning_tokens
+        return self._read_tally()
+
+    def _read_tally(self) -> Usage:
+        """What is counted."""
+        tally = self._tally
+        return Usage(tally[_PROMPT], tally[_CACHED], tally[_GENERATED], tally[_REASONING])
 
     def _create_waiter(self) -> asyncio.Future[None]:
         """Done when `push` finds something worth waking for."""

@@ -17,7 +17,7 @@ from gpu_pool.engine.drafting import Drafter
 from gpu_pool.engine.messages import AddSequence
 from gpu_pool.engine.sequence import Sequence
 from gpu_pool.engine.settings import SchedulerSettings
-from gpu_pool.engine.token_matcher import CreateMatcher
+from gpu_pool.engine.token_matcher import CreateMatcher, TokenMatcher
 from gpu_pool.kv.kv_memory import KvMemory
 from gpu_pool.plan import ExecutorInfo
 
@@ -63,15 +63,23 @@ class Admission:
             sampling=sampling,
             max_tokens=max_tokens,
             token_ids=list(request.token_ids),
-            num_prompt_tokens=len(request.token_ids),
+            num_prompt_tokens=len(request.token_ids) - request.num_generated_tokens,
             table=self._kv.create_table(
                 request.account_id,
                 request.cache_salt,
                 is_private=request.retention is RetentionClass.NONE,
             ),
-            matcher=None if grammar is None else self._create_matcher(grammar),
+            matcher=None if grammar is None else self._match(grammar, request),
             drafter=self._create_drafter(request),
         )
+
+    def _match(self, grammar: str, request: AddSequence) -> TokenMatcher:
+        """The matcher behind what has been generated. Raises: `InvariantBroken` if that misfits."""
+        matcher = self._create_matcher(grammar)
+        first = len(request.token_ids) - request.num_generated_tokens
+        if not all(matcher.accept(token_id) for token_id in request.token_ids[first:]):
+            raise InvariantBroken("The answer so far does not match its grammar.")
+        return matcher
 
     def _create_drafter(self, request: AddSequence) -> Drafter | None:
         """What guesses for a sequence: nothing where what is drawn depends on more than its place.
@@ -98,11 +106,14 @@ def check_admission(request: AddSequence, info: ExecutorInfo, kv: KvMemory) -> i
         raise InvalidRequest("The prompt has token ids outside the vocabulary.", param="prompt")
     if max_tokens < 1:
         raise InvalidRequest("max_tokens must be at least 1.", param="max_tokens")
+    num_prompt_tokens = len(request.token_ids) - request.num_generated_tokens
+    if num_prompt_tokens < 1 or not 0 <= request.num_generated_tokens < max_tokens:
+        raise InvariantBroken("The node lost count of the answer so far.")
     _check_sampling(request.sampling, info.vocab_size)
-    num_tokens = len(request.token_ids) + max_tokens
+    num_tokens = num_prompt_tokens + max_tokens
     if num_tokens > info.context_window:
         raise ContextTooLong(
-            f"The prompt has {len(request.token_ids)} tokens and max_tokens is {max_tokens}; "
+            f"The prompt has {num_prompt_tokens} tokens and max_tokens is {max_tokens}; "
             f"together they exceed the context window of {info.context_window}."
         )
     # The last token is sampled but never computed, so it needs no room.

@@ -11,6 +11,7 @@ from gpu_pool.engine.fair_order import FairOrder
 from gpu_pool.engine.running_batch import RunningBatch, by_precedence
 from gpu_pool.engine.sequence import Sequence
 from gpu_pool.engine.settings import SchedulerSettings
+from gpu_pool.engine.speed_meter import SpeedMeter
 from gpu_pool.engine.waiting_queue import WaitingQueue
 from gpu_pool.kv.kv_memory import KvMemory
 from gpu_pool.plan import SequenceId
@@ -24,6 +25,7 @@ class Books:
         self.waiting = WaitingQueue(settings)
         self.batch = RunningBatch(kv, self.waiting)
         self.fair = FairOrder()
+        self.speed = SpeedMeter()
         self._max_running = settings.max_running
         self._kv = kv
         self._live: dict[SequenceId, Sequence] = {}

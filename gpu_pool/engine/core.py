@@ -6,6 +6,7 @@ given: who built them does.
 """
 
 import secrets
+from collections import deque
 from collections.abc import Callable
 
 from contracts.errors import InvariantBroken, StreamBroken, to_error_report
@@ -38,6 +39,9 @@ class EngineCore:
         self._executor = executor
         self._transport = transport
         self._clock = clock
+        self._submitted_s: deque[float] = deque()
+        """When the plans in flight were handed over."""
+        self._collected_s = 0.0
         self._scheduler = create_scheduler(
             scheduler_settings, executor.info, draw_seed, create_matcher
         )
@@ -77,6 +81,7 @@ class EngineCore:
         plan = self._scheduler.schedule(int(self._clock() * 1000))
         self._send_output()  # who started or was refused need not wait for the step
         if plan is not None:
+            self._submitted_s.append(self._clock())
             self._executor.submit(plan)
         num_in_flight = self._scheduler.num_in_flight
         is_full = num_in_flight >= self._executor.info.max_in_flight
@@ -85,7 +90,12 @@ class EngineCore:
 
     def _collect(self) -> None:
         """Waits for the oldest step and passes on what it brought."""
-        self._scheduler.update(self._executor.collect())
+        result = self._executor.collect()
+        now_s = self._clock()
+        began_s = max(self._collected_s, self._submitted_s.popleft())
+        self._collected_s = now_s
+        self._scheduler.note_step(now_s - began_s)
+        self._scheduler.update(result)
         self._send_output()
 
     def _send_output(self) -> None:

@@ -35,6 +35,9 @@ class AddSequence(msgspec.Struct, frozen=True, array_like=True, tag=1):
     retention: RetentionClass = RetentionClass.STANDARD
     """`none`: the blocks are zeroed at the end. `cache_salt` is the request's own then, so that it
     shares blocks with nobody but other answers to itself."""
+    num_generated_tokens: int = 0
+    """The last ones of `token_ids`, where an answer goes on that began elsewhere; `max_tokens`
+    counts them, too."""
 
 
 class AbortSequence(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -113,6 +116,11 @@ class CoreLoad(msgspec.Struct, frozen=True, array_like=True):
     num_waiting: int
     num_blocks: int
     num_free_blocks: int
+    num_queued_tokens: int = 0
+    """Of prompts, still to be computed."""
+    prefill_per_s: float = 0.0
+    decode_per_s: float = 0.0
+    """Tokens per second, as `speed_meter` measures them."""
 
 
 class CoreReady(msgspec.Struct, frozen=True, array_like=True, tag=10):

@@ -53,7 +53,20 @@ class Scheduler:
     def load(self) -> CoreLoad:
         """How busy the core is now."""
         books, kv = self._books, self._kv
-        return CoreLoad(len(books.batch), len(books.waiting), kv.num_blocks, kv.num_free)
+        num_queued = books.waiting.num_tokens + sum(
+            sequence.num_prompt_tokens - sequence.num_computed_tokens
+            for sequence in books.batch
+            if sequence.num_computed_tokens < sequence.num_prompt_tokens
+        )
+        return CoreLoad(
+            len(books.batch),
+            len(books.waiting),
+            kv.num_blocks,
+            kv.num_free,
+            num_queued,
+            books.speed.prefill_per_s,
+            books.speed.decode_per_s,
+        )
 
     # -- what the server asks --------------------------------------------------------------------
 
@@ -69,7 +82,10 @@ class Scheduler:
         except ServiceError as error:
             self._outbox.add_failed(request.sequence_id, 0, error)
             return
-        if sequence.reject_if_busy:
+        if sequence.matcher is not None and sequence.matcher.is_finished:
+            self._outbox.add_started(sequence.sequence_id, 0)
+            self._finish(sequence, FinishReason.STOP)  # of a resumed answer, only the end was lost
+        elif sequence.reject_if_busy:
             self._impatient.append(sequence)
 
     def abort(self, sequence_id: SequenceId) -> None:
@@ -137,6 +153,12 @@ class Scheduler:
                 self._outbox.add_tokens(sampled, num_told)
                 if outcome is not None:
                     self._finish(sequence, outcome)
+
+    def note_step(self, seconds: float) -> None:
+        """The oldest plan in flight has taken so long."""
+        step = self._in_flight[0]
+        num_decode = sum(work.end > work.sequence.num_prompt_tokens for work in step.work)
+        self._books.speed.note_step(step.num_tokens - num_decode, num_decode, seconds)
 
     def check(self) -> None:
         """Asserts that blocks, rows and queues agree; for tests, linear in everything."""

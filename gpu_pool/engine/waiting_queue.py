@@ -33,6 +33,11 @@ class WaitingQueue:
         """Number of sequences."""
         return self._num_waiting
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all of them."""
+        return self._num_tokens
+
     def check_room(self, sequence: Sequence, num_places: int) -> None:
         """Raises: `PoolSaturated` when `sequence` may not join.
 

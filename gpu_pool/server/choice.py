@@ -18,6 +18,8 @@ from contracts.inference import (
 from gpu_pool.engine.messages import SequenceFinished, TextsEncoded
 from gpu_pool.plan import SequenceId, TokenScore
 from gpu_pool.server.prepared_request import PreparedRequest
+from gpu_pool.server.resumed_answer import ResumedAnswer
+from gpu_pool.server.text.text_stream import AnyDelta
 from gpu_pool.server.text.token_bytes import TokenBytes
 
 
@@ -55,6 +57,7 @@ class Choice:
         "_num_scored",
         "_owner",
         "_prepared",
+        "_resumed",
         "_sequence_id",
         "_stream",
         "is_over",
@@ -67,6 +70,10 @@ class Choice:
         self._prepared = prepared
         self._owner = owner
         self._stream = prepared.create_stream(index)
+        resumption = prepared.request.resumption
+        self._resumed = (
+            None if resumption is None else ResumedAnswer(resumption, prepared.echo, self._stream)
+        )
         self._sequence_id = SequenceId(0)
         self._is_aborted = False
         self._is_computed = False
@@ -74,6 +81,9 @@ class Choice:
         self.is_over = False
         self.num_completion_tokens = 0
         """Tokens sampled so far, as far as this side knows; all of them at the end."""
+        if self._resumed is not None:
+            self._is_computed = True  # what the answer begins with is out
+            self.num_completion_tokens = self._stream.num_tokens
 
     @property
     def num_reasoning_tokens(self) -> int:
@@ -81,8 +91,13 @@ class Choice:
         return self._stream.num_reasoning_tokens
 
     def start(self) -> None:
-        """Hands the sequence to the core. Raises: `PoolSaturated`."""
+        """Hands the sequence to the core, unless only the end of it is missing.
+
+        Raises: `PoolSaturated`.
+        """
         prepared = self._prepared
+        if self._resumed is not None and self._end_at_once():
+            return
         self._sequence_id = prepared.client.add(prepared.describe(self._index), self)
 
     def abort(self) -> None:
@@ -121,8 +136,7 @@ class Choice:
             return
         table = self._prepared.text.table
         logprobs = _spell_scores(token_ids, scores, table) if scores else ()
-        for delta in self._stream.push(token_ids, logprobs):
-            self._owner.emit(delta)
+        self._show(self._stream.push(token_ids, logprobs))
         self.num_completion_tokens = self._stream.num_tokens
         if self._stream.is_over:
             self._end(self._name_reason(FinishReason.STOP), self._stream.num_tokens)
@@ -147,8 +161,7 @@ class Choice:
         if self._prepared.max_tokens == 0:
             self._end(FinishReason.LENGTH, 0)
             return
-        for delta in self._stream.finish():
-            self._owner.emit(delta)
+        self._show(self._stream.finish())
         reason = FinishReason.STOP if self._stream.is_over else reason
         self._end(self._name_reason(reason), finished.num_completion_tokens)
 
@@ -166,6 +179,23 @@ class Choice:
         if self._prepared.echo:
             self._owner.emit(Delta(self._prepared.echo, (), self._index))
         self._owner.on_choice_computed()
+
+    def _show(self, deltas: Sequence[AnyDelta]) -> None:
+        """Passes on `deltas`, less what the reader has from another node."""
+        for delta in deltas if self._resumed is None else self._resumed.cut(deltas):
+            self._owner.emit(delta)
+
+    def _end_at_once(self) -> bool:
+        """Ends a resumed answer of which the reader has every token; False when it goes on."""
+        is_full = self._stream.num_tokens >= self._prepared.max_tokens
+        if not self._stream.is_over and not is_full:
+            return False
+        self._owner.on_choice_started(0)
+        if not self._stream.is_over:
+            self._show(self._stream.finish())
+        reason = FinishReason.STOP if self._stream.is_over else FinishReason.LENGTH
+        self._end(self._name_reason(reason), self._stream.num_tokens)
+        return True
 
     def _name_reason(self, reason: FinishReason) -> FinishReason:
         """`reason`, unless the answer is over because it calls tools."""

@@ -110,8 +110,10 @@ class Generation:
         """The first one speaks for all."""
         if self._is_over or self._num_cached_tokens is not None or self._prepared is None:
             return
-        self._num_cached_tokens = num_cached_tokens
-        self._emit(Accepted(self._prepared.num_prompt_tokens, num_cached_tokens))
+        num_prompt_tokens = self._prepared.num_prompt_tokens
+        # Of a resumed answer, tokens behind the prompt may be cached as well.
+        self._num_cached_tokens = min(num_cached_tokens, num_prompt_tokens)
+        self._emit(Accepted(num_prompt_tokens, self._num_cached_tokens))
 
     def on_choice_computed(self) -> None:
         """Starts the other choices, which find the prompt in the cache now."""
@@ -173,8 +175,8 @@ class Generation:
     def _start_choice(self, index: int, prepared: PreparedRequest) -> None:
         """Hands a choice to the core. Raises: `ServiceError`."""
         choice = Choice(index, prepared, self)
-        choice.start()
         self._choices.append(choice)
+        choice.start()
 
     def _stop_preparing(self) -> None:
         """Ends the task that waits or tokenises, if there is one and this is not it."""

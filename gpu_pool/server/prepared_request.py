@@ -47,19 +47,22 @@ class PreparedRequest:
     def describe(self, index: int) -> Callable[[SequenceId], AddSequence]:
         """What the engine is told of the choice `index`, once its sequence has an id."""
         sampling = self._choose_sampling(index)
+        resumption = self.request.resumption
+        generated = () if resumption is None else resumption.token_ids
 
         def create(sequence_id: SequenceId) -> AddSequence:
             return AddSequence(
                 sequence_id,
                 self.grant.account_id,
                 self._find_salt(),
-                self.prompt.token_ids,
+                (*self.prompt.token_ids, *generated) if generated else self.prompt.token_ids,
                 sampling,
                 self.grant.priority,
                 self.grant.deadline_unix_ms,
                 self.request.reject_if_busy and index == 0,
                 self.grammar,
                 self.grant.retention,
+                len(generated),
             )
 
         return create

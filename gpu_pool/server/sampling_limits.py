@@ -23,6 +23,8 @@ def check_request(request: GenerateRequest) -> None:
     _check_sampling(request.sampling)
     if not 1 <= request.num_choices <= MAX_CHOICES:
         raise InvalidRequest(f"`n` must lie between 1 and {MAX_CHOICES}.", param="n")
+    if request.resumption is not None and request.num_choices > 1:
+        raise InvalidRequest("Only a single choice can be resumed.", param="n")
     if request.echoes_prompt and isinstance(request.prompt, ChatPrompt):
         raise InvalidRequest("Only plain prompts can be echoed.", param="echo")
 

@@ -138,6 +138,10 @@ class ServedModel:
             num_waiting=load.num_waiting,
             num_blocks=load.num_blocks,
             num_free_blocks=load.num_free_blocks,
+            block_size=self.supervisor.ready.block_size if self.supervisor.ready else 16,
+            num_queued_tokens=load.num_queued_tokens,
+            prefill_tokens_per_s=round(load.prefill_per_s, 1),
+            decode_tokens_per_s=round(load.decode_per_s, 1),
         )
 
     async def _wait_ready(self, grant: Grant) -> EngineClient:

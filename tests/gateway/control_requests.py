@@ -12,12 +12,11 @@ from gateway.api.policy_forms import ACCOUNT_RESOURCE
 from gateway.api.route_table import PortKind, Route
 from gateway.api.services import PageServices
 from gateway.api.tenant_routes import create_tenant_routes
-from gateway.routing.choose_node import RouteBounds
-from gateway.routing.fleet import Fleet
 from gateway.sources import create_sources
 from gateway.telemetry import Telemetry
 from tenancy.administration import Actor, Administration
 from tenancy.permissions import PERMISSION_GROUPS, Permission
+from tests.gateway.routing.fleet_words import create_fleet
 from tests.gateway.scripted_node import MODEL
 
 GROUPS = {group.permission: group.group_id for group in PERMISSION_GROUPS}
@@ -49,7 +48,7 @@ NO_LEDGER: Any = None
 def list_routes(kind: PortKind) -> tuple[Route, ...]:
     """The routes of one port."""
     sources = create_sources()
-    fleet = Fleet([], RouteBounds(5, 10), sources)
+    fleet = create_fleet(sources=sources)
     services = PageServices(fleet, Telemetry(), sources, NoTenancy(), NO_LEDGER)
     create = create_tenant_routes if kind is PortKind.TENANTS else create_operator_routes
     return create(services, lambda: True)

@@ -233,9 +233,14 @@ def create_settings_table(
 
 @asynccontextmanager
 async def run_gateway(
-    folder: Path, template: Path | str, nodes: Iterable[NodeAddress], **sections: Any
+    folder: Path,
+    template: Path | str,
+    nodes: Iterable[NodeAddress],
+    *,
+    is_awaited: bool = True,
+    **sections: Any,
 ) -> AsyncGenerator[RunningGateway]:
-    """A gateway in front of `nodes` with one tenant and one operator, ready to serve.
+    """A gateway in front of `nodes` with one tenant and one operator; ready to serve if awaited.
 
     `template` is a SQLite file, which is copied, or the URL of a database, which is used.
     """
@@ -256,7 +261,7 @@ async def run_gateway(
         try:
             await running.add_tenant()
             running.operator = (await tenancy.create_operator("tests")).value.reveal()
-            if settings.nodes:
+            if settings.nodes and is_awaited:
                 await running.wait_until_ready()
             yield running
         finally:

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from contracts.errors import Forbidden, NodeUnreachable, StreamBroken, Unauthenticated
-from contracts.inference import Accepted, Delta
-from tests.gateway.raw_http import connect, format_request, read_head
+from tests.gateway.raw_http import connect, format_request
 from tests.gateway.running_gateway import Reply, RunningGateway, run_gateway, wait_until_async
 from tests.gateway.running_gateway import wait_until as wait
-from tests.gateway.scripted_node import ScriptedNode, ScriptedStream, answer_hello, run_node
+from tests.gateway.scripted_node import ScriptedNode, ScriptedStream, run_node
 
 WHOLE: dict[str, Any] = {"prompt": "Hi"}
 STREAM = WHOLE | {"stream": True}
@@ -81,32 +80,6 @@ async def test_when_a_link_is_cut_all_that_waited_on_it_are_answered_by_the_othe
     attempts = Counter(stream.grant.request_id for node in nodes for stream in node.streams)
     assert Counter(attempts.values()) == {2: num_waiting, 1: NUM_REQUESTS - num_waiting}
     await nodes[0].start()
-
-
-async def test_what_was_cut_off_in_mid_text_ends_in_an_error_and_the_rest_goes_on(
-    pair: RunningGateway, nodes: list[ScriptedNode]
-) -> None:
-    gate = asyncio.Event()
-
-    async def begin(stream: ScriptedStream) -> None:
-        await stream.put(Accepted(7, 0))
-        await stream.put(Delta("Hal", (1,)))
-        await gate.wait()
-
-    nodes[0].script = begin
-    async with connect(pair) as (reader, writer):
-        writer.write(format_request(pair, STREAM))
-        status, head = await read_head(reader)
-        assert (status, "x-hearth-node: node-1" in head) == (200, True)
-        await reader.readuntil(b'{"response":"Hal"}\n\n')
-        nodes[0].drop_connections()
-        rest = await reader.readuntil(b"0\r\n\r\n")  # the answer ends as HTTP should
-    assert b'"code":7502' in rest
-    assert b"[DONE]" not in rest
-    gate.set()
-    assert nodes[1].streams == []  # half an answer is not begun anew
-    nodes[0].script = answer_hello
-    assert read_text(await pair.run(STREAM)) == "Hello"
 
 
 async def test_a_node_that_returns_is_used_again(

@@ -1,4 +1,4 @@
-"""The engine core is killed in the middle of answers: clean error events, then back to work."""
+"""The engine core is killed in the middle of answers: they go on, and nobody sees the seam."""
 
 import asyncio
 import os
@@ -12,38 +12,34 @@ CORE = "gpu_pool.engine_core"
 NUM_STREAMS = 8
 
 
-async def test_a_killed_core_ends_streams_with_an_error_and_the_next_request_is_served(
+async def test_a_killed_core_is_started_again_and_its_streams_go_on(
     dev: RunningDev, account: AccountClient
 ) -> None:
-    before = await account.run("What is Hearth?", max_tokens=16)
+    wanted = await collect_texts(account, asyncio.Barrier(NUM_STREAMS))
     running = asyncio.Barrier(NUM_STREAMS + 1)
-    streams = [
-        asyncio.create_task(collect_events(account, number, running))
-        for number in range(NUM_STREAMS)
-    ]
+    disturbed = asyncio.create_task(collect_texts(account, running))
     await running.wait()
     core = find_descendant(dev.process.pid, CORE)
     os.kill(core.pid, signal.SIGKILL)
-    for events in await asyncio.gather(*streams):
-        assert events[0]["response"]
-        failure, end = events[-2:]
-        assert end == {"closed": True}  # no end mark: nobody may take this for a whole answer
-        assert failure["success"] is False
-        assert failure["errors"][0]["code"] == 7502
-        assert failure["errors"][0]["message"].endswith(".")
-
-    after = await account.run("What is Hearth?", max_tokens=16)  # waits while the model is loaded
-    assert after["response"] == before["response"]
+    assert await disturbed == wanted
     assert find_descendant(dev.process.pid, CORE).pid != core.pid
 
 
-async def collect_events(
-    account: AccountClient, number: int, running: asyncio.Barrier
-) -> list[dict[str, object]]:
-    """All events of a stream that would go on for long."""
+async def collect_texts(account: AccountClient, running: asyncio.Barrier) -> list[str]:
+    """The texts of all streams, which must be whole."""
+    streams = (collect_text(account, number, running) for number in range(NUM_STREAMS))
+    return await asyncio.gather(*streams)
+
+
+async def collect_text(account: AccountClient, number: int, running: asyncio.Barrier) -> str:
+    """The text of a stream that goes on for a while; waits for the others at its third event."""
+    texts: list[str] = []
     events: list[dict[str, object]] = []
-    async for event in account.stream(f"Story {number}", max_tokens=3500, ignore_eos=True):
+    body = {"max_tokens": 200, "ignore_eos": True, "temperature": 0}
+    async for event in account.stream(f"Story {number}", **body):
         events.append(event)
-        if len(events) == 3:
+        texts.append(str(event.get("response", "")))
+        if len(texts) == 3:
             await running.wait()
-    return events
+    assert all(event.get("success", True) for event in events), events[-1]
+    return "".join(texts)

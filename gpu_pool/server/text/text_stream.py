@@ -122,6 +122,12 @@ class TextStream:
         self._release(deltas)
         return deltas
 
+    def replay(self, token_ids: Sequence[int]) -> list[AnyDelta]:
+        """What was visible with the first tokens of an answer that its reader has in part."""
+        deltas = self.push(token_ids)
+        self._held_ids.clear()
+        return deltas
+
     @property
     def _is_holding(self) -> bool:
         """True while text of the tokens so far is still to come."""

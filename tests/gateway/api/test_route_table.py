@@ -15,12 +15,11 @@ from gateway.api.tenant_routes import create_tenant_routes
 from gateway.auth.access import ANY_API_TOKEN, OPERATOR, PUBLIC, Needs, NeedsForOwn, Public
 from gateway.auth.caller import Caller
 from gateway.dialects.workers_ai import WORKERS_AI
-from gateway.routing.choose_node import RouteBounds
-from gateway.routing.fleet import Fleet
 from gateway.sources import create_sources
 from gateway.telemetry import Telemetry
 from tenancy.administration import Actor, Administration
 from tenancy.permissions import Permission
+from tests.gateway.routing.fleet_words import create_fleet
 
 NEEDS = Needs(Permission.WORKERS_AI_READ)
 OWN = NeedsForOwn(Permission.WORKERS_AI_READ)
@@ -46,7 +45,7 @@ NO_LEDGER: Any = None
 def list_routes() -> tuple[Route, ...]:
     """The tables of both ports."""
     sources = create_sources()
-    fleet = Fleet([], RouteBounds(5, 10), sources)
+    fleet = create_fleet(sources=sources)
 
     def is_ready() -> bool:
         return True

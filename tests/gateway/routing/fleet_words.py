@@ -1,12 +1,29 @@
 """Short words for nodes, loads and needs, so that routing tests read as sentences."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from contracts.fleet import ModelCard, ModelLoad, NodeReport
 from contracts.ids import BootId, ModelName, NodeId, RegionId
-from gateway.routing.choose_node import NodeSnapshot, RouteBounds, RouteNeed, RoutePlan, choose_node
+from gateway.routing.choose_node import choose_node
+from gateway.routing.fleet import Fleet
+from gateway.routing.locality import Locality
+from gateway.routing.regions import Region, RegionCatalogue
+from gateway.routing.route_plan import (
+    NO_HINTS,
+    FleetState,
+    Hints,
+    NodeSnapshot,
+    Rejection,
+    Ring,
+    RouteBounds,
+    RouteNeed,
+    RoutePlan,
+    Sent,
+)
+from gateway.routing.sessions import SessionMap
+from gateway.sources import Sources
 
 MODEL = ModelName("@hearth/tests/small")
 OTHER_MODEL = ModelName("@hearth/tests/other")
@@ -23,16 +40,21 @@ def create_card(name: ModelName = MODEL) -> ModelCard:
 
 
 def create_load(
-    name: ModelName = MODEL, *, running: int = 0, waiting: int = 0, is_ready: bool = True
+    name: ModelName = MODEL,
+    *,
+    running: int = 0,
+    waiting: int = 0,
+    is_ready: bool = True,
+    **figures: Any,
 ) -> ModelLoad:
     """How busy a model is."""
+    blocks = {"num_blocks": 100, "num_free_blocks": 100}
     return ModelLoad(
         name=name,
         is_ready=is_ready,
         num_running=running,
         num_waiting=waiting,
-        num_blocks=100,
-        num_free_blocks=100,
+        **(blocks | figures),
     )
 
 
@@ -72,13 +94,53 @@ def create_silent_node(node_id: str) -> NodeSnapshot:
     return create_node(node_id, None, is_connected=False, num_reports=0, cards={}, loads={})
 
 
+def create_fleet(
+    *node_ids: str, sources: Sources, regions: Mapping[str, Region] | None = None
+) -> Fleet:
+    """A fleet of these nodes, none of which has spoken yet, as a gateway in `weur` sees it."""
+    catalogue = RegionCatalogue(
+        RegionId("weur"), {RegionId(name): region for name, region in (regions or {}).items()}
+    )
+    locality = Locality(SessionMap(max_sessions=1000, idle_s=600.0))
+    return Fleet([NodeId(node_id) for node_id in node_ids], BOUNDS, catalogue, locality, sources)
+
+
+def create_state(
+    nodes: Iterable[NodeSnapshot],
+    *,
+    sent: Mapping[str, int] | None = None,
+    troubled: Mapping[str, Rejection] | None = None,
+    latencies_s: Mapping[str, float] | None = None,
+    model: ModelName = MODEL,
+) -> FleetState:
+    """What a gateway knows. `sent` counts requests for `MODEL` by node."""
+    nodes = list(nodes)
+    members: dict[RegionId, list[NodeId]] = {}
+    for node in nodes:
+        if node.region is not None and model in node.cards:
+            members.setdefault(node.region, []).append(node.node_id)
+    rings = [
+        Ring((latencies_s or {}).get(region, 0.0), region, tuple(node_ids))
+        for region, node_ids in members.items()
+    ]
+    return FleetState(
+        {node.node_id: node for node in nodes},
+        sorted(rings, key=lambda ring: (ring.latency_s, ring.region)),
+        {(NodeId(name), MODEL): Sent(count) for name, count in (sent or {}).items()},
+        {NodeId(name): reason for name, reason in (troubled or {}).items()},
+    )
+
+
 def choose(
     *nodes: NodeSnapshot,
     need: RouteNeed = NEED,
-    dispatched: Mapping[tuple[NodeId, ModelName], int] | None = None,
+    hints: Hints = NO_HINTS,
+    draw: Callable[[int], int] = lambda count: count - 1,
+    **facts: Any,
 ) -> RoutePlan:
-    """The choice among `nodes` at `NOW_S`."""
-    return choose_node(nodes, dispatched or {}, need, BOUNDS, NOW_S)
+    """The choice among `nodes` at `NOW_S`; `facts` are those of `create_state`."""
+    state = create_state(nodes, model=need.model, **facts)
+    return choose_node(state, need, BOUNDS, NOW_S, draw, hints)
 
 
 def allow(*regions: str) -> RouteNeed:

@@ -52,12 +52,14 @@ class Listener:
 
 
 @asynccontextmanager
-async def run_link(node: ScriptedNode) -> AsyncGenerator[tuple[NodeLink, Listener]]:
+async def run_link(
+    node: ScriptedNode, silence_s: float = 10.0
+) -> AsyncGenerator[tuple[NodeLink, Listener]]:
     """A link that keeps connecting to `node` until the end of the block."""
     listener = Listener()
     pair_key = Secret(node.pair_key.hex())
     address = NodeAddress(node.node_id, node.url, pair_key, None)
-    bounds = StreamBounds(queue_deadline_s=5, request_deadline_s=5)
+    bounds = StreamBounds(queue_deadline_s=5, request_deadline_s=5, silence_s=silence_s)
     link = NodeLink(address, GatewayId("gateway-1"), listener, bounds, create_sources())
     async with aiohttp.ClientSession() as session:
         task = asyncio.create_task(link.run(session))
@@ -190,14 +192,13 @@ async def test_a_node_that_exceeds_its_credit_is_cut_off(node: ScriptedNode) -> 
 
 
 async def test_a_node_that_falls_silent_is_dropped_and_tried_anew(
-    node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
+    node: ScriptedNode,
 ) -> None:
     async def hang(stream: ScriptedStream) -> None:
         await stream.put(Accepted(1, 0))
 
     node.script = hang
-    monkeypatch.setattr("gateway.upstream.connection.SILENCE_S", 0.8)
-    async with run_link(node) as (link, listener):
+    async with run_link(node, silence_s=0.8) as (link, listener):
         await wait_until(lambda: bool(listener.reports))
         stream = link.open(GRANT, BODY)
         await stream.take()

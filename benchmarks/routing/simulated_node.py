@@ -1,0 +1,102 @@
+"""A node as a queue: prefill one after the other at a fixed speed, decode side by side, a KV cache.
+
+Deterministic; what it reports is what a real node reports. Units: seconds, tokens.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from benchmarks.routing.traces import SimRequest
+from contracts.fleet import ModelCard, ModelLoad, NodeReport
+from contracts.ids import BootId, ModelName, NodeId, RegionId
+
+MODEL = ModelName("@hearth/simulated")
+PREFILL_PER_S = 8_000.0
+STEP_S = 0.02
+"""Of decode, for however many sequences: a card that is bound by its memory."""
+DECODE_PER_S = 3_000.0
+CAPACITY = 400_000
+BLOCK = 16
+CARD = ModelCard(name=MODEL, revision="r1", task="", description="", context_window=1 << 17)
+
+
+@dataclass(slots=True)
+class SimulatedNode:
+    """One node of one model."""
+
+    node_id: NodeId
+    region: RegionId
+    free_s: float = 0.0
+    """When its prefill is done with all that it has."""
+    num_resident: int = 0
+    """Tokens of requests that are not over."""
+    num_open: int = 0
+    queue: OrderedDict[int, tuple[float, int]] = field(default_factory=OrderedDict)
+    """Requests whose prefill is not over: when it will be, and its tokens."""
+    cache: OrderedDict[object, int] = field(default_factory=OrderedDict)
+    """Prompts by session, and shared beginnings by tenant, least recently used first."""
+    num_cached: int = 0
+
+    def count_hit(self, request: SimRequest) -> int:
+        """Tokens of the prompt that it has."""
+        own = self.cache.get(request.session, 0)
+        shared = self.cache.get(("shared", request.tenant), 0)
+        return min(max(own, shared), request.num_prompt - 1)
+
+    def start(self, number: int, request: SimRequest, now_s: float) -> tuple[float, float, int]:
+        """When the first token comes, when the last does, and how much was cached."""
+        hit = self.count_hit(request)
+        num_new = request.num_prompt - hit
+        self.free_s = max(self.free_s, now_s) + num_new / PREFILL_PER_S
+        self.queue[number] = (self.free_s, num_new)
+        self.num_resident += request.num_prompt + request.num_output
+        self.num_open += 1
+        self._keep(request.session, request.num_prompt + request.num_output)
+        self._keep(("shared", request.tenant), request.num_shared)
+        return self.free_s, self.free_s + request.num_output * STEP_S, hit
+
+    def end(self, request: SimRequest) -> None:
+        """The request is over."""
+        self.num_resident -= request.num_prompt + request.num_output
+        self.num_open -= 1
+
+    def count_queued(self, now_s: float) -> int:
+        """Tokens still to be prefilled."""
+        while self.queue and next(iter(self.queue.values()))[0] <= now_s:
+            self.queue.popitem(last=False)
+        return int(max(self.free_s - now_s, 0.0) * PREFILL_PER_S)
+
+    def report(self, now_s: float) -> NodeReport:
+        """What it says of itself."""
+        num_queued = self.count_queued(now_s)
+        num_blocks = CAPACITY // BLOCK
+        load = ModelLoad(
+            name=MODEL,
+            is_ready=True,
+            num_running=self.num_open - len(self.queue),
+            num_waiting=len(self.queue),
+            num_blocks=num_blocks,
+            num_free_blocks=max(num_blocks - self.num_resident // BLOCK, 0),
+            block_size=BLOCK,
+            num_queued_tokens=num_queued,
+            prefill_tokens_per_s=PREFILL_PER_S,
+            decode_tokens_per_s=DECODE_PER_S,
+        )
+        return NodeReport(
+            node_id=self.node_id,
+            boot_id=BootId("1"),
+            region=self.region,
+            jurisdiction="",
+            is_draining=False,
+            models=(CARD,),
+            loads=(load,),
+        )
+
+    def _keep(self, name: object, num_tokens: int) -> None:
+        """Caches a prompt, and forgets others that do not fit any more."""
+        self.num_cached += num_tokens - self.cache.get(name, 0)
+        self.cache[name] = num_tokens
+        self.cache.move_to_end(name)
+        while self.num_cached > CAPACITY and len(self.cache) > 1:
+            _, size = self.cache.popitem(last=False)
+            self.num_cached -= size

@@ -1,0 +1,179 @@
+"""An answer under way, and how it goes on when its node is lost: from the tokens received.
+
+The client sees one unbroken answer and pays for it once: the next node is told every token that
+has come, the seed and the positions stay the same, and what it repeats is left out there. Late
+frames of the old attempt reach nobody: its stream is closed. Answers of several choices, and those
+whose prompt was being scored, cannot go on and end with an error. Read next: `gateway.forwarding`
+(before the first byte), `gateway.upstream.progress`, `gpu_pool.server.resumed_answer`.
+"""
+
+import asyncio
+from typing import Final
+
+import msgspec
+import structlog
+
+from contracts.codec import encode_request
+from contracts.errors import ServiceError, StreamBroken, from_error_report
+from contracts.inference import (
+    Failed,
+    Finished,
+    FinishReason,
+    GenerateRequest,
+    GenerationEvent,
+    NodeRequest,
+    Usage,
+)
+from gateway.attempts import Attempt, Attempts, may_retry
+from gateway.middleware.exchange import HttpExchange
+from gateway.request_context import RequestContext, add_usages
+from gateway.routing.route_plan import RouteNeed
+from gateway.upstream.node_stream import NodeStream
+
+log = structlog.get_logger(__name__)
+_POLL_S: Final = 0.1
+"""Between two looks for a node that can go on."""
+
+
+class Forwarded:
+    """A node's answer: its beginning for a stream, else all of it."""
+
+    __slots__ = (
+        "_attempts",
+        "_context",
+        "_exchange",
+        "_request",
+        "attempt",
+        "events",
+    )
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        context: RequestContext,
+        request: NodeRequest,
+        exchange: HttpExchange,
+        attempt: Attempt,
+        events: list[GenerationEvent],
+    ) -> None:
+        """Made by `Forwarder.forward`."""
+        self._attempts = attempts
+        self._context = context
+        self._request = request
+        self._exchange = exchange
+        self.attempt = attempt
+        self.events = events
+
+    @property
+    def stream(self) -> NodeStream:
+        """The stream of the node that answers now."""
+        return self.attempt.stream
+
+    def read_usage(self) -> Usage | None:
+        """What the client has got, however many nodes had a part in it."""
+        return self.stream.read_usage()
+
+    def complete(self, last: Finished) -> Finished:
+        """`last` with the usage of the whole answer."""
+        usage = self.read_usage()
+        return last if usage is None else Finished(last.reason, usage, last.stop)
+
+    def find_error(self, last: Finished | Failed) -> ServiceError | None:
+        """The error that a stream's last event stands for."""
+        if isinstance(last, Failed):
+            return from_error_report(last.error)
+        if last.reason is FinishReason.ABORTED and not self.stream.is_aborted:
+            return StreamBroken("The node gave the request up.")
+        return None
+
+    async def go_on(self, last: Finished | Failed) -> list[GenerationEvent] | None:
+        """The first events of another node that goes on; None when the answer is over with `last`.
+
+        Nothing must be pending of the stream that `last` ended.
+        """
+        error = self.find_error(last)
+        if error is None or not may_retry(error) or not self._can_resume():
+            return None
+        return await self._resume(error)
+
+    async def _resume(self, error: ServiceError) -> list[GenerationEvent] | None:
+        """What the next node begins with; None when there is none."""
+        before, context, attempts = self.attempt, self._context, self._attempts
+        progress, plan = before.stream.progress, before.plan
+        self._set_usage_aside()
+        attempts.close(before, error)
+        if not attempts.may_try_again(context):
+            return None
+        need = msgspec.structs.replace(
+            before.need,
+            tried=before.need.tried | {plan.node_id},
+            revision=plan.card.revision,
+            rejects_busy=False,
+        )
+        body = encode_request(self._create_request())
+        attempt = await self._find_place(need, body)
+        if attempt is None:
+            return None
+        log.warning(
+            "answer_resumed",
+            request_id=context.request_id,
+            num_tokens=len(progress.token_ids),
+            from_node=plan.node_id,
+            to_node=attempt.plan.node_id,
+            error=error.code,
+        )
+        attempt.stream.resume(before.stream)
+        self.attempt = attempt
+        self._exchange.watch(attempt.stream.abort)
+        return await attempt.stream.take()
+
+    async def _find_place(self, need: RouteNeed, body: bytes) -> Attempt | None:
+        """An attempt at a node that can go on, which is waited for within bounds.
+
+        A node that has failed may do so again when it is back, if no other does.
+        """
+        attempts, context = self._attempts, self._context
+        end_s = attempts.sources.monotonic_s() + attempts.settings.resume_patience_s
+        anywhere = msgspec.structs.replace(need, tried=frozenset())
+        while not self._exchange.is_lost:
+            for wanted in (need, anywhere):
+                try:
+                    return attempts.open(context, wanted, attempts.plan(wanted), body)
+                except ServiceError as error:
+                    log.debug("no_place_to_resume", error=error.code)
+            is_late = attempts.sources.unix_s() * 1000 >= context.deadline_unix_ms
+            if is_late or attempts.sources.monotonic_s() >= end_s:
+                return None
+            await asyncio.sleep(_POLL_S)
+        return None
+
+    def _can_resume(self) -> bool:
+        """True for an answer of which we know all that another node needs."""
+        request, progress = self._request, self.stream.progress
+        return (
+            isinstance(request, GenerateRequest)
+            and request.num_choices == 1
+            and not (progress.has_scores and not progress.token_ids)
+            and not self._exchange.is_lost
+            and not self.stream.is_aborted
+        )
+
+    def _create_request(self) -> GenerateRequest:
+        """The request, less what the client has of its answer."""
+        request, progress = self._request, self.stream.progress
+        assert isinstance(request, GenerateRequest)
+        sampling = request.sampling
+        if progress.has_scores:
+            sampling = msgspec.structs.replace(sampling, num_prompt_logprobs=None)
+        return msgspec.structs.replace(
+            request, sampling=sampling, resumption=progress.to_resumption(), reject_if_busy=False
+        )
+
+    def _set_usage_aside(self) -> None:
+        """Counts the prompt once more, for us and not for the client."""
+        usage, context = self.stream.read_usage(), self._context
+        if usage is None:
+            return
+        again = Usage(usage.num_prompt_tokens, usage.num_cached_tokens, 0)
+        retried = context.usage_of_retried
+        context.usage_of_retried = again if retried is None else add_usages([retried, again])

@@ -1,0 +1,63 @@
+"""How long a request will wait at a node, in seconds: the one number that nodes are compared by.
+
+Pure arithmetic over a node's last report and what was sent there since. A warm cache, a short
+queue, a fast card and a near region all save seconds, so that no two of them need a weight.
+Read next: `gateway.routing.choose_node`.
+"""
+
+from typing import Final
+
+from contracts.fleet import ModelLoad
+from gateway.routing.route_plan import RouteNeed, Sent
+
+DEFAULT_PREFILL_PER_S: Final = 2000.0
+DEFAULT_DECODE_PER_S: Final = 2000.0
+"""Of nodes that have not measured theirs yet. Units: tokens per second."""
+_UNKNOWN_TOKENS: Final = 512
+"""Of a waiting request, where the node does not say."""
+WAKE_S: Final = 30.0
+"""Until a model that is not ready can answer."""
+_KV_PRESSURE_S: Final = 0.15
+_FULLEST: Final = 0.99
+NOTHING_SENT: Final = Sent()
+
+
+def estimate_cost_s(
+    load: ModelLoad, sent: Sent, need: RouteNeed, num_cached_tokens: int, latency_s: float
+) -> float:
+    """Seconds until the node has given this request its first tokens.
+
+    The queue and this prompt at the speed of prefill; then its share of decode among all others;
+    the growing risk of a preemption as KV memory fills up; the model's wake-up; the way there.
+    """
+    num_queued = load.num_queued_tokens or load.num_waiting * _UNKNOWN_TOKENS
+    num_new = max(need.num_prompt_tokens - num_cached_tokens, 1)
+    prefill_s = (num_queued + sent.num_tokens + num_new) / (
+        load.prefill_tokens_per_s or DEFAULT_PREFILL_PER_S
+    )
+    num_sharing = load.num_running + load.num_waiting + sent.num_requests + 1
+    decode_s = (
+        num_sharing
+        * max(need.num_output_tokens, 1)
+        / (load.decode_tokens_per_s or DEFAULT_DECODE_PER_S)
+    )
+    used = measure_kv_use(load, sent, num_new)
+    pressure_s = _KV_PRESSURE_S * used / (1 - used)
+    wake_s = 0.0 if load.is_ready else WAKE_S
+    return prefill_s + decode_s + pressure_s + wake_s + latency_s
+
+
+def measure_kv_use(load: ModelLoad, sent: Sent, num_new_tokens: int) -> float:
+    """The share of KV memory in use once what was sent has arrived, below 1."""
+    capacity = load.num_blocks * load.block_size
+    if not capacity:
+        return 0.0
+    held = (load.num_blocks - load.num_free_blocks) * load.block_size
+    return min((held + sent.num_tokens + num_new_tokens) / capacity, _FULLEST)
+
+
+def measure_load_tokens(load: ModelLoad, sent: Sent) -> int:
+    """Tokens that a node holds or has to compute: what bounded load compares."""
+    held = (load.num_blocks - load.num_free_blocks) * load.block_size
+    num_queued = load.num_queued_tokens or load.num_waiting * _UNKNOWN_TOKENS
+    return held + num_queued + sent.num_tokens

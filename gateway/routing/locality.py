@@ -1,0 +1,124 @@
+"""Where prompts and sessions have been, and what answers have been like: what routing learns.
+
+Joins the prefix index, the sessions and running means; nothing of it is needed to be right, only to
+be fast. Read next: `gateway.routing.prefix_index`, `gateway.routing.sessions`.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from contracts.fleet import ModelLoad
+from contracts.grant import RetentionClass
+from contracts.ids import ModelName, NodeId, RegionId
+from contracts.inference import GenerateRequest, NodeRequest
+from gateway.routing.prefix_index import PrefixIndex
+from gateway.routing.prefix_keys import (
+    BYTES_PER_TOKEN,
+    expect_output,
+    hash_prompt,
+    hash_session,
+)
+from gateway.routing.route_plan import NO_HINTS, Hints, Ring, RouteNeed, RoutePlan
+from gateway.routing.sessions import SessionMap, choose_first_place
+
+_USUAL_OUTPUT: Final = 128
+_WEIGHT: Final = 0.05
+"""Of the latest request in a running mean."""
+_BYTES_PER_PIECE: Final = 512
+_SLACK_TOKENS: Final = 192
+"""Nodes cache whole blocks and we whole pieces: so much is no contradiction."""
+
+
+class Locality:
+    """What is known of one gateway's requests."""
+
+    def __init__(self, sessions: SessionMap) -> None:
+        """Nothing is known yet."""
+        self._index = PrefixIndex()
+        self._sessions = sessions
+        self._bytes_per_token: dict[ModelName, float] = {}
+        self._usual_output: dict[ModelName, float] = {}
+
+    def describe(
+        self,
+        request: NodeRequest,
+        allowed_regions: tuple[RegionId, ...] | None,
+        cache_salt: bytes,
+        retention: RetentionClass,
+        session: bytes | None,
+    ) -> RouteNeed:
+        """What `request` needs, with its prompt's names unless nothing of it may remain."""
+        if not isinstance(request, GenerateRequest):
+            return RouteNeed(request.model, allowed_regions)
+        model = request.model
+        prompt = hash_prompt(request.prompt, model, cache_salt)
+        per_token = self._bytes_per_token.get(model, BYTES_PER_TOKEN)
+        usual = int(self._usual_output.get(model, _USUAL_OUTPUT))
+        return RouteNeed(
+            model,
+            allowed_regions,
+            rejects_busy=request.reject_if_busy,
+            prefix_keys=prompt.keys if retention is RetentionClass.STANDARD else (),
+            num_prompt_bytes=prompt.num_bytes,
+            num_prompt_tokens=int(prompt.num_bytes / per_token) + 1,
+            num_output_tokens=request.num_choices * expect_output(request, usual),
+            session=None if session is None else hash_session(session, cache_salt),
+        )
+
+    def find_hints(self, need: RouteNeed, rings: Sequence[Ring], now_s: float) -> Hints:
+        """Who deserves a look first."""
+        keys = need.prefix_keys
+        if not keys and need.session is None:
+            return NO_HINTS
+        holders = self._index.find(keys)
+        return Hints(
+            holders,
+            (lambda node_id: self._index.measure(node_id, keys)) if holders else None,
+            self._find_pinned(need, rings, now_s, has_holders=bool(holders)),
+        )
+
+    def note_sent(self, need: RouteNeed, node_id: NodeId, now_s: float) -> None:
+        """The request goes to `node_id`, which will have its prompt and its session."""
+        self._index.record(node_id, need.prefix_keys)
+        if need.session is not None:
+            self._sessions.pin(need.session, node_id, now_s)
+
+    def note_accepted(
+        self, need: RouteNeed, plan: RoutePlan, num_prompt: int, num_cached: int
+    ) -> None:
+        """The node has counted the prompt and what it had of it."""
+        if need.num_prompt_bytes and num_prompt:
+            ratio = need.num_prompt_bytes / num_prompt
+            before = self._bytes_per_token.get(need.model, BYTES_PER_TOKEN)
+            self._bytes_per_token[need.model] = max(before + _WEIGHT * (ratio - before), 0.5)
+        if plan.num_cached_tokens:
+            self._index.correct(plan.node_id, plan.num_cached_tokens, num_cached, _SLACK_TOKENS)
+
+    def note_output(self, model: ModelName, num_tokens: int) -> None:
+        """An answer is complete."""
+        before = self._usual_output.get(model, _USUAL_OUTPUT)
+        self._usual_output[model] = before + _WEIGHT * (num_tokens - before)
+
+    def note_capacity(self, node_id: NodeId, loads: Sequence[ModelLoad]) -> None:
+        """The node's caches together are this large."""
+        num_tokens = sum(load.num_blocks * load.block_size for load in loads)
+        if num_tokens:
+            self._index.set_capacity(node_id, int(num_tokens * BYTES_PER_TOKEN / _BYTES_PER_PIECE))
+
+    def forget(self, node_id: NodeId) -> None:
+        """The node has begun a new life, with empty caches."""
+        self._index.forget(node_id)
+
+    def _find_pinned(
+        self, need: RouteNeed, rings: Sequence[Ring], now_s: float, *, has_holders: bool
+    ) -> NodeId | None:
+        """Where the session was last, else where it should begin unless the prompt says."""
+        if need.session is None:
+            return None
+        place = self._sessions.find(need.session, now_s)
+        if place is not None or has_holders:
+            return place
+        for ring in rings:
+            if need.allowed_regions is None or ring.region in need.allowed_regions:
+                return choose_first_place(need.session, ring.node_ids)
+        return None

@@ -1,0 +1,169 @@
+"""What routing talks about: nodes as last heard of, what a request needs, the decision and its why.
+
+Plain data, without behaviour. Read next: `gateway.routing.choose_node`, `gateway.routing.cost`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from contracts.fleet import ModelCard, ModelLoad
+from contracts.ids import BootId, ModelName, NodeId, RegionId
+
+
+class Rejection(StrEnum):
+    """Why a node was passed over, in the order of the filters."""
+
+    UNKNOWN = "unknown"
+    """It has never reported, so that its region is not known either."""
+    RESIDENCY = "residency"
+    MODEL_ABSENT = "model_absent"
+    OTHER_REVISION = "other_revision"
+    """It has other weights under the model's name: half an answer cannot be continued there."""
+    UNREACHABLE = "unreachable"
+    DRAINING = "draining"
+    REPORT_STALE = "report_stale"
+    SATURATED = "saturated"
+    BUSY = "busy"
+    """The request would have to wait there, and does not want to."""
+    TRIED = "tried"
+    BREAKER_OPEN = "breaker_open"
+    """It has failed lately. This and what follows are taken when nobody else is left."""
+    ON_PROBATION = "on_probation"
+    """It is being tried again with a few requests, and has those already."""
+    MODEL_NOT_READY = "model_not_ready"
+    """The node lets requests wait for a while."""
+
+
+LAST_RESORTS = frozenset(
+    {Rejection.BREAKER_OPEN, Rejection.ON_PROBATION, Rejection.MODEL_NOT_READY}
+)
+
+
+class Pick(StrEnum):
+    """What a node was chosen for."""
+
+    COST = "cost"
+    """It is expected to answer first."""
+    PREFIX = "prefix"
+    """The same, and it has the beginning of the prompt."""
+    SESSION = "session"
+    """The session was there before, or begins there."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSnapshot:
+    """A node as last heard of; replaced as a whole by each report."""
+
+    node_id: NodeId
+    is_connected: bool
+    boot_id: BootId | None
+    region: RegionId | None
+    """None until the node has reported: then it is in no region that anyone may rely on."""
+    jurisdiction: str
+    is_draining: bool
+    reported_s: float
+    """Monotonic time of the last report."""
+    num_reports: int
+    """Reports so far, which names the last one."""
+    cards: Mapping[ModelName, ModelCard]
+    loads: Mapping[ModelName, ModelLoad]
+    failed: Mapping[ModelName, str]
+    """Models that it should serve and cannot, with the reason, which is for operators only."""
+
+
+class RouteNeed(msgspec.Struct, frozen=True):
+    """What a request asks of a node. Units: tokens."""
+
+    model: ModelName
+    allowed_regions: tuple[RegionId, ...] | None
+    """None means any, an empty tuple none at all."""
+    tried: frozenset[NodeId] = frozenset()
+    """Nodes that refused this request already."""
+    revision: str | None = None
+    """Of the weights, where an answer has begun with them."""
+    rejects_busy: bool = False
+    """True: rather no answer than one that waits."""
+    prefix_keys: tuple[int, ...] = ()
+    """Names of ever longer beginnings of the prompt, in the account's own namespace."""
+    num_prompt_bytes: int = 0
+    num_prompt_tokens: int = 0
+    """An estimate."""
+    num_output_tokens: int = 0
+    """What the answer is expected to have."""
+    session: int | None = None
+    """The session that the client says this belongs to, in the account's own namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteBounds:
+    """When a node counts as full. Units: seconds, requests."""
+
+    report_ttl_s: float
+    max_waiting_per_model: int
+
+
+@dataclass(slots=True)
+class Sent:
+    """What has gone to a node for a model since its last report, and is not over."""
+
+    num_requests: int = 0
+    num_tokens: int = 0
+    """Prompt tokens that it has to compute."""
+
+
+class Ring(msgspec.Struct, frozen=True):
+    """The nodes of one region that have offered a model. Units: seconds."""
+
+    latency_s: float
+    """From this gateway to the region and back."""
+    region: RegionId
+    node_ids: Sequence[NodeId]
+
+
+class Hints(msgspec.Struct, frozen=True):
+    """Nodes that deserve a look before all others."""
+
+    holders: Sequence[NodeId] = ()
+    """They are thought to have most of the prompt."""
+    measure_cached: Callable[[NodeId], int] | None = None
+    """How many bytes of the prompt a node is thought to have; None: nothing is known."""
+    pinned: NodeId | None = None
+    """Where the session was last, or is to begin."""
+
+
+NO_HINTS = Hints()
+
+
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """All that a choice rests on."""
+
+    nodes: Mapping[NodeId, NodeSnapshot]
+    rings: Sequence[Ring]
+    """Of the model that is asked for, nearest first."""
+    sent: Mapping[tuple[NodeId, ModelName], Sent]
+    troubled: Mapping[NodeId, Rejection]
+    """`BREAKER_OPEN` or `ON_PROBATION`; those without trouble are not listed."""
+
+
+class RoutePlan(msgspec.Struct, frozen=True):
+    """The decision and how it came about."""
+
+    node_id: NodeId
+    region: RegionId
+    card: ModelCard
+    num_reports: int
+    """Reports of the node that the choice rests on."""
+    pick: Pick
+    cost_s: float
+    """How long the first tokens of the answer are expected to take."""
+    num_cached_tokens: int
+    """Of the prompt, expected."""
+    num_new_tokens: int
+    """Of the prompt, to be computed as far as is known."""
+    num_seen: int
+    """Nodes that were looked at."""
+    rejected: tuple[tuple[NodeId, Rejection], ...]

@@ -1,0 +1,86 @@
+"""What a client's headers ask of routing: they can narrow what the account allows, never widen it.
+
+Owns the headers' names and their reading. Read next: `gateway.forwarding`.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from contracts.ids import RegionId
+from gateway.routing.route_plan import RoutePlan
+
+SESSION_HEADER: Final = b"x-session-affinity"
+REGIONS_HEADER: Final = b"x-hearth-regions"
+JURISDICTIONS_HEADER: Final = b"x-hearth-jurisdictions"
+EXPLAIN_HEADER: Final = b"x-hearth-explain"
+_MAX_BYTES: Final = 512
+"""Of a header's value that are read."""
+
+
+class Wishes(msgspec.Struct, frozen=True):
+    """What one request asks for."""
+
+    session: bytes | None = None
+    regions: frozenset[RegionId] | None = None
+    """None: not narrowed."""
+    jurisdictions: frozenset[str] | None = None
+    is_explained: bool = False
+
+
+NO_WISHES: Final = Wishes()
+
+
+def read_wishes(headers: Iterable[tuple[bytes, bytes]]) -> Wishes:
+    """The wishes in `headers`, whose names are in lower case."""
+    found = {name: value[:_MAX_BYTES] for name, value in headers if name.startswith(b"x-")}
+    if not found:
+        return NO_WISHES
+    regions, jurisdictions = found.get(REGIONS_HEADER), found.get(JURISDICTIONS_HEADER)
+    return Wishes(
+        found.get(SESSION_HEADER) or None,
+        None if regions is None else frozenset(RegionId(name) for name in _split(regions)),
+        None if jurisdictions is None else frozenset(_split(jurisdictions)),
+        found.get(EXPLAIN_HEADER, b"0") not in (b"", b"0", b"false"),
+    )
+
+
+def narrow(
+    allowed: Sequence[RegionId] | None, wishes: Wishes, lying_there: Iterable[RegionId]
+) -> tuple[RegionId, ...] | None:
+    """The regions that both the account and the request allow; None means any.
+
+    `lying_there` are those in the jurisdictions that are wished for, if any are.
+    """
+    if wishes.regions is None and wishes.jurisdictions is None:
+        return None if allowed is None else tuple(allowed)
+    left = None if allowed is None else set(allowed)
+    wanted = [wishes.regions, None if wishes.jurisdictions is None else set(lying_there)]
+    for regions in wanted:
+        if regions is not None:
+            left = set(regions) if left is None else left & regions
+    assert left is not None
+    return tuple(sorted(left))
+
+
+def format_explanation(plan: RoutePlan) -> bytes:
+    """A header line that says why a node was chosen, and how many were passed over for what."""
+    reasons: dict[str, int] = {}
+    for _, reason in plan.rejected:
+        reasons[reason] = reasons.get(reason, 0) + 1
+    parts = [
+        f"pick={plan.pick}",
+        f"cost_ms={plan.cost_s * 1000:.1f}",
+        f"cached_tokens={plan.num_cached_tokens}",
+        f"new_tokens={plan.num_new_tokens}",
+        f"seen={plan.num_seen}",
+        *(f"{reason}={count}" for reason, count in sorted(reasons.items())),
+    ]
+    return b"x-hearth-explain: " + "; ".join(parts).encode() + b"\r\n"
+
+
+def _split(value: bytes) -> list[str]:
+    """The words of a list with commas."""
+    words = value.decode("ascii", "replace").split(",")
+    return [word.strip() for word in words if word.strip()]

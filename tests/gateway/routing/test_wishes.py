@@ -1,0 +1,62 @@
+"""Headers can narrow what the account allows, and never widen it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.errors import ResidencyViolation
+from contracts.ids import RegionId
+from gateway.routing.regions import Region, RegionCatalogue
+from gateway.routing.wishes import NO_WISHES, Wishes, narrow, read_wishes
+
+WEUR, ENAM, APAC = RegionId("weur"), RegionId("enam"), RegionId("apac")
+REGIONS = st.sampled_from([WEUR, ENAM, APAC])
+
+
+def test_headers_are_read_once_and_in_bounds() -> None:
+    headers = [
+        (b"x-session-affinity", b"agent-1" * 1000),
+        (b"x-hearth-regions", b"weur, enam,,"),
+        (b"x-hearth-jurisdictions", b"eu"),
+        (b"x-hearth-explain", b"1"),
+    ]
+    wishes = read_wishes(headers)
+    assert wishes.session is not None
+    assert len(wishes.session) == 512
+    assert (wishes.regions, wishes.jurisdictions) == ({WEUR, ENAM}, {"eu"})
+    assert wishes.is_explained
+    assert read_wishes([(b"accept", b"*/*")]) == NO_WISHES
+    assert not read_wishes([(b"x-hearth-explain", b"0")]).is_explained
+
+
+@given(
+    allowed=st.none() | st.lists(REGIONS, max_size=3),
+    regions=st.none() | st.frozensets(REGIONS),
+    lying_there=st.frozensets(REGIONS),
+    has_jurisdictions=st.booleans(),
+)
+def test_a_wish_never_opens_a_region(
+    allowed: list[RegionId] | None,
+    regions: frozenset[RegionId] | None,
+    lying_there: frozenset[RegionId],
+    has_jurisdictions: bool,
+) -> None:
+    wishes = Wishes(None, regions, frozenset({"eu"}) if has_jurisdictions else None)
+    left = narrow(allowed, wishes, lying_there)
+    for region in (WEUR, ENAM, APAC):
+        may = allowed is None or region in allowed
+        may = may and (regions is None or region in regions)
+        may = may and (not has_jurisdictions or region in lying_there)
+        assert (left is None or region in left) == may
+
+
+def test_who_may_not_enter_is_told_where_to_go() -> None:
+    regions = {ENAM: Region("us", 0.1, "https://enam.example.com")}
+    catalogue = RegionCatalogue(WEUR, regions)
+    for allowed in (None, [WEUR], [ENAM, WEUR]):
+        catalogue.require_entry(allowed)
+    with pytest.raises(ResidencyViolation, match=r"Send them to https://enam\.example\.com\."):
+        catalogue.require_entry([ENAM, APAC])
+    with pytest.raises(ResidencyViolation) as caught:
+        catalogue.require_entry([])
+    assert "Send" not in caught.value.message

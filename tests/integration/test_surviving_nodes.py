@@ -1,0 +1,178 @@
+"""Node processes that are killed, frozen and stopped under load: no stream shows it.
+
+Real sockets, processes and signals; the executor is the double, so that many streams fit on a small
+machine. Its tokens follow from all tokens before them, so that one that was lost or repeated would
+change everything behind it.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.ids import GatewayId, ModelName, NodeId
+from migrations.upgrade import upgrade_database
+from tests.fixtures.node_process import ROOT, find_port, write_key
+from tests.fixtures.random_checkpoint import write_random_checkpoint
+from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until_async
+
+NUM_STREAMS = 64
+MODEL = ModelName("@hearth/tests/double")
+BODY: dict[str, Any] = {"max_tokens": 120, "ignore_eos": True, "stream": True, "temperature": 0}
+
+
+@dataclass
+class NodeProcess:
+    """A node as a process of its own, as `run_gateway` wants to know it."""
+
+    node_id: NodeId
+    folder: Path
+    pair_key: bytes
+    port: int
+    process: "subprocess.Popen[bytes] | None" = None
+
+    @property
+    def url(self) -> str:
+        """Where gateways find it."""
+        return f"ws://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Starts it, anew on the same port if it was there before."""
+        command = [sys.executable, "-m", "tests.fixtures.double_node", "--step-s", "0.05"]
+        command += ["--config", str(self.folder / "node.toml")]
+        with (self.folder / "node.log").open("ab") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, stderr=log)
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to the node's server process; its core ends with it."""
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+
+
+def create_node(folder: Path, name: str, checkpoint: Path) -> NodeProcess:
+    """A node that is not started."""
+    folder = folder / name
+    folder.mkdir()
+    node = NodeProcess(NodeId(name), folder, write_key(folder / "gateway.key"), find_port())
+    settings = f"""
+node_id = "{name}"
+region = "weur"
+drain_s = 0.5
+[listen]
+port = {node.port}
+[[gateways]]
+gateway_id = "{GatewayId("gateway-1")}"
+key_file = "{folder / "gateway.key"}"
+[[models]]
+name = "{MODEL}"
+path = "{checkpoint}"
+"""
+    (folder / "node.toml").write_text(settings, encoding="utf-8")
+    return node
+
+
+@asynccontextmanager
+async def run_fleet(folder: Path) -> AsyncGenerator[tuple[RunningGateway, list[NodeProcess]]]:
+    """A gateway before three node processes, all of them ready."""
+    checkpoint = write_random_checkpoint(folder / "checkpoint")
+    template = folder / "template.db"
+    await asyncio.to_thread(upgrade_database, f"sqlite+aiosqlite:///{template}")
+    nodes = [create_node(folder, f"node-{index}", checkpoint) for index in range(3)]
+    routing = {"silence_s": 3.0, "resume_patience_s": 30.0}
+    async with AsyncExitStack() as stack:
+        for node in nodes:
+            node.start()
+            stack.callback(node.signal, signal.SIGKILL)
+        gateway = await stack.enter_async_context(
+            run_gateway(folder, template, nodes, routing=routing, is_awaited=False)  # type: ignore[arg-type]
+        )
+        await wait_until_async(lambda: are_ready(gateway, 3), timeout_s=120)
+        yield gateway, nodes
+
+
+async def are_ready(gateway: RunningGateway, count: int) -> bool:
+    """True when so many nodes can serve."""
+    reply = await gateway.send(
+        "GET", "/operator/v1/nodes", api_token=gateway.operator, origin=gateway.admin
+    )
+    nodes = [n for n in reply.json["result"] if n["is_connected"] and not n["is_draining"]]
+    return sum(any(load["is_ready"] for load in node["loads"]) for node in nodes) >= count
+
+
+async def ask(gateway: RunningGateway, number: int, **changes: Any) -> tuple[str, dict[str, Any]]:
+    """The text of a stream and its usage; the stream must be whole."""
+    body = BODY | {"prompt": f"Story {number}"} | changes
+    reply = await gateway.run(body, MODEL)
+    assert reply.status == 200, reply.body
+    if not body["stream"]:
+        result = reply.json["result"]
+        return result["response"], result["usage"]
+    assert reply.events[-1] == "[DONE]", reply.events[-1]
+    usage = [event["usage"] for event in reply.events[:-1] if event.get("usage")][-1]
+    return "".join(event.get("response", "") for event in reply.events[:-1]), usage
+
+
+def vary(number: int) -> dict[str, Any]:
+    """Plain, sampled with a seed, and in one piece, in turn."""
+    kinds: list[dict[str, Any]] = [{}, {"temperature": 1.0, "seed": 7 + number}, {"stream": False}]
+    return kinds[number % 3]
+
+
+@pytest.mark.timeout(500)
+async def test_streams_survive_whatever_happens_to_nodes(tmp_path: Path) -> None:
+    async with run_fleet(tmp_path) as (gateway, nodes):
+        wanted = await gather_answers(gateway)
+
+        async def disturb(number: int, node: NodeProcess) -> None:
+            """Sends a signal once every node has work."""
+            await wait_until_async(lambda: has_work_everywhere(gateway), timeout_s=60)
+            node.signal(number)
+
+        # Killed: its streams go on elsewhere, and every text and usage is that of a quiet run.
+        answers, _ = await asyncio.gather(
+            gather_answers(gateway), disturb(signal.SIGKILL, nodes[0])
+        )
+        assert answers == wanted
+        nodes[0].start()
+        await wait_until_async(lambda: are_ready(gateway, 3), timeout_s=120)
+        # Frozen: silence is noticed; what it says after thawing reaches nobody.
+        answers, _ = await asyncio.gather(
+            gather_answers(gateway), disturb(signal.SIGSTOP, nodes[1])
+        )
+        assert answers == wanted
+        nodes[1].signal(signal.SIGCONT)
+        await wait_until_async(lambda: are_ready(gateway, 3), timeout_s=120)
+        # Stopped in order: it drains, and what outlasts its time to drain goes on elsewhere.
+        answers, _ = await asyncio.gather(
+            gather_answers(gateway), disturb(signal.SIGTERM, nodes[2])
+        )
+        assert answers == wanted
+        metrics = await gateway.send(
+            "GET", "/metrics", api_token=gateway.operator, origin=gateway.admin
+        )
+        assert b"hearth_gateway_retries_total 0.0" not in metrics.body  # the control
+
+
+async def gather_answers(gateway: RunningGateway) -> list[tuple[str, int]]:
+    """Every text with its number of tokens, asked for at once."""
+    answers = await asyncio.gather(
+        *(ask(gateway, number, **vary(number)) for number in range(NUM_STREAMS))
+    )
+    return [(text, usage["completion_tokens"]) for text, usage in answers]
+
+
+async def has_work_everywhere(gateway: RunningGateway) -> bool:
+    """True when every node that is there computes something."""
+    reply = await gateway.send(
+        "GET", "/operator/v1/nodes", api_token=gateway.operator, origin=gateway.admin
+    )
+    loads = [load for node in reply.json["result"] for load in node["loads"]]
+    return len(loads) == 3 and all(load["num_running"] > 3 for load in loads)
