@@ -26,7 +26,7 @@ from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_unti
 
 NUM_STREAMS = 64
 MODEL = ModelName("@hearth/tests/double")
-BODY: dict[str, Any] = {"max_tokens": 120, "ignore_eos": True, "stream": True, "temperature": 0}
+BODY: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "stream": True, "temperature": 0}
 
 
 @dataclass
@@ -46,6 +46,7 @@ class NodeProcess:
 
     def start(self) -> None:
         """Starts it, anew on the same port if it was there before."""
+        self.reap()
         command = [sys.executable, "-m", "tests.fixtures.double_node", "--step-s", "0.05"]
         command += ["--config", str(self.folder / "node.toml")]
         with (self.folder / "node.log").open("ab") as log:
@@ -55,6 +56,12 @@ class NodeProcess:
         """Sends a signal to the node's server process; its core ends with it."""
         assert self.process is not None
         os.kill(self.process.pid, number)
+
+    def reap(self) -> None:
+        """Ends it for good, if it has not ended."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(20)
 
 
 def create_node(folder: Path, name: str, checkpoint: Path) -> NodeProcess:
@@ -90,7 +97,7 @@ async def run_fleet(folder: Path) -> AsyncGenerator[tuple[RunningGateway, list[N
     async with AsyncExitStack() as stack:
         for node in nodes:
             node.start()
-            stack.callback(node.signal, signal.SIGKILL)
+            stack.callback(node.reap)
         gateway = await stack.enter_async_context(
             run_gateway(folder, template, nodes, routing=routing, is_awaited=False)  # type: ignore[arg-type]
         )
@@ -132,8 +139,8 @@ async def test_streams_survive_whatever_happens_to_nodes(tmp_path: Path) -> None
         wanted = await gather_answers(gateway)
 
         async def disturb(number: int, node: NodeProcess) -> None:
-            """Sends a signal once every node has work."""
-            await wait_until_async(lambda: has_work_everywhere(gateway), timeout_s=60)
+            """Sends a signal once the node has work."""
+            await wait_until_async(lambda: has_work(gateway, node), timeout_s=60)
             node.signal(number)
 
         # Killed: its streams go on elsewhere, and every text and usage is that of a quiet run.
@@ -169,10 +176,10 @@ async def gather_answers(gateway: RunningGateway) -> list[tuple[str, int]]:
     return [(text, usage["completion_tokens"]) for text, usage in answers]
 
 
-async def has_work_everywhere(gateway: RunningGateway) -> bool:
-    """True when every node that is there computes something."""
+async def has_work(gateway: RunningGateway, node: NodeProcess) -> bool:
+    """True when the node computes several answers."""
     reply = await gateway.send(
         "GET", "/operator/v1/nodes", api_token=gateway.operator, origin=gateway.admin
     )
-    loads = [load for node in reply.json["result"] for load in node["loads"]]
-    return len(loads) == 3 and all(load["num_running"] > 3 for load in loads)
+    (loads,) = [seen["loads"] for seen in reply.json["result"] if seen["node_id"] == node.node_id]
+    return any(load["num_running"] > 3 for load in loads)
