@@ -71,7 +71,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool = True
     ngram: NgramSettings | None = None
     """Guesses next tokens from what was said before and checks them: pays for repetitive text."""
-    native_kernels: bool = True
+    native_kernels: bool = False
     """bf16 on a CPU: computes with kernels of our own, built at the first start, where there is a
     C++ compiler or the installation brought them; False computes with torch alone."""
     num_threads: Positive | None = None

@@ -29,5 +29,5 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     num_default_threads: int | None = None
     """None is one per CPU of the machine."""
     device: str = "cpu"
-    native_kernels: bool = True
+    native_kernels: bool = False
     """bf16 on a CPU: computes with kernels of our own where they can be built, else with torch."""

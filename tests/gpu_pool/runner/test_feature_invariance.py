@@ -113,6 +113,7 @@ def run(checkpoint: tuple[Path, DtypeChoice], feature: Feature) -> EngineRig:
             num_blocks=feature.num_blocks,
             swap_bytes=feature.swap_bytes,
             num_threads=1,
+            native_kernels=True,
         )
     )
     rig = EngineRig(feature.settings, executor.info)

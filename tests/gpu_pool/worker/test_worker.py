@@ -124,7 +124,8 @@ def test_without_a_compiler_torch_computes_alone_and_one_line_says_so(
     for name in ("PATH", "HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     with capture_logs() as lines:
-        driver = PlanDriver(create_executor(settings_for(tmp_path, dtype=dtype)))
+        wanted = settings_for(tmp_path, dtype=dtype, native_kernels=True)
+        driver = PlanDriver(create_executor(wanted))
         outputs = driver.generate([driver.add(p) for p in prompts], 5)
     assert [len(tokens) for tokens in outputs] == [5, 5]
     (line,) = lines
