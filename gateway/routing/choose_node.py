@@ -1,9 +1,9 @@
 """Which node serves a request: hard filters in a fixed order, then the least cost in seconds.
 
 Pure: no clock, no I/O, no state. Owns the order of the filters, the search and its reasons.
-Regions are searched nearest first and only where the law allows; since a cost is never below the
-way there, the search ends as soon as no farther region can be better. Read next:
-`gateway.routing.cost`, `gateway.routing.empty_choice`, `gateway.routing.fleet` (the caller).
+Regions are searched nearest first and only where the law allows; the search ends where the way is
+longer than all that the best node so far would make the request wait: a farther one saves no more.
+Read next: `gateway.routing.cost`, `gateway.routing.empty_choice`, `gateway.routing.fleet`.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,12 @@ from typing import Final
 
 from contracts.errors import InvariantBroken
 from contracts.ids import NodeId
-from gateway.routing.cost import NOTHING_SENT, estimate_cost_s, measure_load_tokens
+from gateway.routing.cost import (
+    NOTHING_SENT,
+    estimate_cost_s,
+    estimate_own_s,
+    measure_load_tokens,
+)
 from gateway.routing.empty_choice import explain_empty_choice, is_lawful
 from gateway.routing.route_plan import (
     LAST_RESORTS,
@@ -37,7 +42,17 @@ Draw = Callable[[int], int]
 class _Search:
     """The best node so far."""
 
-    __slots__ = ("_hints", "_loads", "_need", "_now_s", "_seen", "_state", "best", "rejected")
+    __slots__ = (
+        "_hints",
+        "_loads",
+        "_need",
+        "_now_s",
+        "_seen",
+        "_state",
+        "best",
+        "rejected",
+        "savable_s",
+    )
 
     def __init__(self, state: FleetState, need: RouteNeed, hints: Hints, now_s: float) -> None:
         """Nothing seen yet."""
@@ -49,13 +64,9 @@ class _Search:
         """What each costs; None: it does not come into question."""
         self._loads: list[int] = []
         self.best: NodeId | None = None
+        self.savable_s = float("inf")
+        """What an idle node like the best one would save, the way there included."""
         self.rejected: list[tuple[NodeId, Rejection]] = []
-
-    @property
-    def best_cost_s(self) -> float:
-        """What the best one costs; endless while there is none that is more than a last resort."""
-        cost = None if self.best is None else self._seen[self.best]
-        return cost[1] if cost is not None and not cost[0] else float("inf")
 
     @property
     def num_seen(self) -> int:
@@ -84,6 +95,9 @@ class _Search:
         best = None if self.best is None else self._seen[self.best]
         if best is None or cost < best:
             self.best = node_id
+            if reason is None:
+                own_s = estimate_own_s(load, need, cached)
+                self.savable_s = cost[1] - own_s
 
     def may_keep(self, node_id: NodeId) -> bool:
         """True when a session may go there: in order, and not much busier than the others."""
@@ -132,12 +146,12 @@ def choose_node(
         _look_at_all(search, state, bounds)
     _look_at_hints(search, state, hints, bounds)
     for ring in state.rings:
-        if search.best_cost_s <= ring.latency_s:
+        if search.savable_s <= ring.latency_s:
             break
         if need.allowed_regions is None or ring.region in need.allowed_regions:
             for node_id in _draw_some(ring.node_ids, draw):
                 search.look_at(node_id, ring.latency_s, bounds)
-    if search.best_cost_s == float("inf"):  # the drawn ones are no good: look at every one
+    if search.savable_s == float("inf"):  # the drawn ones are no good: look at every one
         _look_at_all(search, state, bounds)
     chosen, pick = search.best, Pick.COST
     if chosen is None:

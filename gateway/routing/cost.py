@@ -47,6 +47,15 @@ def estimate_cost_s(
     return prefill_s + decode_s + pressure_s + wake_s + latency_s
 
 
+def estimate_own_s(load: ModelLoad, need: RouteNeed, num_cached_tokens: int) -> float:
+    """What of the cost is the request's own work, which no other node of this kind would save."""
+    num_new = max(need.num_prompt_tokens - num_cached_tokens, 1)
+    prefill_s = num_new / (load.prefill_tokens_per_s or DEFAULT_PREFILL_PER_S)
+    return prefill_s + max(need.num_output_tokens, 1) / (
+        load.decode_tokens_per_s or DEFAULT_DECODE_PER_S
+    )
+
+
 def measure_kv_use(load: ModelLoad, sent: Sent, num_new_tokens: int) -> float:
     """The share of KV memory in use once what was sent has arrived, below 1."""
     capacity = load.num_blocks * load.block_size
