@@ -62,7 +62,8 @@ format: setup-dev ## rewrite the code in the house format
 bench: setup-dev ## run one benchmark (WHAT=gateway.bench_relay), or list them
 ifeq ($(WHAT),)
 	@echo "make bench WHAT=<one of these> [ARGS=...]"
-	@find benchmarks -name 'bench_*.py' 2>/dev/null | sed 's,^benchmarks/,  ,; s,\.py$$,,; s,/,.,g' | sort
+	@find benchmarks \( -name 'bench_*.py' -o -path benchmarks/gpu/__main__.py -o -path benchmarks/routing/__main__.py \) | \
+	    sed 's,^benchmarks/,  ,; s,\(/__main__\)*\.py$$,,; s,/,.,g' | sort
 else
 	$(BIN)/python -m benchmarks.$(WHAT) $(ARGS)
 endif
