@@ -13,15 +13,12 @@ from typing import Final, Protocol
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from contracts.settings import SettingsError
 from tenancy.encryption.key_ring import Keys
+from tenancy.encryption.signing_key import derive_signing_key
 
 _PURPOSE: Final = b"hearth audit heads\0"
-_SEED_BYTES: Final = 32
 
 
 class SignedHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +81,7 @@ def sign_head(sequence: int, digest: bytes, unix_s: int, keys: Keys) -> SignedHe
         hash=digest.hex(),
         unix_s=unix_s,
         key_version=version,
-        signature=_derive_key(keys.master_keys.current).sign(message).hex(),
+        signature=derive_signing_key(keys.master_keys.current, _PURPOSE).sign(message).hex(),
     )
 
 
@@ -111,16 +108,11 @@ def _read_head(line: bytes, keys: Keys) -> SignedHead | None:
         if key is None:
             return None
         message = _to_message(head.sequence, head.hash, head.unix_s, head.key_version)
-        _derive_key(key).public_key().verify(bytes.fromhex(head.signature), message)
+        public_key = derive_signing_key(key, _PURPOSE).public_key()
+        public_key.verify(bytes.fromhex(head.signature), message)
     except (ValueError, InvalidSignature):  # msgspec's errors are ValueErrors too
         return None
     return head
-
-
-def _derive_key(master_key: bytes) -> Ed25519PrivateKey:
-    """The signing key that belongs to a master key. Source: RFC 5869 (HKDF), RFC 8032."""
-    derivation = HKDF(algorithm=SHA256(), length=_SEED_BYTES, salt=None, info=_PURPOSE)
-    return Ed25519PrivateKey.from_private_bytes(derivation.derive(master_key))
 
 
 def _to_message(sequence: int, digest: str, unix_s: int, key_version: int) -> bytes:

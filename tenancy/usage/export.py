@@ -12,18 +12,16 @@ from typing import Final
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from contracts.errors import InvalidRequest
 from contracts.ids import AccountId
 from contracts.usage import UsageRecord
 from tenancy.encryption.key_ring import Keys
+from tenancy.encryption.signing_key import derive_signing_key
 
 FORMAT: Final = "hearth-usage-1"
 _PURPOSE: Final = b"hearth usage exports\0"
-_SEED_BYTES: Final = 32
 
 
 class ExportHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +63,7 @@ class UsageSealer:
 
     def close(self, keys: Keys) -> bytes:
         """The last line, signed under the current master key."""
-        key = _derive_key(keys.master_keys.current)
+        key = derive_signing_key(keys.master_keys.current, _PURPOSE)
         seal = ExportSeal(
             num_records=self._num_records,
             key_version=keys.master_keys.current_version,
@@ -88,7 +86,8 @@ def to_fields(record: UsageRecord) -> dict[str, object]:
 
 def find_public_key(keys: Keys) -> str:
     """The key that verifies exports of now, in hexadecimal digits."""
-    return _derive_key(keys.master_keys.current).public_key().public_bytes_raw().hex()
+    key = derive_signing_key(keys.master_keys.current, _PURPOSE)
+    return key.public_key().public_bytes_raw().hex()
 
 
 def verify_export(lines: Iterable[bytes], public_key: str) -> tuple[ExportHeader, int]:
@@ -128,9 +127,3 @@ def _mark_last(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
         waiting = line
     if waiting is not None:
         yield waiting, True
-
-
-def _derive_key(master_key: bytes) -> Ed25519PrivateKey:
-    """The signing key that belongs to a master key. Source: RFC 5869 (HKDF), RFC 8032."""
-    derivation = HKDF(algorithm=SHA256(), length=_SEED_BYTES, salt=None, info=_PURPOSE)
-    return Ed25519PrivateKey.from_private_bytes(derivation.derive(master_key))
