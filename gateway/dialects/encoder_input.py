@@ -15,7 +15,7 @@ from contracts.fleet import ModelCard, Task
 from contracts.ids import ModelName
 from gateway.dialects.dialect import Body, ParsedRequest
 from gateway.dialects.encoder_replies import ClassesForm, RankingForm, VectorsForm
-from gateway.dialects.fields import Options, refuse_fields
+from gateway.dialects.fields import OptionFields, refuse_fields
 from gateway.dialects.strict_json import decode_json
 
 MAX_TEXTS: Final = 100
@@ -23,23 +23,17 @@ Text = Annotated[str, msgspec.Meta(min_length=1)]
 Texts = Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=MAX_TEXTS)]
 
 
-class EncoderFields(msgspec.Struct, frozen=True, kw_only=True):
+class EncoderFields(OptionFields, frozen=True, kw_only=True):
     """What every encoder takes; fields that are not named are ignored."""
 
     truncate_inputs: bool | None = None
     """False refuses texts that are longer than the model takes; else their ends are cut off."""
-    options: Options | None = None
     requests: Any = None
 
     @property
     def truncates(self) -> bool:
         """True unless the client has said otherwise."""
         return self.truncate_inputs is not False
-
-    @property
-    def rejects_if_busy(self) -> bool:
-        """True when the client would rather be refused than wait."""
-        return self.options is not None and bool(self.options.reject_if_busy)
 
 
 class EmbeddingInput(EncoderFields, frozen=True, kw_only=True):

@@ -38,7 +38,18 @@ class Options(msgspec.Struct, frozen=True):
     reject_if_busy: bool | None = msgspec.field(default=None, name="rejectIfBusy")
 
 
-class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
+class OptionFields(msgspec.Struct, frozen=True, kw_only=True):
+    """What every body may have, whatever the model does."""
+
+    options: Options | None = None
+
+    @property
+    def rejects_if_busy(self) -> bool:
+        """True when the client would rather be refused than wait."""
+        return self.options is not None and bool(self.options.reject_if_busy)
+
+
+class SamplingFields(OptionFields, frozen=True, kw_only=True):
     """Sampling fields with the same meaning and range in every dialect."""
 
     stream: bool | None = None
@@ -53,12 +64,6 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     stop: StopText | StopTexts | None = None
     ignore_eos: bool | None = None
     logit_bias: LogitBias | None = None
-    options: Options | None = None
-
-    @property
-    def rejects_if_busy(self) -> bool:
-        """True when the client would rather be refused than wait."""
-        return self.options is not None and bool(self.options.reject_if_busy)
 
 
 def to_sampling_params(
