@@ -9,8 +9,9 @@ import pytest
 
 from contracts.ids import GatewayId, ModelName
 from tests.architecture.source_tree import modules_of
+from tests.fixtures.free_port import find_port
 from tests.fixtures.gateway_client import NodeAddress
-from tests.fixtures.node_process import ROOT, find_port, wait_ready, write_key
+from tests.fixtures.node_process import ROOT, wait_ready, write_key
 from tests.gpu_pool.server.wire_contract import WireContract
 
 

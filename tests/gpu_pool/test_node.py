@@ -18,12 +18,12 @@ import pytest
 
 from contracts.ids import ModelName
 from contracts.inference import Accepted, Finished
+from tests.fixtures.free_port import find_port
 from tests.fixtures.gateway_client import GatewayClient, NodeAddress, ask, failure_code
 from tests.fixtures.node_process import (
     MODEL,
     ROOT,
     fetch_status,
-    find_port,
     is_alive,
     kill_hard,
     list_children,

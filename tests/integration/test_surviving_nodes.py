@@ -20,7 +20,8 @@ import pytest
 
 from contracts.ids import GatewayId, ModelName, NodeId
 from migrations.upgrade import upgrade_database
-from tests.fixtures.node_process import ROOT, find_port, write_key
+from tests.fixtures.free_port import find_port
+from tests.fixtures.node_process import ROOT, write_key
 from tests.fixtures.random_checkpoint import write_random_checkpoint
 from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until_async
 

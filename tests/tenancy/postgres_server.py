@@ -10,7 +10,6 @@ import getpass
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -21,6 +20,8 @@ from typing import Any, Final
 
 import asyncpg
 import pytest
+
+from tests.fixtures.free_port import find_port
 
 URL_VARIABLE: Final = "HEARTH_TEST_POSTGRES"
 REQUIRE_VARIABLE: Final = "HEARTH_REQUIRE_SERVICES"
@@ -122,7 +123,7 @@ def start_server() -> Generator[str]:
             [str(_find_binary("initdb")), "-D", data, "-U", "hearth", "-A", "trust", "--no-sync"],
             check=True, stdout=subprocess.DEVNULL, cwd=folder, **account,
         )  # fmt: skip
-        port = _find_free_port()
+        port = find_port()
         options = (f"port={port}", "listen_addresses=127.0.0.1", "fsync=off", "max_connections=40")
         settings = [part for option in options for part in ("-c", option)]
         server = subprocess.Popen(
@@ -150,10 +151,3 @@ def _wait_until_ready(url: str) -> None:
             time.sleep(0.1)
         else:
             return
-
-
-def _find_free_port() -> int:
-    """A port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import socket
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from tenancy.sql_administration import SqlAdministration
 from tenancy.tokens.format import CredentialKind, create_credential
 from tests.fixtures.acting_tenancy import ActingTenancy
 from tests.fixtures.fault_proxy import FaultProxy
+from tests.fixtures.free_port import find_port
 from tests.tenancy.manual_clock import ManualClock
 from tests.tenancy.test_contract_usage import DAY, NEURONS, record
 
@@ -94,13 +94,6 @@ def open_tenancy(url: str, key_ring: KeyRing) -> ActingTenancy:
     return ActingTenancy(create_tenancy(url, key_ring, ManualClock(0), secrets.token_bytes))
 
 
-def find_closed_port() -> int:
-    """A port that refuses connections."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 async def expect_unavailable(tenancy: ActingTenancy, calls: list[str]) -> None:
     """Each call fails as it should, and says nothing about the database's address."""
     for name in calls:
@@ -123,7 +116,7 @@ def test_every_method_that_asks_the_database_is_tried() -> None:
 
 
 async def test_nobody_listens_on_the_database_port(key_ring: KeyRing) -> None:
-    tenancy = open_tenancy(f"postgresql://u@127.0.0.1:{find_closed_port()}/d", key_ring)
+    tenancy = open_tenancy(f"postgresql://u@127.0.0.1:{find_port()}/d", key_ring)
     await expect_unavailable(tenancy, list(CALLS))
     await tenancy.close()
 
