@@ -1,4 +1,4 @@
-"""The layers of house style section 2, as far as import-linter (pyproject.toml) cannot say them."""
+"""The layers of docs/structure.md, as far as import-linter (pyproject.toml) cannot say them."""
 
 import ast
 import sys

@@ -1,4 +1,4 @@
-"""A file is named after what is in it (house style section 3)."""
+"""A file is named after what is in it (its words: docs/glossary.md)."""
 
 import pytest
 

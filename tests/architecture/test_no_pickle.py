@@ -1,4 +1,4 @@
-"""No input is ever executed: no pickle, torch.load, eval or exec (design section 12)."""
+"""No input is ever executed: no pickle, torch.load, eval or exec."""
 
 import ast
 

@@ -1,4 +1,4 @@
-"""The stops of house style section 4. There is no allowlist: what is too big is taken apart."""
+"""How large things may get. There is no allowlist: what is too big is taken apart."""
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
