@@ -1,7 +1,7 @@
 """The rights that a credential can hold, and the permission groups under which clients see them.
 
 Owns names, ids and scopes; must not know who holds what (`tenancy.policies`).
-Source: the platform's API contract, section 6.1; clients find groups by name, ids are ours.
+Source: Cloudflare's API reference (API tokens); clients find groups by name, ids are ours.
 """
 
 import hashlib

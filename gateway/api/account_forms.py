@@ -1,7 +1,7 @@
 """Accounts and members as they are written and read, each role with fields of its own.
 
 Owns the fields. What an operator writes is no field of any form that a tenant can send. Source:
-the platform's API contract, section 6. Read next: `gateway.api.account_pages`.
+Cloudflare's API reference (accounts). Read next: `gateway.api.account_pages`.
 """
 
 from typing import Final, Literal

@@ -1,7 +1,7 @@
 """Audit entries as operators and tenants read them.
 
 Owns the two forms. A tenant learns that the platform changed something of its own, not who of the
-platform's people did and from where. Source: the platform's API contract, section 6.2 (version 2).
+platform's people did and from where. Source: Cloudflare's API reference (audit logs, version 2).
 """
 
 from datetime import UTC, datetime

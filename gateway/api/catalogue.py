@@ -1,8 +1,8 @@
 """Entries of the catalogue: what tenants see of a model, and the schemas of asking it.
 
 Owns the names under which facts are told and which filters an entry passes. Ids follow from names,
-so that they never change. Must not know nodes or HTTP. Source: the platform's API contract,
-section 2.5.
+so that they never change. Must not know nodes or HTTP. Source: Cloudflare's API reference (AI,
+models).
 """
 
 import uuid

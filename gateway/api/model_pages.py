@@ -1,7 +1,7 @@
 """The catalogue as tenants see it: Workers AI's search and schemas, and OpenAI's list.
 
 Owns paging. Clients ask for page after page until one is empty, so a page beyond the end is an
-empty array. Must not know nodes. Source: the platform's API contract, sections 2.5, 2.6.
+empty array. Must not know nodes. Source: Cloudflare's API reference and OpenAI's (models).
 Read next: `gateway.api.catalogue`.
 """
 

@@ -1,7 +1,7 @@
 """Policies and conditions as clients write and read them.
 
 Owns the mapping between the platform's resource names and ours; must not know tokens.
-Source: the platform's API contract, section 6.1. Models are a resource of our own inside an
+Source: Cloudflare's API reference (API tokens). Models are a resource of our own inside an
 account: `{"com.cloudflare.api.account.<id>": {"com.hearth.ai.model.<name>": "*"}}`.
 """
 

@@ -1,6 +1,6 @@
 """API tokens as clients write and read them.
 
-Owns the fields; must not know routes. Source: the platform's API contract, section 6.1.
+Owns the fields; must not know routes. Source: Cloudflare's API reference (API tokens).
 Read next: `gateway.api.policy_forms`, `gateway.api.token_pages`.
 """
 

@@ -1,7 +1,7 @@
 """API tokens over HTTP: their life from creation to deletion, for tenants and operators alike.
 
 Owns which account is meant: the one in the path, else that of the calling token. What may be
-granted is tenancy's to decide. Source: the platform's API contract, section 6.1.
+granted is tenancy's to decide. Source: Cloudflare's API reference (API tokens).
 Read next: `gateway.api.token_forms`, `tenancy.tokens.grants`.
 """
 

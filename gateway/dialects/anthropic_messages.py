@@ -1,8 +1,8 @@
 """Anthropic's messages and its count of tokens: bodies in.
 
 Owns that schema: content in blocks, tool results inside the user's turns, a system prompt apart.
-Source: the platform's API contract, section 2.6. Read next:
-`gateway.dialects.anthropic_replies`, `gateway.dialects.anthropic_blocks`.
+Source: Anthropic's API reference. Read next: `gateway.dialects.anthropic_replies`,
+`gateway.dialects.anthropic_blocks`.
 """
 
 from typing import Annotated, Any, Final, Literal

@@ -1,6 +1,6 @@
 """Anthropic's messages as answers: blocks of thoughts, text and calls, whole or in named events.
 
-Source: the platform's API contract, sections 2.6 and 4 (`input_tokens` leaves the cached ones out).
+Source: Anthropic's API reference (`input_tokens` leaves the cached ones out).
 Read next: `gateway.dialects.anthropic_messages`.
 """
 

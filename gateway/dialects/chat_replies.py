@@ -1,7 +1,7 @@
 """`chat.completion` objects and chunks, which two routes answer with.
 
 Owns their fields and the order of chunks: the role first, one finish reason per choice, usage with
-the last. Source: the platform's API contract, sections 1.5, 1.7 and 2.6.
+the last. Source: OpenAI's API reference, Workers AI's documentation.
 Read next: `gateway.dialects.openai_chat`, `gateway.dialects.workers_ai`.
 """
 

@@ -1,7 +1,7 @@
 """`text_completion` objects and events: the older completions' answers.
 
 Owns their fields; a prompt's likelihoods come before its continuation's.
-Source: the platform's API contract, section 2.6. Read next: `gateway.dialects.completions`.
+Source: OpenAI's API reference. Read next: `gateway.dialects.completions`.
 """
 
 from dataclasses import dataclass

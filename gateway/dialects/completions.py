@@ -1,7 +1,7 @@
 """OpenAI's older completions: a text or token ids are continued as they stand.
 
 Owns that route's schema. With `echo` and `logprobs` a text's own likelihood can be read, which is
-what evaluation programs come for. Source: the platform's API contract, section 2.6.
+what evaluation programs come for. Source: OpenAI's API reference.
 Read next: `gateway.dialects.completion_replies`.
 """
 

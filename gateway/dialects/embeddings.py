@@ -1,6 +1,6 @@
 """OpenAI's embeddings: texts or token ids in, vectors of length 1 out, as numbers or base64.
 
-Owns that route's schema and answers. Source: the platform's API contract, section 2.6.
+Owns that route's schema and answers. Source: OpenAI's API reference.
 Read next: `gateway.dialects.encoder_input` (the native shapes).
 """
 

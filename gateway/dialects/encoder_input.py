@@ -1,7 +1,7 @@
 """Native bodies for encoders: texts to be embedded, compared to a query, or classified.
 
-Owns those schemas, and which of them a model takes. Source: the platform's API contract, section
-1.6. Read next: `gateway.dialects.encoder_replies`, `gateway.dialects.workers_ai` (the caller).
+Owns those schemas, and which of them a model takes. Source: Workers AI's documentation. Read next:
+`gateway.dialects.encoder_replies`, `gateway.dialects.workers_ai` (the caller).
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Native answers of encoders, in the v4 envelope.
 
-Source: the platform's API contract, section 1.6. Read next: `gateway.dialects.encoder_input`.
+Source: Workers AI's documentation. Read next: `gateway.dialects.encoder_input`.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Log probabilities as clients read them: per token for chats, in columns for completions.
 
-Source: the platform's API contract, sections 1.5 and 2.6.
+Source: OpenAI's API reference.
 """
 
 from collections.abc import Iterable, Sequence

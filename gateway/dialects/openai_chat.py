@@ -1,8 +1,7 @@
 """OpenAI's chat completions: bodies in; what goes out is in `gateway.dialects.chat_replies`.
 
-Owns that route's schema and its defaults. Fields that mean nothing here are ignored.
-Source: the platform's API contract, sections 1.5, 2.6 and 5. Read next:
-`gateway.dialects.chat_fields`.
+Owns that route's schema and its defaults. Fields that mean nothing here are ignored. Source:
+OpenAI's API reference. Read next: `gateway.dialects.chat_fields`.
 """
 
 from typing import Annotated, Any, Final

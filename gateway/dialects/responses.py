@@ -1,8 +1,8 @@
 """OpenAI's Responses API, without state: bodies in.
 
 Owns that schema. Nothing is stored, so that whatever refers to an earlier response is refused.
-Source: the platform's API contract, sections 1.5 and 2.6. Read next:
-`gateway.dialects.responses_items`, `gateway.dialects.responses_replies`.
+Source: OpenAI's API reference. Read next: `gateway.dialects.responses_items`,
+`gateway.dialects.responses_replies`.
 """
 
 from typing import Annotated, Any, Final, Literal

@@ -1,7 +1,7 @@
 """`response` objects: what the Responses API answers with.
 
 Owns their fields. Ids of items follow from the request's id and their place, so that a stream and
-its last event agree. Source: the platform's API contract, sections 1.5 and 2.6.
+its last event agree. Source: OpenAI's API reference.
 Read next: `gateway.dialects.responses_replies`.
 """
 

@@ -1,7 +1,7 @@
 """The Responses API's answers: one object, or named events that tell how it grows.
 
 Every event has a number; items open, grow and close, and the last event repeats the whole response.
-Source: the platform's API contract, section 2.6. Read next: `gateway.dialects.responses_objects`.
+Source: OpenAI's API reference. Read next: `gateway.dialects.responses_objects`.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """The Workers AI dialect of `/ai/run`: which shape a request gets its answer in, and its defaults.
 
 Classic models answer with `{response, usage}` and stop after 256 tokens unless told otherwise;
-newer ones with OpenAI's objects. Source: the platform's API contract, sections 1.1, 1.3 and 1.5.
+newer ones with OpenAI's objects. Source: Workers AI's documentation.
 Read next: `gateway.dialects.workers_ai_input`, `gateway.dialects.workers_ai_replies`.
 """
 

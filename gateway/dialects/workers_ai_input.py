@@ -1,7 +1,7 @@
 """The native body: what `/ai/run` takes, and the request it amounts to.
 
-Owns that route's schema. Source: the platform's API contract for text generation, sections 1.3 and
-1.5. Read next: `gateway.dialects.workers_ai`, which knows the defaults of each shape.
+Owns that route's schema. Source: Workers AI's documentation. Read next:
+`gateway.dialects.workers_ai`, which knows the defaults of each shape.
 """
 
 from typing import Annotated, Any

@@ -1,7 +1,7 @@
 """The native route's classic answers: `{response, usage}` in an envelope, `response` events.
 
 Tool calls of a stream come whole and together, for that is the one form that every reader of this
-shape understands. Source: the platform's API contract, sections 1.4 and 1.7.
+shape understands. Source: Workers AI's documentation.
 Read next: `gateway.dialects.workers_ai`.
 """
 

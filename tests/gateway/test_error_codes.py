@@ -1,6 +1,6 @@
 """The numbers that clients know, written down a second time: they are a contract, not a choice.
 
-Source: the platform's API contract, sections 5.2 and 0.7.
+Source: Workers AI's documentation and Cloudflare's API reference.
 """
 
 import pytest
