@@ -1,7 +1,7 @@
 """What the core refuses before it schedules anything, and what it makes of the rest.
 
 Owns the checks that need the loaded model's figures; must not know the current load.
-Read next: `scheduler`, whose `add` calls it.
+Read next: `scheduler`, which calls it.
 """
 
 import math

@@ -1,13 +1,25 @@
-"""Every module says what it owns; contracts, the words the others share, say it of each name."""
+"""Every module says what it owns; contracts, the words the others share, say it of each name.
+
+And whoever is sent on by `Read next:` arrives.
+"""
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 
 import pytest
 
-from tests.architecture.source_tree import PACKAGES, SUPPORT, Module, module_from_text, modules_of
+from tests.architecture.source_tree import (
+    PACKAGES,
+    ROOT,
+    SUPPORT,
+    Module,
+    module_from_text,
+    modules_of,
+)
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+POINTER = re.compile(r"`([a-z_][a-z0-9_.]*)`")
 
 
 def undocumented(module: Module) -> list[str]:
@@ -31,6 +43,19 @@ def public_definitions(node: ast.Module | ast.ClassDef) -> Iterator[Definition]:
                 yield from public_definitions(child)
 
 
+def dead_ends(module: Module, known: Collection[str]) -> list[str]:
+    """What `Read next:` names and is neither one of the modules `known` nor a file beside it."""
+    _, _, pointers = (ast.get_docstring(module.tree) or "").partition("Read next:")
+    parts = module.name.split(".")
+    homes = ["", *(".".join(parts[:length]) + "." for length in range(1, len(parts) + 1))]
+    return [
+        f"{module.path}:1 `{name}` is not there"
+        for name in POINTER.findall(pointers)
+        if not any(home + name in known for home in homes)
+        and not (ROOT / module.path).parent.joinpath(name).exists()
+    ]
+
+
 def test_every_module_says_what_it_owns() -> None:
     findings = [f for m in modules_of(*PACKAGES, *SUPPORT) for f in undocumented(m)]
     assert not findings, "\n".join(["", *findings])
@@ -52,3 +77,18 @@ def test_a_missing_docstring_is_found(name: str, source: str) -> None:
 
 def test_private_names_need_no_docstring() -> None:
     assert undocumented(module_from_text("contracts.x", '"""Ids."""\ndef _f(): ...')) == []
+
+
+def test_what_is_to_be_read_next_exists() -> None:
+    modules = modules_of(*PACKAGES, *SUPPORT)
+    known = {module.name for module in modules}
+    findings = [f for module in modules for f in dead_ends(module, known)]
+    assert not findings, "\n".join(["", *findings])
+
+
+@pytest.mark.parametrize(
+    ("name", "num_found"), [("gateway.app", 0), ("app", 0), ("apps", 1), ("tests.app", 1)]
+)
+def test_a_pointer_to_nothing_is_found(name: str, num_found: int) -> None:
+    module = module_from_text("gateway.x", f'"""Xs.\n\nRead next: `{name}`.\n"""')
+    assert len(dead_ends(module, {"gateway.app"})) == num_found
