@@ -50,8 +50,9 @@ class SessionMap:
 def choose_first_place(session: int, node_ids: Sequence[NodeId]) -> NodeId:
     """Where a session begins: gateways that see the same nodes agree without a word.
 
-    Rendezvous hashing, so that a node that comes or goes moves only its own share; of many nodes
-    it is over a part that the session itself picks.
+    Rendezvous hashing, so that a node that comes or goes moves only its own share. Of more than
+    `_MAX_RENDEZVOUS` nodes it is over two that the session picks by its remainder, which is quick
+    and moves most sessions that begin while the number of nodes changes.
     """
     if len(node_ids) > _MAX_RENDEZVOUS:
         first = session % len(node_ids)
