@@ -4,7 +4,7 @@ Read next: `gateway.api.account_pages`, `gateway.api.audit_pages`.
 """
 
 from gateway.api.account_pages import AccountPages, MemberPages
-from gateway.api.audit_pages import AuditPages
+from gateway.api.audit_pages import AUDIT_QUERY, AuditPages
 from gateway.api.inference_routes import ACCOUNT
 from gateway.api.route_table import Route
 from gateway.api.services import PageServices
@@ -27,5 +27,12 @@ def list_account_routes(services: PageServices) -> tuple[Route, ...]:
         Route("members", "GET", ACCOUNT + "/members", reading, members.list_all),
         Route("member", "GET", ACCOUNT + "/members/{member_id}", reading, members.get),
         Route("usage", "GET", ACCOUNT + "/usage", billing, usage.list_totals, query=USAGE_QUERY),
-        Route("audit", "GET", ACCOUNT + "/logs/audit", reading, audit.list_own),
+        Route(
+            "audit",
+            "GET",
+            ACCOUNT + "/logs/audit",
+            reading,
+            audit.list_own,
+            query=AUDIT_QUERY,
+        ),
     )

@@ -4,8 +4,9 @@ Owns filters and cursors; an API token reads its own account's entries, an opera
 Read next: `gateway.api.audit_forms`, `tenancy.audit.store`.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,14 +15,25 @@ from contracts.ids import AccountId, is_account_id
 from gateway.api.audit_forms import to_operator_entry, to_tenant_entry
 from gateway.api.forms import read_choice, read_number, read_time_us, refuse_unknown_query
 from gateway.api.pages import find_account, reply_cursor
+from gateway.api.query_fields import Direction, Limit, Moment, QueryField
 from gateway.auth.caller import Caller
 from tenancy.administration import Administrations, AuditEntry, AuditFilter
 
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1000
 _MAX_SEQUENCE: Final = 2**63 - 1
-_PAGING: Final = {"since", "before", "limit", "cursor", "direction"}
-_FILTERS: Final = {"action", "actor_id", "resource_id"}
+AUDIT_QUERY: Final = (
+    QueryField("since", Moment, is_required=True),
+    QueryField("before", Moment, is_required=True),
+    QueryField("limit", Limit),
+    QueryField("cursor", Annotated[int, msgspec.Meta(ge=1, le=_MAX_SEQUENCE)]),
+    QueryField("direction", Direction),
+    QueryField("action", str),
+    QueryField("actor_id", str),
+    QueryField("resource_id", str),
+)
+"""Of an account's own entries."""
+_KNOWN: Final = frozenset(field.name for field in AUDIT_QUERY)
 
 
 class AuditPages:
@@ -56,7 +68,7 @@ class AuditPages:
         more: frozenset[str] | set[str] = frozenset(),
     ) -> tuple[list[AuditEntry], int, str]:
         """The entries asked for, how many were, and the cursor to go on from."""
-        refuse_unknown_query(request, _PAGING | _FILTERS | more)
+        refuse_unknown_query(request, _KNOWN | more)
         query = request.query_params
         limit = read_number(query.get("limit"), "limit", DEFAULT_LIMIT, MAX_LIMIT)
         direction = read_choice(query.get("direction"), "direction", ("desc", "asc"))

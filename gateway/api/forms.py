@@ -18,6 +18,8 @@ from gateway.dialects.strict_json import decode_json
 FormT = TypeVar("FormT", bound=msgspec.Struct)
 
 MAX_BODY_BYTES: Final = 256 * 1024
+MAX_PAGE: Final = 1_000_000
+"""The last page that a list is asked for."""
 _DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 

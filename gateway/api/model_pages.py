@@ -22,7 +22,7 @@ from gateway.api.catalogue import (
     to_model_fields,
     to_task_fields,
 )
-from gateway.api.forms import read_number
+from gateway.api.forms import MAX_PAGE, read_number
 from gateway.api.pages import reply, reply_page
 from gateway.auth.access import may_use
 from gateway.auth.caller import Caller
@@ -31,7 +31,6 @@ from gateway.routing.fleet import Fleet
 
 DEFAULT_PER_PAGE: Final = 50
 MAX_PER_PAGE: Final = 100
-_MAX_PAGE: Final = 1_000_000
 _JSON: Final = "application/json"
 
 
@@ -101,7 +100,7 @@ class ModelPages:
 def _reply_part(request: Request, found: list[Any], to_fields: Callable[[Any], Any]) -> Response:
     """The page of `found` that the query asks for. Raises: `InvalidRequest`."""
     query = request.query_params
-    page = read_number(query.get("page"), "page", 1, _MAX_PAGE)
+    page = read_number(query.get("page"), "page", 1, MAX_PAGE)
     per_page = read_number(query.get("per_page"), "per_page", DEFAULT_PER_PAGE, MAX_PER_PAGE)
     shown = found[(page - 1) * per_page : page * per_page]
     return reply_page([to_fields(item) for item in shown], page, per_page, len(found))

@@ -7,20 +7,21 @@ from typing import Final
 
 from gateway.api.catalogue import AuthorFields, ModelFields, ModelSchema, TaskFields
 from gateway.api.inference_routes import ACCOUNT, INFERENCE
-from gateway.api.model_pages import ModelPages, OpenAiModels
+from gateway.api.model_pages import MAX_PER_PAGE, ModelPages, OpenAiModels
+from gateway.api.query_fields import QueryField, list_paging
 from gateway.api.route_table import Route
 from gateway.dialects.replies import PageEnvelope, SuccessEnvelope
 
 _AI: Final = ACCOUNT + "/ai"
-_PAGING: Final = (("page", "integer"), ("per_page", "integer"))
+_PAGING: Final = list_paging(MAX_PER_PAGE)
 _FILTERS: Final = (
     *_PAGING,
-    ("search", "string"),
-    ("task", "string"),
-    ("author", "string"),
-    ("source", "integer"),
-    ("hide_experimental", "boolean"),
-    ("include_deprecated", "boolean"),
+    QueryField("search", str),
+    QueryField("task", str),
+    QueryField("author", str),
+    QueryField("source", int),
+    QueryField("hide_experimental", bool),
+    QueryField("include_deprecated", bool),
 )
 
 
@@ -45,7 +46,7 @@ def list_model_routes(pages: ModelPages) -> tuple[Route, ...]:
             _AI + "/models/schema",
             INFERENCE,
             pages.schema,
-            query=(("model", "string"),),
+            query=(QueryField("model", str, is_required=True),),
             reply=SuccessEnvelope[ModelSchema],
         ),
         Route(

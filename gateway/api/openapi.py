@@ -14,6 +14,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.api.query_fields import QueryField
 from gateway.api.route_table import Route
 from gateway.auth.access import Public
 from gateway.auth.caller import Caller
@@ -25,6 +26,12 @@ _PLACEHOLDER: Final = re.compile(r"\{(\w+)(?::path)?\}")
 _REFERENCE: Final = "#/components/schemas/{name}"
 _JSON: Final = "application/json"
 _ACCOUNT_ID: Final = "^[0-9a-f]{32}$"
+_EVENT: Final = {
+    "type": "object",
+    "description": "One server-sent event of the stream.",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
 _TITLE: Final = "Hearth"
 _VERSION: Final = "v4"
 STATUSES: Final = tuple(sorted({row.status for row in ERROR_TABLE.values()}))
@@ -77,6 +84,7 @@ def _collect_types(routes: list[Route]) -> list[Any]:
             types.append(route.form.kind)
         if route.reply is not None:
             types.append(route.reply)
+        types += [field.kind for field in route.query]
     return list(dict.fromkeys(types))
 
 
@@ -86,10 +94,7 @@ def _describe(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
         "operationId": route.name,
         "parameters": [
             *(_describe_placeholder(name) for name in _PLACEHOLDER.findall(route.path)),
-            *(
-                {"name": name, "in": "query", "schema": {"type": kind}}
-                for name, kind in route.query
-            ),
+            *(_describe_query(field, schemas[field.kind]) for field in route.query),
         ],
         "responses": _describe_responses(route, schemas),
     }
@@ -124,6 +129,11 @@ def _describe_placeholder(name: str) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
+def _describe_query(field: QueryField, schema: Any) -> dict[str, Any]:
+    """A parameter of the query."""
+    return {"name": field.name, "in": "query", "required": field.is_required, "schema": schema}
+
+
 def _describe_responses(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     """The answer, and every way to refuse it."""
     replies = (route.reply or SuccessEnvelope[Any],)
@@ -131,7 +141,7 @@ def _describe_responses(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]
     if route.dialect is not None:
         replies = route.dialect.replies
         if route.dialect.is_streamed:
-            content["text/event-stream"] = {"schema": {"type": "string"}}
+            content["text/event-stream"] = {"schema": _EVENT}
     content[_JSON] = {"schema": _join([schemas[reply] for reply in replies])}
     failure = {_JSON: {"schema": schemas[FailureBody]}}
     if isinstance(route.access, Public):

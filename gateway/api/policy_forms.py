@@ -8,7 +8,7 @@ account: `{"com.cloudflare.api.account.<id>": {"com.hearth.ai.model.<name>": "*"
 import hashlib
 import ipaddress
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -27,13 +27,14 @@ _MAPPED_BITS: Final = 96
 """How many bits lead an IPv4 address inside an IPv6 one."""
 _MAPPED: Final = ipaddress.IPv6Network(f"::ffff:0:0/{_MAPPED_BITS}")
 
+GroupId = Annotated[str, msgspec.Meta(extra_json_schema={"enum": sorted(_GROUPS)})]
 Resources = dict[str, str | dict[str, str]]
 
 
 class GroupReference(Form, frozen=True, kw_only=True):
     """A permission group inside a policy; only its id counts."""
 
-    id: str
+    id: GroupId
     name: str | None = None
     meta: Any = None
 
@@ -42,8 +43,10 @@ class PolicyForm(Form, frozen=True, kw_only=True):
     """One policy; `id` is there because clients send back what they have read."""
 
     effect: Effect
-    permission_groups: tuple[GroupReference, ...]
-    resources: Resources
+    permission_groups: Annotated[
+        tuple[GroupReference, ...], msgspec.Meta(extra_json_schema={"minItems": 1})
+    ]
+    resources: Annotated[Resources, msgspec.Meta(extra_json_schema={"minProperties": 1})]
     id: str | None = None
 
 

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from contracts.errors import InvariantBroken
 from gateway.api.forms import FormReader
+from gateway.api.query_fields import QueryField
 from gateway.auth.access import Access, AnyApiToken, Needs, NeedsForOwn, OperatorOnly, Public
 from gateway.auth.caller import Caller
 from gateway.dialects.dialect import Dialect
@@ -46,8 +47,8 @@ class Route:
     """Set on inference routes, which are reached before any framework."""
     form: FormReader[Any] | None = None
     """What a page's body may hold, set on every page whose method brings one: nothing else does."""
-    query: tuple[tuple[str, str], ...] = ()
-    """What a page's query may hold, names and JSON types, for the document of the API."""
+    query: tuple[QueryField, ...] = ()
+    """What a page's query may hold, for the document of the API."""
     reply: Any = None
     """What a page answers with, for the same; None stands for an envelope of anything."""
 

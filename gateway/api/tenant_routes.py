@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from gateway.api.account_routes import list_account_routes
-from gateway.api.health_pages import HealthPages
+from gateway.api.health_pages import Health, HealthPages
 from gateway.api.inference_routes import ACCOUNT, create_inference_routes
 from gateway.api.model_pages import ModelPages
 from gateway.api.model_routes import list_model_routes
@@ -47,8 +47,8 @@ def create_tenant_routes(services: PageServices, is_ready: Callable[[], bool]) -
             Needs(Permission.API_TOKENS_WRITE),
         ),
         *list_account_routes(services),
-        Route("live", "GET", "/health/live", PUBLIC, health.live),
-        Route("ready", "GET", "/health/ready", PUBLIC, health.ready),
+        Route("live", "GET", "/health/live", PUBLIC, health.live, reply=Health),
+        Route("ready", "GET", "/health/ready", PUBLIC, health.ready, reply=Health),
     )
     document = Route(
         "openapi", "GET", "/openapi.json", PUBLIC, ApiDocument(routes).page, reply=dict[str, Any]

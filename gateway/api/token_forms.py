@@ -29,11 +29,16 @@ from tenancy.permissions import PermissionGroup
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
+TokenName = Annotated[str, msgspec.Meta(extra_json_schema={"minLength": 1, "maxLength": 100})]
+"""Tenancy checks it, and what else a name must be."""
+PolicyForms = Annotated[tuple[PolicyForm, ...], msgspec.Meta(extra_json_schema={"minItems": 1})]
+
+
 class TokenCreate(Form, frozen=True, kw_only=True):
     """What may be said of a new token."""
 
-    name: str
-    policies: tuple[PolicyForm, ...]
+    name: TokenName
+    policies: PolicyForms
     condition: ConditionForm | None = None
     not_before: Moment | None = None
     expires_on: Moment | None = None
@@ -42,8 +47,8 @@ class TokenCreate(Form, frozen=True, kw_only=True):
 class TokenUpdate(Form, frozen=True, kw_only=True):
     """What may be said of a token that exists; what is left out stays, null takes it away."""
 
-    name: str
-    policies: tuple[PolicyForm, ...]
+    name: TokenName
+    policies: PolicyForms
     status: Literal["active", "disabled", "expired"] | UnsetType = UNSET
     condition: ConditionForm | UnsetType | None = UNSET
     not_before: Moment | UnsetType | None = UNSET

@@ -12,8 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from contracts.ids import AccountId, ApiTokenId
-from gateway.api.forms import NO_FORM, format_unix_s, read_choice, read_number
+from gateway.api.forms import MAX_PAGE, NO_FORM, format_unix_s, read_choice, read_number
 from gateway.api.pages import find_account, reply, reply_page
+from gateway.api.query_fields import Direction, Flag, QueryField, list_paging
 from gateway.api.token_forms import (
     TOKEN_CREATE,
     TOKEN_UPDATE,
@@ -31,8 +32,13 @@ from tenancy.permissions import PERMISSION_GROUPS, Permission
 
 DEFAULT_PER_PAGE: Final = 100
 MAX_PER_PAGE: Final = 500
-_MAX_PAGE: Final = 1_000_000
 _VALID: Final = Notice(10000, "This API Token is valid and active")
+LIST_QUERY: Final = (
+    *list_paging(MAX_PER_PAGE),
+    QueryField("direction", Direction),
+    QueryField("include_expired", Flag),
+)
+GROUP_QUERY: Final = (QueryField("name", str), QueryField("scope", str))
 
 
 class TokenPages:
@@ -70,7 +76,7 @@ class TokenPages:
     async def list_all(self, request: Request, caller: Caller) -> Response:
         """One page of the account's tokens."""
         query = request.query_params
-        page = read_number(query.get("page"), "page", 1, _MAX_PAGE)
+        page = read_number(query.get("page"), "page", 1, MAX_PAGE)
         per_page = read_number(query.get("per_page"), "per_page", DEFAULT_PER_PAGE, MAX_PER_PAGE)
         direction = read_choice(query.get("direction"), "direction", ("asc", "desc"))
         with_expired = read_choice(

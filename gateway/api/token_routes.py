@@ -7,7 +7,7 @@ Read next: `gateway.api.token_pages`.
 from gateway.api.forms import NO_FORM
 from gateway.api.route_table import Route
 from gateway.api.token_forms import TOKEN_CREATE, TOKEN_UPDATE
-from gateway.api.token_pages import TokenPages
+from gateway.api.token_pages import GROUP_QUERY, LIST_QUERY, TokenPages
 from gateway.auth.access import Access
 
 
@@ -23,8 +23,9 @@ def list_token_routes(
             f"{base}/permission_groups",
             reading,
             pages.list_groups,
+            query=GROUP_QUERY,
         ),
-        Route(f"{prefix}_list", "GET", base, reading, pages.list_all),
+        Route(f"{prefix}_list", "GET", base, reading, pages.list_all, query=LIST_QUERY),
         Route(f"{prefix}_create", "POST", base, writing, pages.create, form=TOKEN_CREATE),
         Route(f"{prefix}_get", "GET", one, reading, pages.get),
         Route(f"{prefix}_update", "PUT", one, writing, pages.update, form=TOKEN_UPDATE),

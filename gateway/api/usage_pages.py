@@ -24,6 +24,7 @@ from gateway.api.forms import (
     refuse_unknown_query,
 )
 from gateway.api.pages import find_account, reply_cursor
+from gateway.api.query_fields import Limit, Moment, QueryField
 from gateway.auth.caller import Caller
 from tenancy.interfaces import UsageLedger
 
@@ -33,13 +34,13 @@ _STEP_US: Final = {Step.HOUR: 3_600_000_000, Step.DAY: 86_400_000_000}
 _LATEST: Final = 2**31 - 1
 """Beyond every period of either step."""
 USAGE_QUERY: Final = (
-    ("step", "string"),
-    ("since", "string"),
-    ("before", "string"),
-    ("limit", "integer"),
-    ("cursor", "string"),
+    QueryField("step", Step),
+    QueryField("since", Moment),
+    QueryField("before", Moment),
+    QueryField("limit", Limit),
+    QueryField("cursor", str),
 )
-_KNOWN: Final = frozenset(name for name, _kind in USAGE_QUERY)
+_KNOWN: Final = frozenset(field.name for field in USAGE_QUERY)
 _cursor_decoder: Final = msgspec.json.Decoder(tuple[int, str, str])
 
 

@@ -91,11 +91,11 @@ class Dialect:
     name: str
     parse: Callable[[Body, str | None, FindModel], ParsedRequest]
     """From a body and the model named in the path, if any. Raises: `RequestError` leaves."""
-    body: type[msgspec.Struct]
+    body: Any
     """What a body may hold, for the document of the API, as are the next two."""
     replies: tuple[Any, ...]
     """What whole answers look like, one of these."""
-    other_bodies: tuple[type[msgspec.Struct], ...] = ()
+    other_bodies: tuple[Any, ...] = ()
     """What it may hold instead, for models of other kinds."""
     is_streamed: bool = True
     """False when there are no streams of such answers."""

@@ -13,6 +13,13 @@ from contracts.inference import ChatMessage, ToolCall
 from gateway.dialects.json_text import to_json_text
 
 Identifier = Annotated[str, msgspec.Meta(max_length=256)]
+Role = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1, max_length=64, extra_json_schema={"pattern": "^[A-Za-z][A-Za-z0-9_-]*$"}
+    ),
+]
+"""Nodes check what it is made of, and that it spells no control token of the model."""
 TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text"})
 _DEVELOPER: Final = "developer"
 _SYSTEM: Final = "system"
@@ -21,7 +28,7 @@ _SYSTEM: Final = "system"
 class ContentPart(msgspec.Struct, frozen=True):
     """One part of a message's content; only text is served yet."""
 
-    type: str
+    type: Annotated[str, msgspec.Meta(extra_json_schema={"enum": sorted(TEXT_PARTS)})]
     text: str | None = None
 
 
@@ -43,13 +50,27 @@ class InputToolCall(msgspec.Struct, frozen=True):
     arguments: str | dict[str, Any] | None = None
 
 
+NamedToolCall = Annotated[
+    InputToolCall,
+    msgspec.Meta(
+        extra_json_schema={
+            "anyOf": [
+                {"required": ["function"], "properties": {"function": {"type": "object"}}},
+                {"required": ["name"], "properties": {"name": {"type": "string"}}},
+            ]
+        }
+    ),
+]
+"""One that says which function, as `_to_tool_call` demands."""
+
+
 class InputMessage(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One turn as clients write it. Field names are those of `ChatMessage`; see below."""
 
-    role: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    role: Role
     content: str | tuple[ContentPart, ...] | ContentPart | None = None
     name: Identifier | None = None
-    tool_calls: tuple[InputToolCall, ...] | None = None
+    tool_calls: tuple[NamedToolCall, ...] | None = None
     tool_call_id: Identifier | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None

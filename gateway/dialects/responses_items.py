@@ -10,7 +10,7 @@ import msgspec
 
 from contracts.errors import InvalidRequest, UnsupportedFeature
 from contracts.inference import ChatMessage, ToolCall
-from gateway.dialects.messages import ContentPart, Identifier, join_content
+from gateway.dialects.messages import ContentPart, Identifier, Role, join_content
 
 _ASSISTANT: Final = "assistant"
 _SYSTEM: Final = "system"
@@ -20,7 +20,7 @@ class InputItem(msgspec.Struct, frozen=True, kw_only=True):
     """One item; which fields count depends on `type`, which messages may leave out."""
 
     type: str = "message"
-    role: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
+    role: Role | None = None
     content: str | tuple[ContentPart, ...] | None = None
     call_id: Identifier | None = None
     name: Identifier | None = None

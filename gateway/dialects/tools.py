@@ -12,7 +12,7 @@ from contracts.errors import InvalidRequest, UnsupportedFeature
 from contracts.inference import Tool, ToolChoice, ToolChoiceMode
 from gateway.dialects.json_text import to_json_text
 
-ToolName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.\-]{1,128}\Z")]
+ToolName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.\-]{1,128}$(?!\n)")]
 MAX_TOOLS: Final = 256
 _MODES: Final = {
     "auto": ToolChoiceMode.AUTO,

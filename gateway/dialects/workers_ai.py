@@ -27,6 +27,7 @@ from gateway.dialects.responses import decode_response_input, to_response_reques
 from gateway.dialects.strict_json import decode_json
 from gateway.dialects.workers_ai_input import (
     ModelAndInput,
+    RunBody,
     TextGenerationInput,
     check_one_input,
     create_request,
@@ -41,7 +42,7 @@ CHAT_TEMPERATURE: Final = 1.0
 
 
 _input_decoder: Final = msgspec.json.Decoder(TextGenerationInput)
-_model_decoder: Final = msgspec.json.Decoder(ModelAndInput)
+_model_decoder: Final = msgspec.json.Decoder(ModelAndInput[msgspec.Raw])
 
 
 def parse_run(body: Body, model: str | None, find_model: FindModel) -> ParsedRequest:
@@ -71,14 +72,15 @@ def parse_run(body: Body, model: str | None, find_model: FindModel) -> ParsedReq
 WORKERS_AI: Final = Dialect(
     name="workers_ai",
     parse=parse_run,
-    body=TextGenerationInput,
+    body=RunBody,
     other_bodies=tuple(INPUTS.values()),
     replies=(*NATIVE_REPLIES, *ENCODER_REPLIES),
 )
 WORKERS_AI_NAMED: Final = Dialect(
     name="workers_ai_named",
     parse=parse_run,
-    body=ModelAndInput,
+    body=ModelAndInput[RunBody],
+    other_bodies=tuple(ModelAndInput[kind] for kind in INPUTS.values()),
     replies=(*NATIVE_REPLIES, *ENCODER_REPLIES),
 )
 """The same where the path names no model."""

@@ -4,7 +4,7 @@ Owns that route's schema. Source: Workers AI's documentation. Read next:
 `gateway.dialects.workers_ai`, which knows the defaults of each shape.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
@@ -46,11 +46,40 @@ class TextGenerationInput(ChatFields, frozen=True, kw_only=True):
     requests: Any = None
 
 
-class ModelAndInput(msgspec.Struct, frozen=True):
+RunBody = Annotated[
+    TextGenerationInput,
+    msgspec.Meta(
+        extra_json_schema={
+            "anyOf": [
+                {
+                    "required": ["prompt"],
+                    "properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}},
+                },
+                {
+                    "required": ["messages"],
+                    "properties": {"messages": {"type": "array"}, "prompt": {"type": "null"}},
+                },
+                {
+                    "required": ["input"],
+                    "properties": {
+                        "input": {"type": ["string", "array"]},
+                        "prompt": {"type": "null"},
+                        "messages": {"type": "null"},
+                    },
+                },
+            ]
+        }
+    ),
+]
+"""The same for the document of the API: exactly one input must be there."""
+InputT = TypeVar("InputT")
+
+
+class ModelAndInput(msgspec.Struct, Generic[InputT], frozen=True):
     """The body of `/ai/run`, which names the model inside."""
 
     model: str
-    input: msgspec.Raw
+    input: InputT
 
 
 def create_request(

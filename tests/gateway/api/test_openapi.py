@@ -10,6 +10,7 @@ from contracts.ids import ModelName
 from gateway.api.inference_routes import create_inference_routes
 from gateway.api.openapi import STATUSES
 from gateway.errors import ERROR_TABLE
+from tenancy.permissions import Permission
 from tests.gateway.running_gateway import RunningGateway, to_bytes
 from tests.gateway.scripted_node import MODEL, ScriptedNode
 
@@ -125,3 +126,96 @@ async def test_an_unknown_model_has_no_schema(gateway: RunningGateway) -> None:
     for query, code in (("?model=@a/none", 5007), ("", 5006)):
         reply = await gateway.send("GET", gateway.account_path(f"/ai/models/schema{query}"))
         assert (reply.status, reply.code) == (400, code)
+
+
+@pytest.mark.parametrize("name", ["live", "ready"])
+async def test_health_pages_answer_as_it_says(gateway: RunningGateway, name: str) -> None:
+    document = await read_document(gateway)
+    path, _, operation = list_operations(document)[name]
+    reply = await gateway.send("GET", path, api_token=None)
+    schema = operation["responses"][str(reply.status)]["content"]["application/json"]["schema"]
+    to_validator(document, schema).validate(reply.json)
+    assert not to_validator(document, schema).is_valid({"success": True, "result": None})
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "accepted", "refused"),
+    [
+        ("models_search", "page", 1_000_000, 1_000_001),
+        ("models_search", "per_page", 100, 101),
+        ("tokens_list", "per_page", 500, 501),
+        ("usage", "limit", 1000, 1001),
+        ("usage", "step", "hour", "week"),
+        ("audit", "cursor", 2**63 - 1, 0),
+        ("audit", "direction", "asc", "up"),
+    ],
+)
+async def test_a_query_may_hold_what_it_says(
+    gateway: RunningGateway, name: str, query: str, accepted: Any, refused: Any
+) -> None:
+    tenant = await gateway.add_tenant(permissions=frozenset(Permission))
+    document = await read_document(gateway)
+    path, _, operation = list_operations(document)[name]
+    found = {one["name"]: one for one in operation["parameters"] if one["in"] == "query"}
+    target = path.format(account_id=tenant.account_id) + f"?{query}="
+    needed = "".join(f"&{one}=2026-01-31" for one in found if found[one]["required"])
+    for value, is_good in ((accepted, True), (refused, False)):
+        assert to_validator(document, found[query]["schema"]).is_valid(value) is is_good
+        reply = await gateway.send("GET", f"{target}{value}{needed}", api_token=tenant.api_token)
+        assert (reply.status == 200) is is_good, reply.body
+
+
+async def test_queries_that_must_be_there_are_told(gateway: RunningGateway) -> None:
+    document = await read_document(gateway)
+    needed = {
+        name: [
+            one["name"]
+            for one in operation["parameters"]
+            if one["in"] == "query" and one["required"]
+        ]
+        for name, (_, _, operation) in list_operations(document).items()
+    }
+    assert {name: found for name, found in needed.items() if found} == {
+        "models_schema": ["model"],
+        "audit": ["since", "before"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "is_good"),
+    [
+        ({"prompt": "Hi"}, True),
+        ({"messages": MESSAGES, "prompt": None}, True),
+        ({}, False),
+        ({"prompt": "Hi", "messages": MESSAGES}, False),
+        ({"prompt": None}, False),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, False),
+        ({"messages": [{"role": "<|user|>", "content": "Hi"}]}, False),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]}, False),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"name": "f"}]}]}, True),
+    ],
+)
+async def test_native_bodies_are_described_as_they_are_checked(
+    gateway: RunningGateway, body: Any, is_good: bool
+) -> None:
+    document = await read_document(gateway)
+    operations = list_operations(document)
+    for name, whole in (("run", body), ("run_named", {"model": MODEL, "input": body})):
+        content = operations[name][2]["requestBody"]["content"]["application/json"]
+        assert to_validator(document, content["schema"]).is_valid(whole) is is_good, name
+
+
+async def test_patterns_mean_the_same_in_every_language(gateway: RunningGateway) -> None:
+    text = to_bytes(await read_document(gateway)).decode()
+    patterns = re.findall(r'"pattern":"((?:[^"\\]|\\.)*)"', text)
+    assert len(patterns) > 3
+    for pattern in patterns:
+        assert not re.search(r"\\\\[AZzG]|\(\?P", pattern), pattern  # Python's own
+
+
+async def test_streams_are_described_event_by_event(gateway: RunningGateway) -> None:
+    document = await read_document(gateway)
+    content = list_operations(document)["run"][2]["responses"]["200"]["content"]
+    event = to_validator(document, content["text/event-stream"]["schema"])
+    assert event.is_valid({"data": "[DONE]"})
+    assert not event.is_valid("data: [DONE]")
