@@ -5,10 +5,14 @@ Read next: `contracts.wire`, whose stream 0 carries the reports.
 """
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
 from contracts.ids import BootId, ModelName, NodeId, RegionId
+
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**48)]
+_Rate = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
 class ModelFeature(StrEnum):
@@ -61,22 +65,24 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ModelLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """How busy one resident model is."""
+    """How busy one resident model is. Numbers that no node can have, NaN among them, are not read:
+    the cost of a node is computed from these.
+    """
 
     name: ModelName
     is_ready: bool
-    num_running: int
-    num_waiting: int
-    num_blocks: int
-    num_free_blocks: int
+    num_running: _Count
+    num_waiting: _Count
+    num_blocks: _Count
+    num_free_blocks: _Count
     """Blocks that can be handed out now, cached ones without an owner included."""
-    block_size: int = 16
+    block_size: _Count = 16
     """Tokens that a block holds."""
-    num_queued_tokens: int = 0
+    num_queued_tokens: _Count = 0
     """Tokens of prompts that are still to be computed, waiting or under way."""
-    prefill_tokens_per_s: float = 0.0
+    prefill_tokens_per_s: _Rate = 0.0
     """As measured lately under load; 0: not yet."""
-    decode_tokens_per_s: float = 0.0
+    decode_tokens_per_s: _Rate = 0.0
     """The same for generated tokens, of all sequences together."""
 
 

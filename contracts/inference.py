@@ -5,7 +5,7 @@ Read next: `contracts.wire`, which carries these between gateway and node.
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -14,6 +14,8 @@ from contracts.errors import ErrorReport
 from contracts.ids import ModelName
 
 SCHEMA_VERSION: Final = 1
+TokenCount = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+"""Tokens of one request as a node counts them; what is read from the wire lies in these bounds."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,13 +214,23 @@ class FinishReason(StrEnum):
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True):
-    """Tokens a request consumed. Cached ones are a part of the prompt's."""
+    """Tokens a request consumed. Cached ones are a part of the prompt's.
 
-    num_prompt_tokens: int
-    num_cached_tokens: int
-    num_completion_tokens: int
+    Invariant: no part is larger than its whole. What breaks it cannot be read from the wire.
+    """
+
+    num_prompt_tokens: TokenCount
+    num_cached_tokens: TokenCount
+    num_completion_tokens: TokenCount
     """All choices together; the tokens of reasoning are a part."""
-    num_reasoning_tokens: int = 0
+    num_reasoning_tokens: TokenCount = 0
+
+    def __post_init__(self) -> None:
+        """Raises: `ValueError`, which the decoder turns into its own."""
+        if self.num_cached_tokens > self.num_prompt_tokens:
+            raise ValueError("more cached tokens than the prompt has")
+        if self.num_reasoning_tokens > self.num_completion_tokens:
+            raise ValueError("more tokens of reasoning than of the answer")
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -237,10 +249,18 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Accepted(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """The first event of a stream that is served: the prompt is being computed."""
+    """The first event of a stream that is served: the prompt is being computed.
 
-    num_prompt_tokens: int
-    num_cached_tokens: int
+    Invariant: as that of `Usage`.
+    """
+
+    num_prompt_tokens: TokenCount
+    num_cached_tokens: TokenCount
+
+    def __post_init__(self) -> None:
+        """Raises: `ValueError`, which the decoder turns into its own."""
+        if self.num_cached_tokens > self.num_prompt_tokens:
+            raise ValueError("more cached tokens than the prompt has")
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True, tag=1):

@@ -7,15 +7,22 @@ from hypothesis import strategies as st
 
 from contracts import wire
 from contracts.errors import ErrorReport
-from contracts.fleet import NodeReport
-from contracts.ids import BootId, NodeId, RegionId
+from contracts.fleet import ModelLoad, NodeReport
+from contracts.ids import BootId, ModelName, NodeId, RegionId
 from contracts.inference import Accepted, Delta, Failed, Finished, FinishReason, Usage
 
 _counts = st.integers(0, 2**31)
+_tokens = st.integers(0, 2**31 - 1)
+_parts = st.tuples(_tokens, _tokens).map(lambda counts: sorted(counts, reverse=True))
+"""A whole and a part of it."""
 _events = st.one_of(
-    st.builds(Accepted, _counts, _counts),
+    _parts.map(lambda prompt: Accepted(*prompt)),
     st.builds(Delta, st.text(), st.lists(_counts).map(tuple), st.integers(0, 127)),
-    st.builds(Finished, st.sampled_from(FinishReason), st.builds(Usage, _counts, _counts, _counts)),
+    st.builds(
+        Finished,
+        st.sampled_from(FinishReason),
+        st.builds(lambda prompt, answer: Usage(*prompt, *answer), _parts, _parts),
+    ),
     st.builds(Failed, st.builds(ErrorReport, code=st.text(), message=st.text())),
 )
 _to_node = st.one_of(
@@ -56,6 +63,48 @@ def test_a_bad_message_harms_its_own_entry_only() -> None:
 def test_a_malformed_frame_is_an_error_and_not_a_crash(frame: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         wire.decode_frame(frame)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [(7, -1, 3), (7, 8, 3), (-7, -7, 3), (7, 0, -3), (7, 0, 3, 4), (7, 0, 2**31), (2**63, 0, 3)],
+)
+def test_counts_that_no_answer_has_cannot_be_read(usage: tuple[int, ...]) -> None:
+    frame = msgspec.msgpack.encode([(1, 0, (2, "stop", usage)), (2, 0, (2, "stop", (7, 7, 3, 3)))])
+    lie, truth = [entry.message for entry in wire.decode_frame_from_node(frame)]
+    assert truth == Finished(FinishReason.STOP, Usage(7, 7, 3, 3))
+    assert lie is None
+
+
+def test_more_cached_tokens_than_the_prompt_has_cannot_be_read() -> None:
+    frame = msgspec.msgpack.encode([(1, 0, (0, 7, 8)), (2, 0, (0, 7, 7)), (3, 0, (0, -1, -1))])
+    messages = [entry.message for entry in wire.decode_frame_from_node(frame)]
+    assert messages == [None, Accepted(7, 7), None]
+
+
+@pytest.mark.parametrize("name", ["prefill_tokens_per_s", "decode_tokens_per_s"])
+@pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf"), 5.0])
+def test_a_report_of_speeds_that_no_node_has_cannot_be_read(name: str, rate: float) -> None:
+    load = ModelLoad(
+        name=ModelName("@a/b"),
+        is_ready=True,
+        num_running=0,
+        num_waiting=0,
+        num_blocks=1,
+        num_free_blocks=1,
+    )
+    report = NodeReport(
+        node_id=NodeId("n"),
+        boot_id=BootId("b"),
+        region=RegionId("weur"),
+        jurisdiction="eu",
+        is_draining=False,
+        models=(),
+        loads=(msgspec.structs.replace(load, **{name: rate}),),
+    )
+    frame = wire.encode_frame([(0, 0, wire.Report(report))])
+    (entry,) = wire.decode_frame_from_node(frame)
+    assert entry.message == (wire.Report(report) if rate == 5.0 else None)
 
 
 def test_stream_zero_carries_challenges_and_reports() -> None:

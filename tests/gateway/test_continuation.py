@@ -280,3 +280,21 @@ async def test_whose_requests_may_not_enter_is_refused_before_the_body_is_read(
         assert answer.startswith(b"HTTP/1.1 403")
         assert b"https://us.example" in answer
         assert (await gateway.run({"prompt": "Hi"})).status == 200  # the control
+
+
+@pytest.mark.parametrize("counts", [(7, 0, 3), (7, 0, -3), (7, 9, 3), (7, 0, 2**40)])
+async def test_counts_that_no_answer_has_end_their_own_stream_only(
+    pair: RunningGateway, nodes: list[ScriptedNode], counts: tuple[int, ...]
+) -> None:
+    async def lie(stream: ScriptedStream) -> None:
+        told: Any = (2, "stop", counts)
+        await stream.put(Accepted(7, 0))
+        await stream.put(Delta("Hal", (11, 12, 13)))
+        await stream.put(told)
+
+    for node in nodes:
+        node.script = lie
+    hellos = [node.num_hellos for node in nodes]
+    reply = await asyncio.wait_for(pair.run(STREAM), 30)
+    assert reply.status == (200 if counts == (7, 0, 3) else 502)
+    assert [node.num_hellos for node in nodes] == hellos  # the connections stand
