@@ -169,9 +169,8 @@ class ServedEncoder:
         text, query, truncates = self._text, request.query, request.truncates
         if query is None:
             return tuple(text.encode(one, window, truncates) for one in request.inputs)
-        return tuple(
-            text.encode_pair(query, _require_text(one), window, truncates) for one in request.inputs
-        )
+        texts = [_require_text(one) for one in request.inputs]
+        return text.encode_pairs(query, texts, window, truncates)
 
     async def _wait_ready(self, grant: Grant) -> EngineClient:
         """The way to the core, within the grant's deadline and this node's patience."""
@@ -180,7 +179,7 @@ class ServedEncoder:
 
 
 def _count_chars(request: EncodeRequest) -> int:
-    """Characters, or token ids, of all texts; a query is read with each of them."""
+    """Characters, or token ids, of all texts and of the query, which is joined with each."""
     return sum(map(len, request.inputs)) + len(request.query or "") * len(request.inputs)
 
 

@@ -6,6 +6,7 @@ Source: sentence-transformers' folder layout (`sentence_bert_config.json`, `1_Po
 Read next: `gpu_pool.server.served_encoder` (the caller).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -94,21 +95,24 @@ class EncoderText:
         """
         if isinstance(text, tuple):
             return EncodedText(_cut(self._check_ids(text), max_tokens, truncates))
-        encoding = self._tokenizer.encode_batch_fast([text])[0]
-        if len(encoding.ids) > max_tokens:
-            _require_cut(len(encoding.ids), max_tokens, truncates)
-            num_added = self._tokenizer.num_special_tokens_to_add(is_pair=False)
-            bare = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
-            bare.truncate(max(max_tokens - num_added, 0))
-            encoding = self._tokenizer.post_process(bare)
+        (bare,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        num_tokens = len(bare.ids) + self._tokenizer.num_special_tokens_to_add(is_pair=False)
+        if num_tokens > max_tokens:
+            _require_cut(num_tokens, max_tokens, truncates)
+            bare.truncate(max(max_tokens - (num_tokens - len(bare.ids)), 0))
+        encoding = self._tokenizer.post_process(bare)
         return EncodedText(_check_content(encoding.ids))
 
-    def encode_pair(self, query: str, text: str, max_tokens: int, truncates: bool) -> EncodedText:
-        """The ids of `query` and `text` together, of which only the text is ever cut.
+    def encode_pairs(
+        self, query: str, texts: Sequence[str], max_tokens: int, truncates: bool
+    ) -> tuple[EncodedText, ...]:
+        """The ids of `query` and each of `texts` together, of which only the texts are ever cut.
 
-        Raises: `ContextTooLong` when the query leaves no room, or is not to be cut.
+        The query is read once: it may be all that a body can hold, and the texts many.
+
+        Raises: `ContextTooLong` when the query leaves no room, or a text is not to be cut.
         """
-        first, second = self._tokenizer.encode_batch_fast([query, text], add_special_tokens=False)
+        (first,) = self._tokenizer.encode_batch_fast([query], add_special_tokens=False)
         num_added = self._tokenizer.num_special_tokens_to_add(is_pair=True)
         if len(first.ids) + num_added > _LARGEST_PAIR_QUERY * max_tokens:
             raise ContextTooLong(
@@ -117,6 +121,13 @@ class EncoderText:
                 param="query",
             )
         room = max_tokens - num_added - len(first.ids)
+        return tuple(self._join(first, text, room, max_tokens, truncates) for text in texts)
+
+    def _join(
+        self, first: TokenizerEncoding, text: str, room: int, max_tokens: int, truncates: bool
+    ) -> EncodedText:
+        """A query and a text, of which `room` tokens are kept."""
+        (second,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         if len(second.ids) > room:
             _require_cut(max_tokens - room + len(second.ids), max_tokens, truncates)
             second.truncate(room)
