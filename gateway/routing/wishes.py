@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from contracts.errors import InvalidRequest
 from contracts.ids import RegionId
 from gateway.routing.route_plan import RoutePlan
 
@@ -16,7 +17,7 @@ REGIONS_HEADER: Final = b"x-hearth-regions"
 JURISDICTIONS_HEADER: Final = b"x-hearth-jurisdictions"
 EXPLAIN_HEADER: Final = b"x-hearth-explain"
 _MAX_BYTES: Final = 512
-"""Of a header's value that are read."""
+"""Of a session's name that are read, and of a list of regions or jurisdictions that is taken."""
 
 
 class Wishes(msgspec.Struct, frozen=True):
@@ -33,13 +34,19 @@ NO_WISHES: Final = Wishes()
 
 
 def read_wishes(headers: Iterable[tuple[bytes, bytes]]) -> Wishes:
-    """The wishes in `headers`, whose names are in lower case."""
-    found = {name: value[:_MAX_BYTES] for name, value in headers if name.startswith(b"x-")}
+    """The wishes in `headers`, whose names are in lower case.
+
+    Raises: `InvalidRequest` for a list that is too long: cut, its last name could be another's.
+    """
+    found = {name: value for name, value in headers if name.startswith(b"x-")}
     if not found:
         return NO_WISHES
     regions, jurisdictions = found.get(REGIONS_HEADER), found.get(JURISDICTIONS_HEADER)
+    for name, value in ((REGIONS_HEADER, regions), (JURISDICTIONS_HEADER, jurisdictions)):
+        if value is not None and len(value) > _MAX_BYTES:
+            raise InvalidRequest(f"`{name.decode()}` is longer than {_MAX_BYTES} bytes.")
     return Wishes(
-        found.get(SESSION_HEADER) or None,
+        found.get(SESSION_HEADER, b"")[:_MAX_BYTES] or None,
         None if regions is None else frozenset(RegionId(name) for name in _split(regions)),
         None if jurisdictions is None else frozenset(_split(jurisdictions)),
         found.get(EXPLAIN_HEADER, b"0") not in (b"", b"0", b"false"),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.errors import ResidencyViolation
+from contracts.errors import InvalidRequest, ResidencyViolation
 from contracts.ids import RegionId
 from gateway.routing.regions import Region, RegionCatalogue
 from gateway.routing.wishes import NO_WISHES, Wishes, narrow, read_wishes
@@ -27,6 +27,14 @@ def test_headers_are_read_once_and_in_bounds() -> None:
     assert wishes.is_explained
     assert read_wishes([(b"accept", b"*/*")]) == NO_WISHES
     assert not read_wishes([(b"x-hearth-explain", b"0")]).is_explained
+
+
+@pytest.mark.parametrize("name", [b"x-hearth-regions", b"x-hearth-jurisdictions"])
+def test_a_list_is_taken_whole_or_not_at_all(name: bytes) -> None:
+    fits = b"enam" + b"," * 508
+    assert read_wishes([(name, fits)]) != NO_WISHES
+    with pytest.raises(InvalidRequest, match="longer than 512 bytes"):
+        read_wishes([(name, b"," * 508 + b"enam2")])  # cut, it would ask for another
 
 
 @given(
