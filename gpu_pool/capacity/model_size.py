@@ -41,5 +41,5 @@ def _decode(content: bytes) -> _HeaderJson:
     """The header. Raises: `CheckpointError`."""
     try:
         return msgspec.json.decode(content, type=_HeaderJson)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"config.json: {error}.") from error

@@ -4,7 +4,7 @@ The counterpart of `gpu_pool.weights.packing`, which sees the tensors; here ther
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any, Final
 
@@ -59,6 +59,7 @@ def read_stored_bits(dtype: str, quantization_config: Any) -> StoredBits:
         raise CheckpointError(f"config.json: quantization_config: {error}.") from error
     packed = _count_packed_bits(json)
     left_out = (*json.ignore, *(json.modules_to_not_convert or ()))
+    _require_patterns(left_out)
 
     def count(tensor: CheckpointTensor) -> float:
         module = tensor.name.removesuffix(".weight")
@@ -82,7 +83,7 @@ def _count_packed_bits(json: _PackingJson) -> float:
     match json.quant_method:
         case "mxfp4":
             return _MXFP4_BITS
-        case "fp8" if json.weight_block_size is not None:
+        case "fp8" if json.weight_block_size and min(json.weight_block_size) > 0:
             return 8 + _SCALE_BITS["fp8"] / prod(json.weight_block_size)
         case "compressed-tensors":
             groups = [g.weights for g in (json.config_groups or {}).values() if g.weights]
@@ -95,6 +96,19 @@ def _count_packed_bits(json: _PackingJson) -> float:
         f"quantization_config of method `{json.quant_method}` is not known; known are mxfp4, fp8 "
         "with a weight_block_size, and compressed-tensors."
     )
+
+
+def _require_patterns(patterns: Iterable[str]) -> None:
+    """Raises: `CheckpointError` for an expression behind `re:` that is none."""
+    for pattern in patterns:
+        if not pattern.startswith("re:"):
+            continue
+        try:
+            re.compile(pattern.removeprefix("re:"))
+        except re.error as error:
+            raise CheckpointError(
+                f"config.json: quantization_config: `{pattern}` is no pattern: {error}."
+            ) from error
 
 
 def _matches(pattern: str, module: str) -> bool:

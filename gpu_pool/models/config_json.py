@@ -7,7 +7,7 @@ Read next: `llama.config`, then `registry`.
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -23,6 +23,8 @@ from gpu_pool.models.decoder_config import DecoderConfig
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.plan import KvGroupKind
 
+NumLayers = Annotated[int, msgspec.Meta(le=10_000)]
+"""More than any model has; lists as long as this are made before a weight is looked for."""
 _FULL_ATTENTION: Final = "full_attention"
 _REACHES: Final = {
     "sliding_attention": KvGroupKind.SLIDING_WINDOW,
@@ -57,7 +59,7 @@ class DecoderJson(msgspec.Struct, frozen=True):
     vocab_size: int
     hidden_size: int
     intermediate_size: int
-    num_hidden_layers: int
+    num_hidden_layers: NumLayers
     num_attention_heads: int
     max_position_embeddings: int
     rms_norm_eps: float
@@ -76,7 +78,7 @@ def decode_config(content: bytes, kind: type[StructT]) -> StructT:
     """The struct inside the content of a `config.json`."""
     try:
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"config.json: {error}.") from error
 
 

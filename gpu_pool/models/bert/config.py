@@ -11,7 +11,12 @@ from torch.nn import functional
 from gpu_pool.encoder_architectures import CLASSIFIER_ARCHITECTURES
 from gpu_pool.models.bert.model import BertConfig, BertEncoder
 from gpu_pool.models.bert.names import BertNaming, list_ignored, list_parameters
-from gpu_pool.models.config_json import decode_config, require_activation, require_positive
+from gpu_pool.models.config_json import (
+    NumLayers,
+    decode_config,
+    require_activation,
+    require_positive,
+)
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.network import EncoderNetwork
 
@@ -31,7 +36,7 @@ class _BertJson(msgspec.Struct, frozen=True):
     vocab_size: int
     hidden_size: int
     intermediate_size: int
-    num_hidden_layers: int
+    num_hidden_layers: NumLayers
     num_attention_heads: int
     max_position_embeddings: int
     layer_norm_eps: float = 1e-12
