@@ -46,8 +46,14 @@ class NativeUnavailableError(Exception):
 
 
 def get_cache_folder() -> Path:
-    """Where libraries are kept, per user."""
-    return Path.home() / ".cache" / "hearth" / "kernels"
+    """Where libraries are kept, per user.
+
+    Raises: `NativeUnavailableError` for a user without a home, as in a container with any uid.
+    """
+    try:
+        return Path.home() / ".cache" / "hearth" / "kernels"
+    except RuntimeError as error:
+        raise NativeUnavailableError("this user has no home folder; set HOME") from error
 
 
 def name_library(level: Level) -> str:

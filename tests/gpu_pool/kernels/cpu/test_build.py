@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from gpu_pool.kernels.cpu import build as builder
-from gpu_pool.kernels.cpu.build import NativeUnavailableError, find_library, is_whole
+from gpu_pool.kernels.cpu.build import (
+    NativeUnavailableError,
+    find_library,
+    get_cache_folder,
+    is_whole,
+)
 from gpu_pool.kernels.cpu.levels import LEVELS, list_levels, read_cpu_flags
 from gpu_pool.kernels.cpu.library import load_kernels
 from tests.gpu_pool.kernels.cpu.native_levels import NAMES
@@ -96,6 +101,15 @@ def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "kernels").chmod(0o777)
     with pytest.raises(NativeUnavailableError, match="written by others"):
         find_library(PLAIN, tmp_path / "kernels")
+
+
+def test_a_user_without_a_home_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert get_cache_folder().is_relative_to(tmp_path)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)  # as in a container that runs as any user
+    with pytest.raises(NativeUnavailableError, match="set HOME"):
+        get_cache_folder()
 
 
 def test_levels_are_those_that_the_flags_allow(tmp_path: Path) -> None:
