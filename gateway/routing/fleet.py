@@ -152,15 +152,17 @@ class Fleet:
         return [cards[name] for name in sorted(cards)]
 
     def list_regions(self, jurisdictions: Iterable[str]) -> set[RegionId]:
-        """Regions that are known to lie in one of `jurisdictions`."""
+        """Regions that are known to lie in one of `jurisdictions`, and of which no node says
+        otherwise: whoever is kept to them may go to any node there.
+        """
         wanted = set(jurisdictions)
         if not wanted:
             return set()
-        regions = self.catalogue.list_regions(wanted)
+        inside, outside = self.catalogue.list_regions(wanted), set[RegionId]()
         for node in self.snapshots:
-            if node.region is not None and node.jurisdiction in wanted:
-                regions.add(node.region)
-        return regions
+            if node.region is not None:
+                (inside if node.jurisdiction in wanted else outside).add(node.region)
+        return inside - outside
 
     def find_context_window(self, need: RouteNeed) -> int:
         """The longest context that any node has offered with the model.

@@ -158,3 +158,14 @@ def test_a_model_that_a_node_gives_up_is_known_no_more(fleet: Fleet) -> None:
     assert fleet.plan(NEED).node_id == "b"
     with pytest.raises(UnknownModel):
         fleet.plan(RouteNeed(ModelName("@made/up"), None))
+
+
+def test_a_region_whose_nodes_contradict_each_other_lies_in_no_jurisdiction(fleet: Fleet) -> None:
+    fleet.record_report(create_report("a"))
+    assert fleet.list_regions(["eu"]) == {"weur"}
+    fleet.record_report(msgspec.structs.replace(create_report("b"), jurisdiction="us"))
+    assert fleet.list_regions(["eu"]) == set()
+    assert fleet.list_regions(["us"]) == set()
+    assert fleet.list_regions(["eu", "us"]) == {"weur"}
+    fleet.record_report(create_report("b"))
+    assert fleet.list_regions(["eu"]) == {"weur"}
