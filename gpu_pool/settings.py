@@ -74,6 +74,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     native_kernels: bool = False
     """bf16 on a CPU: computes with kernels of our own, built at the first start, where there is a
     C++ compiler or the installation brought them; False computes with torch alone."""
+    row_invariant: bool = True
+    """On a CPU: the same bits for a request whatever computes beside it, at the price of AMX."""
     num_threads: Positive | None = None
     """Threads a core computes with; None shares what the process may use among the models."""
 

@@ -1,11 +1,15 @@
 """What every test shares: hypothesis without deadlines, since machines are shared and slow, and
-triton's interpreter where there is no GPU (it must be asked for before a kernel is imported)."""
+triton's interpreter where there is no GPU (it must be asked for before a kernel is imported).
+Arithmetic is that of an engine core, whose libraries are told before torch is imported, too."""
 
 import os
 from pathlib import Path
 
 from hypothesis import settings
 
+from gpu_pool.row_invariance import ROW_INVARIANT_ENVIRON
+
+os.environ.update(ROW_INVARIANT_ENVIRON)
 if not Path("/dev/nvidia0").exists():
     os.environ["TRITON_INTERPRET"] = "1"
 

@@ -22,8 +22,9 @@ from typing import Final
 import msgspec
 import structlog
 
+from gpu_pool.row_invariance import ROW_INVARIANT_ENVIRON
 from gpu_pool.server.engine_client import CoreListener, EngineClient
-from gpu_pool.settings import CoreSettings, encode_core_settings
+from gpu_pool.settings import CoreSettings, EngineSettings, encode_core_settings
 
 _IDLE_THREADS: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Threads that wait for others sleep instead of spinning; the library reads this when it loads.
@@ -37,6 +38,12 @@ MAX_SOCKET_PATH: Final = 100
 _PREFIX: Final = "hearth-node-"
 _LOCK: Final = "owner.lock"
 """Whoever holds the lock on this file owns the directory; the system drops it with the process."""
+
+
+def create_core_environ(environ: Mapping[str, str], engine: EngineSettings) -> dict[str, str]:
+    """What a core finds in its environment; what `environ` says itself stands."""
+    invariant = ROW_INVARIANT_ENVIRON if engine.row_invariant else {}
+    return {**_IDLE_THREADS, **invariant, **environ}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,7 @@ class CoreLauncher:
         """
         self._command = command
         self._directory = directory
-        self._environ = _IDLE_THREADS | dict(environ)
+        self._environ = environ
         self._numbers = itertools.count(1)
 
     async def launch(self, template: CoreSettings, listener: CoreListener) -> CoreProcess:
@@ -104,7 +111,7 @@ class CoreLauncher:
             str(path),
             stdin=DEVNULL,
             start_new_session=True,
-            env=self._environ,
+            env=create_core_environ(self._environ, template.engine),
         )
         return CoreProcess(process, client, (inward, outward, path))
 

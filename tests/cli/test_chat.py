@@ -165,11 +165,11 @@ class Terminal:
 
     def wait_for(self, text: str) -> None:
         """Returns when `text` has appeared since the last call."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while text not in self._output:
             assert time.monotonic() < deadline, self._output
             if select.select([self._descriptor], [], [], 0.1)[0]:
-                self._output += os.read(self._descriptor, 4096).decode()
+                self._output += os.read(self._descriptor, 1 << 16).decode()
         self._output = self._output.partition(text)[2]
 
     def leave_with_ctrl_c(self) -> int:

@@ -25,7 +25,8 @@ drain_s engine.block_size engine.device engine.kv_bytes engine.max_account_waiti
 engine.max_account_waiting_tokens engine.max_batch_tokens engine.max_chunk_tokens engine.max_running
 engine.max_waiting engine.max_waiting_tokens engine.ngram.max_draft_tokens
 engine.ngram.max_match_tokens engine.ngram.max_step_drafts engine.ngram.min_match_tokens
-engine.native_kernels engine.num_threads engine.prefix_caching engine.swap_bytes
+engine.native_kernels engine.num_threads engine.prefix_caching engine.row_invariant
+engine.swap_bytes
 gateways[].gateway_id gateways[].key_file hello_timeout_s jurisdiction listen.host listen.port
 listen.tls.certificate_file listen.tls.key_file
 log.format log.level max_cold_wait_s models[].description models[].dtype models[].name models[].path

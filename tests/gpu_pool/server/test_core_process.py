@@ -1,4 +1,5 @@
-"""What a killed node leaves behind goes with the next start, and what a living one has does not."""
+"""What a core finds in its environment; what a killed node leaves behind goes with the next start,
+and what a living one has does not."""
 
 import os
 import signal
@@ -6,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpu_pool.server.core_process import open_private_directory
+from gpu_pool.row_invariance import ROW_INVARIANT_ENVIRON
+from gpu_pool.server.core_process import create_core_environ, open_private_directory
+from gpu_pool.settings import EngineSettings
 
 HOLD = """
 import sys, time
@@ -24,6 +27,15 @@ def start_holder(parent: Path) -> "tuple[subprocess.Popen[str], Path]":
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     return process, Path(process.stdout.readline().strip())
+
+
+def test_a_core_computes_rows_alike_unless_told_otherwise() -> None:
+    own = {"MKL_CBWR": "AUTO", "PATH": "/bin"}
+    invariant = create_core_environ(own, EngineSettings())
+    assert invariant.items() >= (ROW_INVARIANT_ENVIRON | own).items()
+    free = create_core_environ(own, EngineSettings(row_invariant=False))
+    assert free["MKL_CBWR"] == "AUTO"
+    assert "ONEDNN_MAX_CPU_ISA" not in free
 
 
 def test_the_directory_is_this_users_alone_and_goes_with_the_block(tmp_path: Path) -> None:
