@@ -34,7 +34,7 @@ def create_pool(settings: GatewaySettings, telemetry: Telemetry, sources: Source
     """The configured nodes, not connected yet. Raises: `SettingsError` for a bad key file."""
     routing = settings.routing
     fleet = Fleet(
-        [node.node_id for node in settings.nodes],
+        {node.node_id: node.region for node in settings.nodes},
         RouteBounds(routing.report_ttl_s, routing.max_waiting_per_model),
         create_catalogue(settings.region, routing.regions),
         Locality(SessionMap(routing.max_sessions, routing.session_idle_s)),

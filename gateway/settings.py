@@ -75,6 +75,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     key_file: Path
     ca_file: Path | None = None
     """Trusted issuers of the node's certificate; None means the system's."""
+    region: RegionId | None = None
+    """Where it is, whatever it says itself: reports of another region are refused. None believes
+    it."""
     allow_plaintext: bool = False
     """True admits `ws://` to another machine, on a network that is itself trusted."""
 
@@ -82,6 +85,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Raises: `ValueError` for a malformed id or URL, or plain text over a network."""
         if not is_node_id(self.node_id):
             raise ValueError(f"`{self.node_id}` is not a node id.")
+        if self.region is not None and not is_node_id(self.region):
+            raise ValueError(f"`{self.region}` is not a region's name.")
         parts = urlsplit(self.url)
         if parts.scheme not in ("ws", "wss") or not parts.hostname:
             raise ValueError(f"The URL of node {self.node_id} must be ws://host:port or wss://…")

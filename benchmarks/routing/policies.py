@@ -47,7 +47,7 @@ class Production:
         self._plans: list[RoutePlan] = []
         self.decision_s: list[float] = []
         self.fleet = Fleet(
-            [node.node_id for node in nodes],
+            {node.node_id: None for node in nodes},
             RouteBounds(report_ttl_s=5.0, max_waiting_per_model=512),
             RegionCatalogue(min(regions), latencies),
             Locality(SessionMap(100_000, 600.0)),

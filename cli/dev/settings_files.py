@@ -54,6 +54,7 @@ folder = {quote(home.journal.resolve())}
 
 [[nodes]]
 node_id = {quote(NODE_ID)}
+region = {quote(REGION)}
 url = "ws://{LOOPBACK}:{ports.node}"
 key_file = {quote(home.pair_key.resolve())}
 

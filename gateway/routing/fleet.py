@@ -5,7 +5,7 @@ wires that bring the reports. Read next: `gateway.routing.choose_node` (the deci
 `gateway.routing.locality` (caches and sessions), `gateway.routing.node_health`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -30,6 +30,8 @@ from gateway.sources import Sources
 
 log = structlog.get_logger(__name__)
 _DRAW_BITS: Final = 24
+_SHOWN: Final = 64
+"""Characters of what a node says that a line of the log repeats."""
 
 
 class Fleet:
@@ -37,17 +39,21 @@ class Fleet:
 
     def __init__(
         self,
-        node_ids: Iterable[NodeId],
+        regions: Mapping[NodeId, RegionId | None],
         bounds: RouteBounds,
         catalogue: RegionCatalogue,
         locality: Locality,
         sources: Sources,
     ) -> None:
-        """Every node starts as one that is not connected and serves nothing."""
+        """Every node starts as one that is not connected and serves nothing.
+
+        `regions` are those that the configuration vouches for; None leaves it to the node.
+        """
+        self._vouched: Final = dict(regions)
         self._bounds = bounds
         self.catalogue: Final = catalogue
         self._sources = sources
-        self._nodes = {node_id: _create_unknown(node_id) for node_id in node_ids}
+        self._nodes = {node_id: _create_unknown(node_id) for node_id in regions}
         self._snapshots: tuple[NodeSnapshot, ...] | None = None
         self._rings: dict[ModelName, tuple[Ring, ...]] = {}
         self._sent: dict[tuple[NodeId, ModelName], Sent] = {}
@@ -101,8 +107,18 @@ class Fleet:
         """Replaces what was known of the node; what had been sent before is in its counts.
 
         A region that is not a plain name is refused with the report: it travels in headers. So is
-        one whose jurisdiction contradicts the catalogue: that would be the law's own table.
+        one whose jurisdiction contradicts the catalogue: that would be the law's own table. And so
+        is a region other than the one the configuration vouches for.
         """
+        vouched = self._vouched[report.node_id]
+        if vouched not in (None, report.region):
+            log.error(
+                "report_of_another_region",
+                node_id=report.node_id,
+                said=report.region[:_SHOWN],
+                configured=vouched,
+            )
+            return
         jurisdiction = self.catalogue.find_jurisdiction(report.region)
         if not is_node_id(report.region) or jurisdiction not in (None, report.jurisdiction):
             log.error("report_malformed", node_id=report.node_id)

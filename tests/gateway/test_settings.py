@@ -65,6 +65,7 @@ def test_the_names_of_all_options_are_frozen() -> None:
         "nodes[].ca_file",
         "nodes[].key_file",
         "nodes[].node_id",
+        "nodes[].region",
         "nodes[].url",
         "proxies.trusted",
         "region",

@@ -95,14 +95,22 @@ def create_silent_node(node_id: str) -> NodeSnapshot:
 
 
 def create_fleet(
-    *node_ids: str, sources: Sources, regions: Mapping[str, Region] | None = None
+    *node_ids: str,
+    sources: Sources,
+    regions: Mapping[str, Region] | None = None,
+    vouched: Mapping[str, str] | None = None,
 ) -> Fleet:
-    """A fleet of these nodes, none of which has spoken yet, as a gateway in `weur` sees it."""
+    """A fleet of these nodes, none of which has spoken yet, as a gateway in `weur` sees it.
+
+    `vouched`: the regions that the configuration gives to nodes.
+    """
     catalogue = RegionCatalogue(
         RegionId("weur"), {RegionId(name): region for name, region in (regions or {}).items()}
     )
     locality = Locality(SessionMap(max_sessions=1000, idle_s=600.0))
-    return Fleet([NodeId(node_id) for node_id in node_ids], BOUNDS, catalogue, locality, sources)
+    said = {node_id: RegionId(region) for node_id, region in (vouched or {}).items()}
+    nodes = {NodeId(node_id): said.get(node_id) for node_id in node_ids}
+    return Fleet(nodes, BOUNDS, catalogue, locality, sources)
 
 
 def create_state(

@@ -169,3 +169,16 @@ def test_a_region_whose_nodes_contradict_each_other_lies_in_no_jurisdiction(flee
     assert fleet.list_regions(["eu", "us"]) == {"weur"}
     fleet.record_report(create_report("b"))
     assert fleet.list_regions(["eu"]) == {"weur"}
+
+
+def test_a_node_is_where_the_configuration_has_it_whatever_it_says(clock: Stopwatch) -> None:
+    sources = Sources(monotonic_s=clock, unix_s=lambda: 0.0, random_bits=lambda _: 0)
+    fleet = create_fleet("a", "b", sources=sources, vouched={"a": "weur"})
+    need = RouteNeed(MODEL, frozenset({RegionId("enam")}))
+    fleet.record_report(create_report("a", "enam"))
+    with pytest.raises(NoEndpoint):
+        fleet.plan(need)
+    fleet.record_report(create_report("b", "enam"))  # the control: nobody vouches for this one
+    assert fleet.plan(need).node_id == "b"
+    fleet.record_report(create_report("a"))
+    assert fleet.plan(RouteNeed(MODEL, frozenset({RegionId("weur")}))).node_id == "a"
