@@ -141,9 +141,12 @@ class Terminal:
 
     def __init__(self, *arguments: str) -> None:
         self._descriptor, slave = pty.openpty()
+        # A child takes over ignored signals, and background jobs of a shell ignore this one.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         self._process = subprocess.Popen(
             [*COMMAND, *arguments], stdin=slave, stdout=slave, stderr=slave, cwd=ROOT
         )
+        signal.signal(signal.SIGINT, before)
         os.close(slave)
         self._output = ""
 
@@ -165,7 +168,7 @@ class Terminal:
 
     def wait_for(self, text: str) -> None:
         """Returns when `text` has appeared since the last call."""
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 30
         while text not in self._output:
             assert time.monotonic() < deadline, self._output
             if select.select([self._descriptor], [], [], 0.1)[0]:
