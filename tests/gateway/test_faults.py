@@ -20,7 +20,7 @@ from contracts.usage import Outcome, UsageRecord, to_token_counts
 from gateway.request_path import RequestPath
 from gateway.upstream.connection import NodeConnection
 from gateway.upstream.node_stream import NodeStream
-from tests.fixtures.redis_server import BINARY, run_redis
+from tests.fixtures.redis_server import needs_redis, run_redis
 from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until, wait_until_async
 from tests.gateway.scripted_node import ScriptedNode, ScriptedStream
 from tests.gateway.test_money import list_records, set_limits
@@ -93,7 +93,7 @@ async def speak(stream: ScriptedStream) -> None:
     await stream.put(Finished(FinishReason.STOP, Usage(7, 0, 3)))
 
 
-@pytest.fixture(params=["local", "redis"])
+@pytest.fixture(params=["local", pytest.param("redis", marks=needs_redis)])
 async def limited(
     request: pytest.FixtureRequest, tmp_path: Path, database_template: Path, node: ScriptedNode
 ) -> AsyncGenerator[RunningGateway]:
@@ -103,8 +103,6 @@ async def limited(
     }
     with contextlib.ExitStack() as servers:
         if request.param == "redis":
-            if BINARY is None:
-                pytest.skip("no Valkey or Redis is installed")
             server = servers.enter_context(run_redis(tmp_path))
             sections["shared_limits"] = {"url": server.url, "budget_s": 10.0}
         async with run_gateway(tmp_path, database_template, [node], **sections) as gateway:

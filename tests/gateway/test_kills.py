@@ -31,7 +31,7 @@ from contracts.usage import Outcome, Step, UsageRecord
 from gateway.metering.open_usage import read_open_usage
 from migrations.upgrade import upgrade_database
 from tenancy.db import Database, create_engine, parse_database_url
-from tests.fixtures.redis_server import BINARY, run_redis
+from tests.fixtures.redis_server import needs_redis, run_redis
 from tests.gateway.gateway_process import GatewayProcess, open_tenancy_of, run_processes
 from tests.gateway.metering.test_journal import ROOT
 from tests.gateway.raw_http import connect, format_request, read_head
@@ -326,7 +326,7 @@ async def wait_for_counts(folder: Path, num_generated: int) -> None:
     await wait_until(have_come, timeout_s=30)
 
 
-@pytest.mark.skipif(BINARY is None, reason="no Valkey or Redis is installed")
+@needs_redis
 async def test_redis_killed_in_mid_stream_costs_nobody_anything(
     tmp_path: Path, database_template: Path, node: ScriptedNode
 ) -> None:

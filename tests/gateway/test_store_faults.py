@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 from contracts.quotas import QuotaLimits, QuotaScope
 from migrations.upgrade import upgrade_database
 from tests.fixtures.fault_proxy import FaultProxy
-from tests.fixtures.redis_server import BINARY, run_redis
+from tests.fixtures.redis_server import needs_redis, run_redis
 from tests.gateway.running_gateway import Reply, RunningGateway, run_gateway, wait_until_async
 from tests.gateway.scripted_node import ScriptedNode
 from tests.gateway.test_kills import wait_for_ledger, wait_for_sums
@@ -142,7 +142,7 @@ def _patient(gateway: RunningGateway) -> object:
     return msgspec.structs.replace(gateway.gateway._cache._settings, max_staleness_s=600.0)
 
 
-@pytest.mark.skipif(BINARY is None, reason="no Valkey or Redis is installed")
+@needs_redis
 @pytest.mark.parametrize("fault", ["swallow", "cut", "slow"])
 async def test_a_redis_that_misbehaves_brings_the_share_of_the_limit_and_goes_unnoticed_after(
     tmp_path: Path, database_template: Path, node: ScriptedNode, fault: str

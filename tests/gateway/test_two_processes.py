@@ -17,7 +17,7 @@ from contracts.usage import Outcome
 from migrations.upgrade import upgrade_database
 from tenancy.encryption.key_ring_file import load_or_create_key_ring
 from tenancy.interfaces import ApiTokenStatus
-from tests.fixtures.redis_server import BINARY, RedisServer, run_redis
+from tests.fixtures.redis_server import RedisServer, needs_redis, run_redis
 from tests.gateway.gateway_process import GatewayProcess, open_tenancy_of, run_processes
 from tests.gateway.running_gateway import Reply, RunningGateway, Tenant, wait_until_async
 from tests.gateway.scripted_node import MODEL, ScriptedNode, ScriptedStream, run_node
@@ -27,7 +27,7 @@ from tests.tenancy.postgres_server import create_database, is_postgres_expected,
 
 __all__ = ["postgres_server"]
 pytestmark = [
-    pytest.mark.skipif(BINARY is None, reason="no Valkey or Redis is installed"),
+    needs_redis,
     pytest.mark.skipif(not is_postgres_expected(), reason="no PostgreSQL is installed"),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(600),

@@ -22,9 +22,9 @@ import asyncpg
 import pytest
 
 from tests.fixtures.free_port import find_port
+from tests.fixtures.services import are_services_required
 
 URL_VARIABLE: Final = "HEARTH_TEST_POSTGRES"
-REQUIRE_VARIABLE: Final = "HEARTH_REQUIRE_SERVICES"
 START_TIMEOUT_S: Final = 60.0
 NOT_RUN: Final = (
     "NOT RUN: everything on PostgreSQL. No server answers on 127.0.0.1:5432, "
@@ -34,8 +34,7 @@ NOT_RUN: Final = (
 
 def is_postgres_expected() -> bool:
     """True when a server can be had, or when tests may not go without one."""
-    is_required = os.environ.get(REQUIRE_VARIABLE, "") not in ("", "0")
-    return is_required or _find_running() is not None or can_start_server()
+    return are_services_required() or _find_running() is not None or can_start_server()
 
 
 def can_start_server() -> bool:

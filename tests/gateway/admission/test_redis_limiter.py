@@ -25,14 +25,14 @@ from gateway.admission.local_limiter import LocalLimiter
 from gateway.admission.redis_limiter import RedisLimiter, create_redis
 from gateway.settings import DegradedMode
 from tests.fixtures.fault_proxy import FaultProxy
-from tests.fixtures.redis_server import BINARY, RedisServer, run_redis
+from tests.fixtures.redis_server import RedisServer, needs_redis, run_redis
 from tests.gateway.admission.limiter_contract import *  # noqa: F403 - the contract's own tests
 from tests.gateway.admission.limiter_contract import LimiterBench
 from tests.gateway.admission.limiter_steps import Steps
 from tests.gateway.admission.limiter_words import need, quota
 from tests.gateway.admission.reference_limiter import ReferenceLimiter
 
-pytestmark = pytest.mark.skipif(BINARY is None, reason="no Valkey or Redis is installed")
+pytestmark = needs_redis
 LEASE_MS = 1_000
 CONTRACT_BUDGET_S = 5.0
 """Far above the product's 50 ms: the contract is about what is counted, on any machine."""
