@@ -22,10 +22,10 @@ from contracts.inference import (
     ToolCallDelta,
 )
 from gateway.dialects.answer import Answer, Choice
+from gateway.dialects.choice_ends import ChoiceEnds, open_event
 from gateway.dialects.dialect import EventRenderer, MiddleEvent, ReplyHead
 from gateway.dialects.logprobs import ChatLogprobs, to_chat_logprobs
 from gateway.dialects.replies import (
-    DONE,
     SuccessEnvelope,
     UsageFields,
     encoder,
@@ -137,26 +137,20 @@ class ChatForm(msgspec.Struct, frozen=True):
 class ChatEvents:
     """`chat.completion.chunk` events: the role first, one finish reason per choice, then usage."""
 
-    __slots__ = ("_after_text", "_before_choices", "_before_text", "_includes_usage", "_unfinished")
+    __slots__ = ("_after_text", "_before_choices", "_before_text", "_ends")
 
     def __init__(self, head: ReplyHead, num_choices: int, includes_usage: bool) -> None:
         """Encodes what all chunks share once."""
-        self._includes_usage = includes_usage
-        self._unfinished = list(range(num_choices))
-        self._before_choices = (
-            b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,"choices":['
-        ) % (
-            encoder.encode(to_completion_id(head)),
-            head.created_unix_s,
-            encoder.encode(head.model),
-        )
+        opened = open_event(to_completion_id(head), "chat.completion.chunk", head)
+        self._ends = ChoiceEnds(opened, b'"delta":{}', num_choices, includes_usage=includes_usage)
+        self._before_choices = opened
         self._before_text = b'%b{"index":0,"delta":{"content":' % self._before_choices
         self._after_text = b'},"logprobs":null,"finish_reason":null}]}\n\n'
 
     def begin(self, accepted: Accepted) -> bytes:
         """A chunk with the role for each choice."""
         role = b'{"role":"assistant","content":""}'
-        return b"".join([self._render_delta(index, role) for index in self._unfinished])
+        return b"".join([self._render_delta(index, role) for index in self._ends.unfinished])
 
     def render_text(self, text: str) -> bytes:
         """A chunk with more content; the fixed parts are not encoded anew."""
@@ -174,20 +168,13 @@ class ChatEvents:
                 call = encoder.encode(_to_call_delta(event))
                 return self._render_delta(event.choice_index, b'{"tool_calls":[%b]}' % call)
             case ChoiceFinished(index, reason):
-                self._unfinished.remove(index)
-                return b"%b%b]}\n\n" % (self._before_choices, _render_end(index, reason))
+                return self._ends.end_choice(index, reason)
             case PromptScored():
                 return b""
 
     def finish(self, last: Finished) -> bytes:
-        """The finish reasons that are missing together with the usage, then the end mark."""
-        counted = b""
-        if self._includes_usage:
-            counted = b',"usage":%b' % encoder.encode(to_usage_fields(last.usage))
-        ends = b",".join([_render_end(index, last.reason) for index in self._unfinished])
-        if not ends and not counted:
-            return DONE
-        return b"%b%b]%b}\n\n%b" % (self._before_choices, ends, counted, DONE)
+        """The ends that are missing."""
+        return self._ends.end_stream(last)
 
     def fail(self, error: ServiceError) -> bytes:
         """The error object as an event."""
@@ -201,14 +188,6 @@ class ChatEvents:
             delta,
             logprobs,
         )
-
-
-def _render_end(index: int, reason: FinishReason) -> bytes:
-    """The end of one choice, inside a chunk."""
-    return b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":%b}' % (
-        index,
-        encoder.encode(reason),
-    )
 
 
 def _to_choice(choice: Choice) -> ChatChoice:

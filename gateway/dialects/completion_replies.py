@@ -21,10 +21,10 @@ from contracts.inference import (
     ToolCallDelta,
 )
 from gateway.dialects.answer import Answer, Choice
+from gateway.dialects.choice_ends import ChoiceEnds, open_event
 from gateway.dialects.dialect import EventRenderer, MiddleEvent, ReplyHead
 from gateway.dialects.logprobs import CompletionColumns, CompletionLogprobs
 from gateway.dialects.replies import (
-    DONE,
     SuccessEnvelope,
     UsageFields,
     encoder,
@@ -67,7 +67,7 @@ class CompletionForm:
     def render_reply(self, head: ReplyHead, answer: Answer) -> bytes:
         """A `text_completion` object."""
         completion = Completion(
-            f"cmpl-{head.request_id}",
+            _to_completion_id(head),
             head.created_unix_s,
             head.model,
             tuple(_to_choice(choice, answer.prompt_logprobs) for choice in answer.choices),
@@ -83,20 +83,14 @@ class CompletionForm:
 class CompletionEvents:
     """`text_completion` events: one finish reason per choice, then usage."""
 
-    __slots__ = ("_before_choices", "_before_text", "_columns", "_includes_usage", "_unfinished")
+    __slots__ = ("_before_choices", "_before_text", "_columns", "_ends")
 
     def __init__(self, head: ReplyHead, num_choices: int, includes_usage: bool) -> None:
         """Encodes what all events share once."""
-        self._includes_usage = includes_usage
-        self._unfinished = list(range(num_choices))
+        opened = open_event(_to_completion_id(head), "text_completion", head)
+        self._ends = ChoiceEnds(opened, b'"text":""', num_choices, includes_usage=includes_usage)
         self._columns = [CompletionColumns() for _ in range(num_choices)]
-        self._before_choices = (
-            b'data: {"id":%b,"object":"text_completion","created":%d,"model":%b,"choices":['
-        ) % (
-            encoder.encode(f"cmpl-{head.request_id}"),
-            head.created_unix_s,
-            encoder.encode(head.model),
-        )
+        self._before_choices = opened
         self._before_text = b'%b{"index":0,"text":' % self._before_choices
 
     def begin(self, accepted: Accepted) -> bytes:
@@ -124,20 +118,13 @@ class CompletionEvents:
                 ]
                 return b"".join(pieces)
             case ChoiceFinished(index, reason):
-                self._unfinished.remove(index)
-                return b"%b%b]}\n\n" % (self._before_choices, _render_end(index, reason))
+                return self._ends.end_choice(index, reason)
             case ReasoningDelta() | ToolCallDelta():
                 return b""
 
     def finish(self, last: Finished) -> bytes:
-        """The finish reasons that are missing together with the usage, then the end mark."""
-        counted = b""
-        if self._includes_usage:
-            counted = b',"usage":%b' % encoder.encode(to_usage_fields(last.usage))
-        ends = b",".join([_render_end(index, last.reason) for index in self._unfinished])
-        if not ends and not counted:
-            return DONE
-        return b"%b%b]%b}\n\n%b" % (self._before_choices, ends, counted, DONE)
+        """The ends that are missing."""
+        return self._ends.end_stream(last)
 
     def fail(self, error: ServiceError) -> bytes:
         """The error object as an event."""
@@ -164,9 +151,6 @@ def _to_choice(choice: Choice, prompt_logprobs: tuple[TokenLogprob, ...]) -> Com
     )
 
 
-def _render_end(index: int, reason: FinishReason) -> bytes:
-    """The end of one choice, inside an event."""
-    return b'{"index":%d,"text":"","logprobs":null,"finish_reason":%b}' % (
-        index,
-        encoder.encode(reason),
-    )
+def _to_completion_id(head: ReplyHead) -> str:
+    """The id of the answer, which follows from the request's."""
+    return f"cmpl-{head.request_id}"
