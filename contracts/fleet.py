@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from contracts.ids import BootId, ModelName, NodeId, RegionId
+from contracts.placement import MemoryUse, ModelPlacement
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**48)]
 _Rate = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
@@ -107,3 +108,6 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[ModelCard, ...]
     loads: tuple[ModelLoad, ...]
     failed: tuple[FailedModel, ...] = ()
+    placements: tuple[ModelPlacement, ...] = ()
+    """Where each model's weights are, on nodes that move them."""
+    memory: MemoryUse = MemoryUse()
