@@ -86,7 +86,7 @@ def _create_core(
     """The loop for the kind of model that was loaded."""
     scheduling = settings.engine.create_scheduler_settings()
     if isinstance(executor, EncoderExecutor):
-        return EncoderCore(executor, scheduling, transport)
+        return EncoderCore(executor, scheduling, transport, time.monotonic)
     return EngineCore(
         executor,
         scheduling,

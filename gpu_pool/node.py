@@ -82,7 +82,7 @@ def create_node(
     keys = read_gateway_keys(settings.gateways)
     wire = WireSettings(keys, unix_ms, secrets.token_bytes, settings.hello_timeout_s)
     app = NodeApp(wire, status)
-    supervisors = [model.supervisor for model in models.values()]
+    supervisors = [model.core.supervisor for model in models.values()]
     parts = NodeParts(app, status, supervisors, list(models.values()))
     return NodeServer(parts, settings.listen, settings.drain_s)
 

@@ -5,6 +5,8 @@ as fit in its tokens. Must not know how texts are chosen (`text_queue`) or encod
 (`gpu_pool.plan.EncoderExecutor`). It closes none of the parts it was given.
 """
 
+from collections.abc import Callable, Sequence
+
 from contracts.errors import (
     InvariantBroken,
     PoolSaturated,
@@ -25,6 +27,7 @@ from gpu_pool.engine.messages import (
     TextsEncoded,
 )
 from gpu_pool.engine.settings import SchedulerSettings
+from gpu_pool.engine.speed_meter import SpeedMeter
 from gpu_pool.engine.text_queue import TakenText, TextQueue
 from gpu_pool.engine.transport import Transport
 from gpu_pool.plan import EncodePlan, EncoderExecutor, SequenceId
@@ -34,12 +37,18 @@ class EncoderCore:
     """Serves one loaded encoder until it is told to stop or the executor fails."""
 
     def __init__(
-        self, executor: EncoderExecutor, settings: SchedulerSettings, transport: Transport
+        self,
+        executor: EncoderExecutor,
+        settings: SchedulerSettings,
+        transport: Transport,
+        monotonic_s: Callable[[], float],
     ) -> None:
         """Of `settings` count the tokens of a batch and the bounds on what waits."""
         self._executor = executor
         self._transport = transport
+        self._monotonic_s = monotonic_s
         self._queue = TextQueue(settings)
+        self._speed = SpeedMeter()
         self._finished: list[SequenceFinished] = []
 
     def run(self) -> None:
@@ -86,7 +95,7 @@ class EncoderCore:
             self._send(started=started)  # who started or was refused need not wait for the step
         if not batch:
             return
-        vectors = self._executor.encode(_to_plan(batch))
+        vectors = self._encode(batch)
         found: dict[SequenceId, tuple[list[int], list[bytes]]] = {}
         for text, vector in zip(batch, vectors, strict=True):
             sequence_id = text.texts.message.sequence_id
@@ -103,6 +112,14 @@ class EncoderCore:
                 for sequence_id, (indices, of_sequence) in found.items()
             )
         )
+
+    def _encode(self, batch: list[TakenText]) -> Sequence[bytes]:
+        """A vector per text; how long that takes is measured."""
+        began_s = self._monotonic_s()
+        vectors = self._executor.encode(_to_plan(batch))
+        num_tokens = sum(len(text.token_ids) for text in batch)
+        self._speed.note_step(num_tokens, 0, self._monotonic_s() - began_s)
+        return vectors
 
     def _finish(
         self,
@@ -128,7 +145,10 @@ class EncoderCore:
     ) -> None:
         """Tells the server, ends included."""
         num_started = self._queue.num_started
-        load = CoreLoad(num_started, len(self._queue) - num_started, 0, 0)
+        num_waiting = len(self._queue) - num_started
+        load = CoreLoad(
+            num_started, num_waiting, 0, 0, self._queue.num_tokens, self._speed.prefill_per_s
+        )
         finished, self._finished = tuple(self._finished), []
         self._transport.send(StepOutput(started, (), finished, load, encoded=encoded))
 

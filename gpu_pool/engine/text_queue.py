@@ -64,7 +64,8 @@ class TextQueue:
         self._lines: dict[_LineKey, dict[SequenceId, QueuedTexts]] = {}
         """Those with texts left to be taken, in order of arrival."""
         self._fair = FairOrder()
-        self._num_tokens = 0
+        self.num_tokens = 0
+        """Tokens of texts that have not been taken."""
         self._num_by_account: Counter[AccountId] = Counter()
         self._tokens_by_account: Counter[AccountId] = Counter()
 
@@ -92,7 +93,7 @@ class TextQueue:
         account_id = message.account_id
         self._live[message.sequence_id] = texts
         self._lines.setdefault(_key(texts), {})[message.sequence_id] = texts
-        self._num_tokens += texts.num_tokens
+        self.num_tokens += texts.num_tokens
         self._num_by_account[account_id] += 1
         self._tokens_by_account[account_id] += texts.num_tokens
         self._fair.join(account_id)
@@ -134,11 +135,11 @@ class TextQueue:
     def _check_room(self, texts: QueuedTexts) -> None:
         """Raises: `PoolSaturated`."""
         limits, account_id = self._settings, texts.message.account_id
-        if texts.message.reject_if_busy and self._num_tokens >= limits.max_batch_tokens:
+        if texts.message.reject_if_busy and self.num_tokens >= limits.max_batch_tokens:
             raise PoolSaturated("Capacity temporarily exceeded, please try again.")
         if len(self._live) >= limits.max_running + limits.max_waiting:
             raise PoolSaturated("The model's queue is full.")
-        if self._live and self._num_tokens + texts.num_tokens > limits.max_waiting_tokens:
+        if self._live and self.num_tokens + texts.num_tokens > limits.max_waiting_tokens:
             raise PoolSaturated("The texts in the model's queue are too long for one more.")
         num_of_account = self._num_by_account[account_id]
         if num_of_account >= limits.max_running + limits.max_account_waiting:
@@ -150,7 +151,7 @@ class TextQueue:
     def _count_out(self, texts: QueuedTexts, num_tokens: int) -> None:
         """So many tokens of a sequence wait no more."""
         texts.num_tokens -= num_tokens
-        self._num_tokens -= num_tokens
+        self.num_tokens -= num_tokens
         self._tokens_by_account[texts.message.account_id] -= num_tokens
 
     def _leave_line(self, texts: QueuedTexts) -> None:

@@ -15,7 +15,7 @@ from contracts.grant import Grant
 from contracts.inference import Accepted, Failed, Finished, FinishReason, GenerationEvent, Usage
 from gpu_pool.engine.messages import SequenceFinished, TextsEncoded
 from gpu_pool.plan import SequenceId, TokenScore
-from gpu_pool.server.generation import as_service_error
+from gpu_pool.server.defects import as_service_error
 from gpu_pool.server.served_encoder import PreparedTexts, ServedEncoder
 
 _PIECE_BYTES: Final = 256 * 1024

@@ -7,13 +7,10 @@ the prefix cache. Must not know connections. Read next: `choice`, `served_model`
 
 import asyncio
 import functools
-import traceback
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import structlog
-
-from contracts.errors import ErrorReport, InvariantBroken, ServiceError, to_error_report
+from contracts.errors import ErrorReport, ServiceError, to_error_report
 from contracts.grant import Grant
 from contracts.inference import (
     Accepted,
@@ -28,6 +25,7 @@ from contracts.inference import (
     Usage,
 )
 from gpu_pool.server.choice import Choice
+from gpu_pool.server.defects import as_service_error
 from gpu_pool.server.prepared_request import PreparedRequest
 from gpu_pool.server.served_model import ServedModel
 
@@ -199,16 +197,3 @@ class Generation:
             sum(choice.num_completion_tokens for choice in self._choices),
             sum(choice.num_reasoning_tokens for choice in self._choices),
         )
-
-
-def as_service_error(error: Exception) -> ServiceError:
-    """`error` if clients may see it; else it is logged, and they learn that it is our defect."""
-    if isinstance(error, ServiceError):
-        return error
-    # Without the error's own message, which could quote a prompt.
-    structlog.get_logger().error(
-        "a request failed",
-        error=type(error).__name__,
-        frames=traceback.format_tb(error.__traceback__),
-    )
-    return InvariantBroken("The node failed to prepare this request.")

@@ -6,34 +6,20 @@ Read next: `served_model` (generates text), `served_encoder` (encodes it), `requ
 from typing import Protocol
 
 from contracts.errors import ServiceError
-from contracts.fleet import ModelCard, ModelLoad
-from gpu_pool.server.core_supervisor import CoreSupervisor
+from contracts.fleet import ModelCard
+from gpu_pool.server.hosted_core import HostedCore
 
 
 class HostedModel(Protocol):
     """A model that requests can name."""
 
     @property
-    def supervisor(self) -> CoreSupervisor:
-        """What keeps its engine core alive."""
-        ...
-
-    @property
-    def is_ready(self) -> bool:
-        """True while requests can start at once."""
-        ...
-
-    @property
-    def failure(self) -> str | None:
-        """Why it has failed for good, for operators; None while it is served or may yet be."""
+    def core(self) -> HostedCore:
+        """The way to its engine core."""
         ...
 
     def describe(self) -> ModelCard:
         """The model as clients may see it."""
-        ...
-
-    def measure_load(self) -> ModelLoad:
-        """How busy it is."""
         ...
 
     async def close(self) -> None:

@@ -12,10 +12,12 @@ import structlog
 
 from contracts.errors import UnsupportedFeature
 from contracts.ids import ModelName
+from gpu_pool.server.constraints import ConstraintCompiler
 from gpu_pool.server.core_supervisor import CoreSupervisor
+from gpu_pool.server.hosted_core import HostedCore, ModelFacts
 from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.served_encoder import ServedEncoder
-from gpu_pool.server.served_model import ModelFacts, create_served_model
+from gpu_pool.server.served_model import ServedModel
 from gpu_pool.server.text.encoder_text import load_encoder_text
 from gpu_pool.server.text.text_files import TextSources, load_model_text
 from gpu_pool.settings import ServedModelSettings
@@ -39,13 +41,12 @@ def create_hosted_model(
     """The model in a folder, an encoder or one that generates. Raises: `UnsupportedFeature`."""
     created_unix_s = int((model.path / "config.json").stat().st_mtime)
     facts = ModelFacts(model.name, model.description, created_unix_s)
+    core = HostedCore(facts, supervisor, around.max_cold_wait_s, around.unix_ms)
     encoder = load_encoder_text(model.path)
     if encoder is not None:
-        return ServedEncoder(
-            facts, encoder, supervisor, around.threads, around.max_cold_wait_s, around.unix_ms
-        )
+        return ServedEncoder(core, encoder, around.threads)
     text = load_model_text(model.path, around.threads, around.sources)
-    return create_served_model(facts, text, supervisor, around.max_cold_wait_s, around.unix_ms)
+    return ServedModel(core, text, ConstraintCompiler(text))
 
 
 def create_models(

@@ -140,8 +140,8 @@ class NodeStatus:
 
     def create_report(self) -> NodeReport:
         """The node at this moment. What has failed for good is not on offer."""
-        models = [model for model in self._models.values() if model.failure is None]
-        failures = {name: model.failure for name, model in self._models.items()} | dict(
+        models = [model for model in self._models.values() if model.core.failure is None]
+        failures = {name: model.core.failure for name, model in self._models.items()} | dict(
             self._refused
         )
         return NodeReport(
@@ -151,7 +151,7 @@ class NodeStatus:
             jurisdiction=self._jurisdiction,
             is_draining=self._is_draining,
             models=tuple(model.describe() for model in models),
-            loads=tuple(model.measure_load() for model in models),
+            loads=tuple(model.core.measure_load() for model in models),
             failed=tuple(
                 FailedModel(name=name, reason=reason)
                 for name, reason in failures.items()
@@ -162,6 +162,8 @@ class NodeStatus:
 
 def _describe(name: ModelName, model: HostedModel) -> ModelState:
     """How far `model` is."""
-    if model.failure is not None:
+    if model.core.failure is not None:
         return ModelState(name=name, state=Readiness.FAILED)
-    return ModelState(name=name, state=Readiness.READY if model.is_ready else Readiness.LOADING)
+    return ModelState(
+        name=name, state=Readiness.READY if model.core.is_ready else Readiness.LOADING
+    )

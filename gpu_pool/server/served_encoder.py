@@ -1,24 +1,22 @@
 """One encoder of a node: its text side joined with its engine core.
 
 Owns what is checked between a decoded request and its texts in the core; must not know streams or
-frames. Read next: `encoding` (the caller), `text.encoder_text`, `core_supervisor`.
+frames. Read next: `encoding` (the caller), `text.encoder_text`, `hosted_core`.
 """
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
 
 from contracts.encoding import MAX_INPUTS, EncodeRequest, EncoderTask
-from contracts.errors import ContextTooLong, InvalidRequest, ModelCold, UnsupportedFeature
-from contracts.fleet import ModelCard, ModelLoad, Task
+from contracts.errors import ContextTooLong, InvalidRequest, UnsupportedFeature
+from contracts.fleet import ModelCard, Task
 from contracts.grant import Grant
 from gpu_pool.engine.messages import AddTexts
 from gpu_pool.plan import SequenceId
-from gpu_pool.server.core_supervisor import CoreSupervisor
 from gpu_pool.server.engine_client import EngineClient
-from gpu_pool.server.served_model import ModelFacts
+from gpu_pool.server.hosted_core import HostedCore
 from gpu_pool.server.text.encoder_text import EncodedText, EncoderText
 
 MAX_INLINE_CHARS: Final = 4096
@@ -61,32 +59,11 @@ class PreparedTexts:
 class ServedEncoder:
     """An encoder that requests can name."""
 
-    def __init__(
-        self,
-        facts: ModelFacts,
-        text: EncoderText,
-        supervisor: CoreSupervisor,
-        threads: Executor,
-        max_cold_wait_s: float,
-        unix_ms: Callable[[], int],
-    ) -> None:
-        """`threads` tokenise; `max_cold_wait_s` bounds the wait for a core that is coming up."""
-        self._facts = facts
+    def __init__(self, core: HostedCore, text: EncoderText, threads: Executor) -> None:
+        """`threads` tokenise."""
+        self.core: Final = core
         self._text = text
         self._threads = threads
-        self._max_cold_wait_s = max_cold_wait_s
-        self._unix_ms = unix_ms
-        self.supervisor: Final = supervisor
-
-    @property
-    def is_ready(self) -> bool:
-        """True while requests can start at once."""
-        return self.supervisor.client is not None
-
-    @property
-    def failure(self) -> str | None:
-        """Why it has failed for good, for operators; None while it is served or may yet be."""
-        return self.supervisor.failure
 
     def try_prepare(self, request: EncodeRequest, grant: Grant) -> PreparedTexts | None:
         """What is to start, or None when that takes a wait or more time than an event loop has.
@@ -94,12 +71,8 @@ class ServedEncoder:
         Raises: as `prepare`.
         """
         self._check(request)
-        client = self.supervisor.client
-        if client is None:
-            if request.reject_if_busy:
-                raise ModelCold("The model is not loaded on this node at the moment.")
-            return None
-        if _count_chars(request) > MAX_INLINE_CHARS:
+        client = self.core.find_client(reject_if_busy=request.reject_if_busy)
+        if client is None or _count_chars(request) > MAX_INLINE_CHARS:
             return None
         return PreparedTexts(client, request, grant, self._encode(request, grant), self._text)
 
@@ -108,10 +81,10 @@ class ServedEncoder:
 
         Raises: `InvalidRequest`, `UnsupportedFeature`, `ContextTooLong`, `ModelCold`.
         """
-        await self._wait_ready(grant)
+        await self.core.wait_client(grant)
         loop = asyncio.get_running_loop()
         texts = await loop.run_in_executor(self._threads, self._encode, request, grant)
-        client = await self._wait_ready(grant)  # it may have been restarted meanwhile
+        client = await self.core.wait_client(grant)  # it may have been restarted meanwhile
         return PreparedTexts(client, request, grant, texts, self._text)
 
     async def close(self) -> None:
@@ -119,33 +92,21 @@ class ServedEncoder:
 
     def describe(self) -> ModelCard:
         """The model as clients may see it; the revision is empty until it was loaded once."""
-        ready, facts = self.supervisor.ready, self._text.facts
+        facts, text_facts = self.core.facts, self._text.facts
         return ModelCard(
-            name=self._facts.name,
-            revision=ready.model_revision if ready else "",
-            task=_TASKS[facts.task],
-            description=self._facts.description,
+            name=facts.name,
+            revision=self.core.revision,
+            task=_TASKS[text_facts.task],
+            description=facts.description,
             context_window=self._find_window(),
-            created_unix_s=self._facts.created_unix_s,
-            output_dimensions=facts.output_dimensions,
-            labels=facts.labels,
-        )
-
-    def measure_load(self) -> ModelLoad:
-        """How busy it is; it has no blocks."""
-        load = self.supervisor.load
-        return ModelLoad(
-            name=self._facts.name,
-            is_ready=self.is_ready,
-            num_running=load.num_running,
-            num_waiting=load.num_waiting,
-            num_blocks=0,
-            num_free_blocks=0,
+            created_unix_s=facts.created_unix_s,
+            output_dimensions=text_facts.output_dimensions,
+            labels=text_facts.labels,
         )
 
     def _find_window(self) -> int:
         """Tokens of one text, control tokens included."""
-        ready, facts = self.supervisor.ready, self._text.facts
+        ready, facts = self.core.ready, self._text.facts
         window = ready.context_window if ready else facts.max_positions
         return min(window, facts.max_tokens or window)
 
@@ -171,11 +132,6 @@ class ServedEncoder:
             return tuple(text.encode(one, window, truncates) for one in request.inputs)
         texts = [_require_text(one) for one in request.inputs]
         return text.encode_pairs(query, texts, window, truncates)
-
-    async def _wait_ready(self, grant: Grant) -> EngineClient:
-        """The way to the core, within the grant's deadline and this node's patience."""
-        left_s = (grant.deadline_unix_ms - self._unix_ms()) / 1000
-        return await self.supervisor.wait_ready(min(left_s, self._max_cold_wait_s))
 
 
 def _count_chars(request: EncodeRequest) -> int:

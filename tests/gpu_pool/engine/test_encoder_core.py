@@ -1,5 +1,6 @@
 """An encoder's core over an executor that counts: batches, turns, bounds, aborts and ends."""
 
+import itertools
 import random
 from typing import Any
 
@@ -99,7 +100,8 @@ def serve(
 ) -> CountingExecutor:
     executor = executor or CountingExecutor()
     limits = SchedulerSettings(**({"max_batch_tokens": 64} | settings))
-    EncoderCore(executor, limits, transport).run()
+    seconds = itertools.count(0.0, 0.5)  # each look at the clock is half a second later
+    EncoderCore(executor, limits, transport, lambda: next(seconds)).run()
     return executor
 
 
@@ -143,6 +145,14 @@ def test_one_text_does_not_wait_for_another_accounts_thousand() -> None:
     executor = serve(transport)
     assert any(2 in {ids[0] for ids in plan.token_ids} for plan in executor.plans[:3])
     assert len(transport.vectors(1)) == 1000
+
+
+def test_what_still_waits_and_how_fast_it_goes_is_told() -> None:
+    transport = ScriptedTransport([texts(1, *[32] * 5)])
+    serve(transport)
+    loads = [output.load for output in transport.outputs if output.encoded]
+    assert [load.num_queued_tokens for load in loads] == [96, 32, 0]
+    assert {load.prefill_per_s for load in loads[:2]} == {64 / 0.5}
 
 
 def test_the_higher_priority_goes_first() -> None:
