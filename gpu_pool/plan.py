@@ -75,6 +75,10 @@ class ExecutorInfo:
     """Part of every prefix-cache key."""
     max_in_flight: int
     """Plans that may be submitted before the oldest is collected; 1 on CPU."""
+    weights_bytes: int = 0
+    """What the weights have really taken on the device."""
+    kv_bytes: int = 0
+    """The same of the KV memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +223,8 @@ class EncoderInfo:
     context_window: int
     vocab_size: int
     model_revision: str
+    weights_bytes: int = 0
+    """What the weights have really taken on the device."""
 
 
 @runtime_checkable
@@ -234,6 +240,17 @@ class EncoderExecutor(Protocol):
         """One vector per text: 32-bit floats, little endian. An embedding has length 1; of labels
         there are probabilities.
         """
+        ...
+
+    def sleep(self) -> int:
+        """Moves the weights to the host's memory; returns the bytes that the device got back.
+
+        Only between steps, and not twice: until `wake` nothing may be asked but that and `close`.
+        """
+        ...
+
+    def wake(self) -> int:
+        """Brings the weights back to where they were; returns the bytes that the device gave."""
         ...
 
     def close(self) -> None:
@@ -255,6 +272,21 @@ class Executor(Protocol):
 
     def collect(self) -> ForwardResult:
         """Waits for the oldest submitted step."""
+        ...
+
+    def sleep(self) -> int:
+        """Moves the weights to the host's memory; returns the bytes that the device got back.
+
+        Only between steps, and not twice: until `wake` nothing may be asked but that and `close`.
+        What the KV memory held is lost.
+        """
+        ...
+
+    def wake(self) -> int:
+        """Brings the weights back to where they were; returns the bytes that the device gave.
+
+        The KV memory is zeros.
+        """
         ...
 
     def close(self) -> None:

@@ -11,8 +11,18 @@ from collections.abc import Callable
 
 from contracts.errors import InvariantBroken, StreamBroken, to_error_report
 from gpu_pool.engine.assembly import create_scheduler
-from gpu_pool.engine.messages import AbortSequence, AddSequence, CoreFailed, CoreReady
+from gpu_pool.engine.messages import (
+    AbortSequence,
+    AddSequence,
+    CoreFailed,
+    CoreReady,
+    Shutdown,
+    Sleep,
+    ToCore,
+    Wake,
+)
 from gpu_pool.engine.settings import SchedulerSettings
+from gpu_pool.engine.sleep_cycle import SleepCycle
 from gpu_pool.engine.token_matcher import CreateMatcher, refuse_grammars
 from gpu_pool.engine.transport import Transport
 from gpu_pool.plan import Executor
@@ -39,6 +49,7 @@ class EngineCore:
         self._executor = executor
         self._transport = transport
         self._clock = clock
+        self._cycle = SleepCycle(executor, transport, clock)
         self._submitted_s: deque[float] = deque()
         """When the plans in flight were handed over."""
         self._collected_s = 0.0
@@ -67,17 +78,42 @@ class EngineCore:
 
     def _receive(self) -> bool:
         """Takes in all messages, waiting for one while there is nothing to do; False to stop."""
-        for message in self._transport.receive(block=not self._scheduler.has_work):
-            if isinstance(message, AddSequence):
-                self._scheduler.add(message)
-            elif isinstance(message, AbortSequence):
-                self._scheduler.abort(message.sequence_id)
-            else:
+        has_nothing = self._cycle.is_asleep or not self._scheduler.has_work
+        for message in self._transport.receive(block=has_nothing):
+            if isinstance(message, Shutdown):
                 return False
+            self._take_in(message)
         return True
+
+    def _take_in(self, message: ToCore) -> None:
+        """Does what one message asks for, steps aside."""
+        if isinstance(message, AddSequence):
+            self._scheduler.add(message)
+        elif isinstance(message, AbortSequence):
+            self._scheduler.abort(message.sequence_id)
+        elif isinstance(message, Sleep):
+            self._sleep()
+        elif isinstance(message, Wake):
+            self._cycle.wake()
+        else:
+            raise InvariantBroken("Texts were sent to a model that generates.")
+
+    def _sleep(self) -> None:
+        """Sleeps once the last step is over and what is private is zeroed, unless held awake."""
+        if self._scheduler.num_sequences:
+            self._cycle.refuse(self._scheduler.num_sequences)
+            return
+        if not self._cycle.is_asleep:
+            while self._scheduler.has_work:
+                self._step()
+            self._scheduler.forget_prefixes()
+        self._cycle.sleep()
 
     def _step(self) -> None:
         """Starts the next step, then waits for the oldest unless another may be started first."""
+        if self._cycle.is_asleep:
+            self._send_output()
+            return
         plan = self._scheduler.schedule(int(self._clock() * 1000))
         self._send_output()  # who started or was refused need not wait for the step
         if plan is not None:
@@ -118,4 +154,6 @@ class EngineCore:
             info.block_size,
             info.num_blocks,
             info.model_revision,
+            info.weights_bytes,
+            info.kv_bytes,
         )

@@ -23,10 +23,15 @@ from gpu_pool.engine.messages import (
     CoreReady,
     SequenceFinished,
     SequenceStarted,
+    Shutdown,
+    Sleep,
     StepOutput,
     TextsEncoded,
+    ToCore,
+    Wake,
 )
 from gpu_pool.engine.settings import SchedulerSettings
+from gpu_pool.engine.sleep_cycle import SleepCycle
 from gpu_pool.engine.speed_meter import SpeedMeter
 from gpu_pool.engine.text_queue import TakenText, TextQueue
 from gpu_pool.engine.transport import Transport
@@ -47,6 +52,7 @@ class EncoderCore:
         self._executor = executor
         self._transport = transport
         self._monotonic_s = monotonic_s
+        self._cycle = SleepCycle(executor, transport, monotonic_s)
         self._queue = TextQueue(settings)
         self._speed = SpeedMeter()
         self._finished: list[SequenceFinished] = []
@@ -58,7 +64,14 @@ class EncoderCore:
         """
         info = self._executor.info
         self._transport.send(
-            CoreReady(info.context_window, info.vocab_size, 0, 0, info.model_revision)
+            CoreReady(
+                info.context_window,
+                info.vocab_size,
+                block_size=0,
+                num_blocks=0,
+                model_revision=info.model_revision,
+                weights_bytes=info.weights_bytes,
+            )
         )
         try:
             while self._receive():
@@ -72,22 +85,37 @@ class EncoderCore:
 
     def _receive(self) -> bool:
         """Takes in all messages, waiting for one while there is nothing to do; False to stop."""
-        for message in self._transport.receive(block=not len(self._queue)):
-            if isinstance(message, AddTexts):
-                try:
-                    self._queue.add(message)
-                except PoolSaturated as error:
-                    self._finish(message.sequence_id, error=error)
-            elif isinstance(message, AbortSequence):
-                if self._queue.remove(message.sequence_id) is not None:
-                    self._finish(message.sequence_id, reason=FinishReason.ABORTED)
-            else:
+        for message in self._transport.receive(block=self._cycle.is_asleep or not self._queue):
+            if isinstance(message, Shutdown):
                 return False
+            self._take_in(message)
         return True
 
+    def _take_in(self, message: ToCore) -> None:
+        """Does what one message asks for, steps aside."""
+        if isinstance(message, AddTexts):
+            try:
+                self._queue.add(message)
+            except PoolSaturated as error:
+                self._finish(message.sequence_id, error=error)
+        elif isinstance(message, AbortSequence):
+            if self._queue.remove(message.sequence_id) is not None:
+                self._finish(message.sequence_id, reason=FinishReason.ABORTED)
+        elif isinstance(message, Sleep):
+            if len(self._queue):
+                self._cycle.refuse(len(self._queue))
+            else:
+                self._cycle.sleep()
+        elif isinstance(message, Wake):
+            self._cycle.wake()
+        else:
+            raise InvariantBroken("A sequence was sent to a model that does not generate.")
+
     def _step(self) -> None:
-        """Encodes the next batch and tells what it brought."""
-        batch = sorted(self._queue.take_batch(), key=lambda text: len(text.token_ids))
+        """Encodes the next batch and tells what it brought; asleep, only who is over."""
+        is_asleep = self._cycle.is_asleep
+        taken = [] if is_asleep else self._queue.take_batch()
+        batch = sorted(taken, key=lambda text: len(text.token_ids))
         started = tuple(
             SequenceStarted(text.texts.message.sequence_id, 0) for text in batch if not text.index
         )

@@ -4,22 +4,21 @@ Owns a strict reading of `gpu_pool.plan`: it keeps the KV memory as the real one
 holding a digest of the history up to its token, computes from what it reads there, and refuses a
 plan that reads anything but a sequence's own history or writes where another one reads. A mistake
 in scheduling, block accounting or prefix caching so becomes an error, not a wrong word.
-Must not know the scheduler. Read next: `gpu_pool.plan`.
+Must not know the scheduler. Read next: `gpu_pool.plan`, `double_memory`.
 """
 
-import hashlib
 from collections import deque
 from dataclasses import dataclass, field
 
 from contracts.errors import InvariantBroken
 from contracts.inference import SamplingParams
+from gpu_pool.engine.double_memory import DoubleMemory, Slot, require
+from gpu_pool.engine.double_tokens import Digest, digest_all, digest_next, score
 from gpu_pool.plan import (
     BlockId,
-    BlockMove,
     ExecutorInfo,
     ForwardPlan,
     ForwardResult,
-    HostBlockId,
     KvGroup,
     KvGroupKind,
     NewSequence,
@@ -30,8 +29,6 @@ from gpu_pool.plan import (
     TokenScore,
 )
 
-_Digest = bytes
-
 
 def create_double_info(
     *,
@@ -41,6 +38,8 @@ def create_double_info(
     vocab_size: int = 1000,
     eos_token_ids: tuple[int, ...] = (0,),
     max_in_flight: int = 1,
+    weights_bytes: int = 4096,
+    kv_bytes: int = 1024,
     kv_groups: tuple[KvGroup, ...] = (KvGroup(KvGroupKind.FULL, 1, 1),),
 ) -> ExecutorInfo:
     """What a double with these figures says of itself."""
@@ -54,6 +53,8 @@ def create_double_info(
         model_revision="double",
         kv_dtype="digest",
         max_in_flight=max_in_flight,
+        weights_bytes=weights_bytes,
+        kv_bytes=kv_bytes,
     )
 
 
@@ -77,7 +78,7 @@ class _Row:
     num_computed: int
     sampling: SamplingParams
     tables: list["_Table"]
-    history: list[_Digest] = field(default_factory=list[_Digest])
+    history: list[Digest] = field(default_factory=list[Digest])
     """Digest of all tokens up to each computed one: what the slots have to hold."""
     is_new: bool = True
 
@@ -95,15 +96,11 @@ class ExecutorDouble:
         self._info = info
         self._fails_at_step = fails_at_step
         self._rows: dict[SequenceId, _Row] = {}
-        self._memory: dict[tuple[int, BlockId, int], _Digest] = {}
-        """Slot (group, block, offset) to content; what is missing was never written."""
-        self._readers: dict[tuple[int, BlockId], set[SequenceId]] = {}
-        self._tags: dict[tuple[int, BlockId], int] = {}
-        self._host: dict[tuple[int, HostBlockId], dict[int, _Digest]] = {}
-        """What host blocks hold, by offset."""
+        self._memory = DoubleMemory(info)
         self._moved_in: set[tuple[int, BlockId]] = set()
         self._results: deque[ForwardResult] = deque()
         self._next_step = 0
+        self._is_asleep = False
 
     @property
     def info(self) -> ExecutorInfo:
@@ -117,32 +114,32 @@ class ExecutorDouble:
 
     def submit(self, plan: ForwardPlan) -> None:
         """Carries out `plan`. Raises: `InvariantBroken` when it breaks a rule."""
-        _require(len(self._results) < self._info.max_in_flight, "too many plans in flight")
-        _require(plan.step == self._next_step, f"step {plan.step} after {self._next_step - 1}")
-        _require(bool(plan.scheduled or any(plan.zeroed)), "a plan without work")
+        require(not self._is_asleep, "a step without weights")
+        require(len(self._results) < self._info.max_in_flight, "too many plans in flight")
+        require(plan.step == self._next_step, f"step {plan.step} after {self._next_step - 1}")
+        require(bool(plan.scheduled or any(plan.zeroed)), "a plan without work")
         self._next_step += 1
         for sequence_id in plan.released:
             self._release(sequence_id)
         for work in plan.scheduled:
             if work.sequence_id in self._rows:
                 self._drop_blocks(work)
-        self._move_out(plan.moved_out)
+        self._memory.move_out(plan.moved_out)
         for group, block_ids in enumerate(plan.zeroed):
             for block_id in block_ids:
-                _require(not self._readers.get((group, block_id)), f"zeroes {block_id}, in use")
-                self._poison(group, block_id)
+                self._memory.zero(group, block_id)
         for new in plan.new:
             self._add_row(new)
         work_of = {work.sequence_id: work for work in plan.scheduled}
-        _require(len(work_of) == len(plan.scheduled), "a sequence is scheduled twice")
-        _require(all(new.sequence_id in work_of for new in plan.new), "a new row without work")
+        require(len(work_of) == len(plan.scheduled), "a sequence is scheduled twice")
+        require(all(new.sequence_id in work_of for new in plan.new), "a new row without work")
         for work in plan.scheduled:
             if self._find_row(work.sequence_id).is_new:
                 self._drop_blocks(work)
         self._moved_in = {(move.group, move.block_id) for move in plan.moved_in}
         for work in plan.scheduled:  # blocks first: no write may hit what another row just got
             self._append_blocks(work)
-        self._move_in(plan.moved_in)
+        self._memory.move_in(plan.moved_in)
         prompt_scores = [self._compute(work) for work in plan.scheduled]
         sampled = tuple(self._sample(work) for work in plan.scheduled if work.samples)
         told = tuple(scores for scores in prompt_scores if scores is not None)
@@ -150,53 +147,46 @@ class ExecutorDouble:
 
     def collect(self) -> ForwardResult:
         """The result of the oldest plan. Raises: `RuntimeError` at `fails_at_step`."""
-        _require(bool(self._results), "nothing was submitted")
+        require(bool(self._results), "nothing was submitted")
         result = self._results.popleft()
         if result.step == self._fails_at_step:
             raise RuntimeError("the device is gone")
         return result
+
+    def sleep(self) -> int:
+        """Forgets the KV memory. Raises: `InvariantBroken` in the middle of a step."""
+        require(not self._is_asleep, "sleeps twice")
+        require(not self._results, "sleeps while a step is under way")
+        self._is_asleep = True
+        self._memory.clear()
+        return self._info.weights_bytes + self._info.kv_bytes
+
+    def wake(self) -> int:
+        """Is there again. Raises: `InvariantBroken` when it was all the time."""
+        require(self._is_asleep, "wakes twice")
+        self._is_asleep = False
+        return self._info.weights_bytes + self._info.kv_bytes
 
     def close(self) -> None:
         """Forgets everything."""
         self._rows.clear()
         self._memory.clear()
 
-    def _move_out(self, moves: tuple[BlockMove, ...]) -> None:
-        """Copies blocks to the host; only what is written is copied."""
-        for move in moves:
-            num_host_blocks = self._info.kv_groups[move.group].num_host_blocks
-            _require(0 <= move.host_id < num_host_blocks, f"no host block {move.host_id}")
-            slots = range(self._info.block_size)
-            content = {
-                offset: self._memory[move.group, move.block_id, offset]
-                for offset in slots
-                if (move.group, move.block_id, offset) in self._memory
-            }
-            self._host[move.group, move.host_id] = content
-
-    def _move_in(self, moves: tuple[BlockMove, ...]) -> None:
-        """Copies blocks back, which are gone from the host then."""
-        for move in moves:
-            content = self._host.pop((move.group, move.host_id), None)
-            _require(content is not None, f"host block {move.host_id} holds nothing")
-            for offset, digest in (content or {}).items():
-                self._memory[move.group, move.block_id, offset] = digest
-
     def _release(self, sequence_id: SequenceId) -> None:
         """Forgets a row; its blocks keep their content."""
         row = self._rows.pop(sequence_id, None)
-        _require(row is not None, f"row {sequence_id} does not exist")
+        require(row is not None, f"row {sequence_id} does not exist")
         assert row is not None
         for group, table in enumerate(row.tables):
             for block_id in table.held.values():
-                self._readers[group, block_id].discard(sequence_id)
+                self._memory.take(sequence_id, group, block_id)
 
     def _add_row(self, new: NewSequence) -> None:
         """Takes in a sequence whose blocks are still to come."""
-        _require(new.sequence_id not in self._rows, f"row {new.sequence_id} exists")
-        _require(0 <= new.num_computed_tokens < len(new.token_ids), "nothing is left to compute")
-        _require(0 < new.num_prompt_tokens <= len(new.token_ids), "the prompt is cut")
-        _require(new.sampling.seed is not None, "no seed")
+        require(new.sequence_id not in self._rows, f"row {new.sequence_id} exists")
+        require(0 <= new.num_computed_tokens < len(new.token_ids), "nothing is left to compute")
+        require(0 < new.num_prompt_tokens <= len(new.token_ids), "the prompt is cut")
+        require(new.sampling.seed is not None, "no seed")
         self._rows[new.sequence_id] = _Row(
             token_ids=list(new.token_ids),
             num_known_at_start=len(new.token_ids),
@@ -204,7 +194,7 @@ class ExecutorDouble:
             num_computed=new.num_computed_tokens,
             sampling=new.sampling,
             tables=[_Table() for _ in self._info.kv_groups],
-            history=_digest_all(new.token_ids[: new.num_computed_tokens]),
+            history=digest_all(new.token_ids[: new.num_computed_tokens]),
         )
 
     def _drop_blocks(self, work: ScheduledSequence) -> None:
@@ -212,13 +202,13 @@ class ExecutorDouble:
         row = self._find_row(work.sequence_id)
         for group, num_dropped in enumerate(work.nums_dropped):
             table = row.tables[group]
-            _require(num_dropped >= table.num_dropped, "holds again what it had dropped")
+            require(num_dropped >= table.num_dropped, "holds again what it had dropped")
             if row.is_new:
                 table.end = num_dropped
             for index in range(table.num_dropped, num_dropped):
                 block_id = table.held.pop(index, None)
                 if block_id is not None:
-                    self._readers[group, block_id].discard(work.sequence_id)
+                    self._memory.take(work.sequence_id, group, block_id)
             table.num_dropped = num_dropped
 
     def _append_blocks(self, work: ScheduledSequence) -> None:
@@ -227,7 +217,7 @@ class ExecutorDouble:
         size = self._info.block_size
         end = row.num_computed + work.num_tokens + len(work.draft_token_ids)
         num_needed = -(-max(row.num_known_at_start, end) // size)
-        _require(len(work.new_block_ids) == len(row.tables), "not one tuple of blocks per group")
+        require(len(work.new_block_ids) == len(row.tables), "not one tuple of blocks per group")
         for group, new_ids in enumerate(work.new_block_ids):
             table = row.tables[group]
             num_before = table.end
@@ -235,69 +225,37 @@ class ExecutorDouble:
             tags = work.new_block_tags[group] if work.new_block_tags else (None,) * len(new_ids)
             for block_id, tag in zip(new_ids, tags, strict=True):
                 is_fresh = table.end >= num_cached or (group, block_id) in self._moved_in
-                self._give_block(work.sequence_id, group, block_id, is_fresh=is_fresh, tag=tag)
-                _require(block_id not in table.held.values(), f"block {block_id} twice in a table")
+                self._memory.give(work.sequence_id, group, block_id, is_fresh=is_fresh, tag=tag)
+                require(block_id not in table.held.values(), f"block {block_id} twice in a table")
                 table.held[table.end] = block_id
                 table.end += 1
-            _require(table.end * size >= end, "too few blocks")
-            _require(table.end <= max(num_needed, num_before), "more blocks than needed")
+            require(table.end * size >= end, "too few blocks")
+            require(table.end <= max(num_needed, num_before), "more blocks than needed")
         row.is_new = False
-
-    def _give_block(
-        self,
-        sequence_id: SequenceId,
-        group: int,
-        block_id: BlockId,
-        *,
-        is_fresh: bool,
-        tag: int | None,
-    ) -> None:
-        """Notes a new reader. A fresh block has no other one and a tag of its own."""
-        num_blocks = self._info.kv_groups[group].num_blocks or self._info.num_blocks
-        _require(0 <= block_id < num_blocks, f"block {block_id} does not exist")
-        readers = self._readers.setdefault((group, block_id), set())
-        known = self._tags.get((group, block_id), 0)
-        if is_fresh:
-            _require(not readers, f"block {block_id} is in use")
-            self._poison(group, block_id)
-        if tag is not None:
-            is_right = tag > known if is_fresh else tag == known
-            _require(is_right, f"block {block_id} comes under tag {tag} after {known}")
-            self._tags[group, block_id] = tag
-        readers.add(sequence_id)
-
-    def _poison(self, group: int, block_id: BlockId) -> None:
-        """Empties a block, so that what its former owner left cannot be read."""
-        for offset in range(self._info.block_size):
-            self._memory.pop((group, block_id, offset), None)
 
     def _compute(self, work: ScheduledSequence) -> PromptScores | None:
         """Checks all that attention would read, then writes the slots of new tokens and drafts."""
         row = self._find_row(work.sequence_id)
         start, end = row.num_computed, row.num_computed + work.num_tokens
-        _require(work.num_tokens > 0, "no token to compute")
-        _require(end <= len(row.token_ids), "computes tokens that nobody has sampled")
-        _require(work.samples == (end == len(row.token_ids)), "samples at the wrong position")
-        _require(work.samples or not work.draft_token_ids, "drafts behind no newest token")
-        _require(work.samples or work.allowed_tokens is None, "a mask without a draw")
+        require(work.num_tokens > 0, "no token to compute")
+        require(end <= len(row.token_ids), "computes tokens that nobody has sampled")
+        require(work.samples == (end == len(row.token_ids)), "samples at the wrong position")
+        require(work.samples or not work.draft_token_ids, "drafts behind no newest token")
+        require(work.samples or work.allowed_tokens is None, "a mask without a draw")
         tokens = [*row.token_ids[start:end], *work.draft_token_ids]
-        _require(start + len(tokens) <= self._info.context_window, "beyond the context window")
+        require(start + len(tokens) <= self._info.context_window, "beyond the context window")
         for group, table in enumerate(row.tables):
             for position in range(self._find_first(group, start), start):
-                _require(
-                    self._memory.get(self._slot(group, table, position)) == row.history[position],
+                require(
+                    self._memory.read(self._slot(group, table, position)) == row.history[position],
                     f"sequence {work.sequence_id} reads foreign content at {position}",
                 )
         for position, token_id in enumerate(tokens, start):
             last = row.history[-1] if row.history else b""
-            row.history.append(_digest(last, token_id))
+            row.history.append(digest_next(last, token_id))
             for group, table in enumerate(row.tables):
                 slot = self._slot(group, table, position)
-                readers = self._readers[group, slot[1]]
-                _require(
-                    readers == {work.sequence_id}, f"writes to block {slot[1]}, which is shared"
-                )
-                self._memory[slot] = row.history[-1]
+                self._memory.write(slot, row.history[-1], work.sequence_id)
         row.num_computed = end
         return self._score_prompt(work.sequence_id, row, start)
 
@@ -308,7 +266,7 @@ class ExecutorDouble:
             return None
         scores = [TokenScore(None)] if start == 0 else []
         scores += [
-            _score(row.history[position - 1], row.token_ids[position], num_top)
+            score(row.history[position - 1], row.token_ids[position], num_top)
             for position in range(start + 1, min(row.num_computed + 1, row.num_prompt_tokens))
         ]
         return PromptScores(sequence_id, start + (start > 0), tuple(scores))
@@ -319,10 +277,11 @@ class ExecutorDouble:
         token_ids: list[int] = []
         scores: list[TokenScore] = []
         for draft in (*work.draft_token_ids, None):
-            content = self._memory[self._slot(0, row.tables[0], row.num_computed - 1)]
+            content = self._memory.read(self._slot(0, row.tables[0], row.num_computed - 1))
+            assert content is not None, "nothing was computed"
             token_ids.append(self._draw(content, row.seed, work.allowed_tokens))
             if row.sampling.num_logprobs is not None:
-                scores.append(_score(content, token_ids[-1], row.sampling.num_logprobs))
+                scores.append(score(content, token_ids[-1], row.sampling.num_logprobs))
             if token_ids[-1] != draft:
                 break
             row.num_computed += 1
@@ -330,12 +289,12 @@ class ExecutorDouble:
         del row.history[row.num_computed :]  # of drafts that were wrong
         return SampledTokens(work.sequence_id, tuple(token_ids), tuple(scores))
 
-    def _draw(self, content: _Digest, seed: int, allowed_tokens: bytes | None) -> int:
+    def _draw(self, content: Digest, seed: int, allowed_tokens: bytes | None) -> int:
         """The token a slot's content leads to, or the next one that is allowed."""
-        token_id = int.from_bytes(_digest(content, seed)) % self._info.vocab_size
+        token_id = int.from_bytes(digest_next(content, seed)) % self._info.vocab_size
         if allowed_tokens is None:
             return token_id
-        _require(len(allowed_tokens) * 8 >= self._info.vocab_size, "a mask too short")
+        require(len(allowed_tokens) * 8 >= self._info.vocab_size, "a mask too short")
         for distance in range(self._info.vocab_size):
             candidate = (token_id + distance) % self._info.vocab_size
             if allowed_tokens[candidate // 8] >> candidate % 8 & 1:
@@ -351,10 +310,10 @@ class ExecutorDouble:
             return position // window * window
         return max(0, position - window + 1)
 
-    def _slot(self, group: int, table: _Table, position: int) -> tuple[int, BlockId, int]:
+    def _slot(self, group: int, table: _Table, position: int) -> Slot:
         """Where a table puts the token at `position`."""
         index, offset = divmod(position, self._info.block_size)
-        _require(index in table.held, f"position {position} has no block")
+        require(index in table.held, f"position {position} has no block")
         return (group, table.held[index], offset)
 
     def _find_row(self, sequence_id: SequenceId) -> _Row:
@@ -363,40 +322,3 @@ class ExecutorDouble:
         if row is None:
             raise InvariantBroken(f"Plan: row {sequence_id} does not exist.")
         return row
-
-
-def _score(content: _Digest, token_id: int, num_top: int) -> TokenScore:
-    """A made-up score that depends on all tokens before `token_id` and on itself."""
-    logprob = -float(int.from_bytes(_digest(content, token_id)) % 1000)
-    return TokenScore(logprob, tuple((rank, -float(rank)) for rank in range(num_top)))
-
-
-def predict_tokens(
-    token_ids: tuple[int, ...], count: int, *, vocab_size: int, seed: int = 0
-) -> tuple[int, ...]:
-    """The `count` tokens that a double generates after `token_ids`; `seed` 0 stands for greedy."""
-    history = list(token_ids)
-    digest = _digest_all(history)[-1]
-    for _ in range(count):
-        history.append(int.from_bytes(_digest(digest, seed)) % vocab_size)
-        digest = _digest(digest, history[-1])
-    return tuple(history[len(token_ids) :])
-
-
-def _digest_all(token_ids: list[int] | tuple[int, ...]) -> list[_Digest]:
-    """The digest of every prefix of `token_ids`."""
-    digests: list[_Digest] = []
-    for token_id in token_ids:
-        digests.append(_digest(digests[-1] if digests else b"", token_id))
-    return digests
-
-
-def _digest(history: _Digest, number: int) -> _Digest:
-    """The digest of a history followed by `number`."""
-    return hashlib.blake2b(history + number.to_bytes(8, "little"), digest_size=8).digest()
-
-
-def _require(condition: bool, violation: str) -> None:
-    """Raises: `InvariantBroken` unless `condition`."""
-    if not condition:
-        raise InvariantBroken(f"Plan: {violation}.")

@@ -64,7 +64,20 @@ class AddTexts(msgspec.Struct, frozen=True, array_like=True, tag=4):
     reject_if_busy: bool
 
 
-ToCore = AddSequence | AddTexts | AbortSequence | Shutdown
+class Sleep(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """Moves the weights to the host's memory and gives the device's back; what the KV memory holds
+    is lost.
+
+    Answered by `CoreSlept`, or by `SleepRefused` while there are sequences. Those that come to a
+    sleeping core wait for `Wake`; not even their deadlines are looked at before.
+    """
+
+
+class Wake(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """Brings the weights back; answered by `CoreWoken`."""
+
+
+ToCore = AddSequence | AddTexts | AbortSequence | Shutdown | Sleep | Wake
 
 
 class SequenceStarted(msgspec.Struct, frozen=True, array_like=True):
@@ -131,6 +144,10 @@ class CoreReady(msgspec.Struct, frozen=True, array_like=True, tag=10):
     block_size: int
     num_blocks: int
     model_revision: str
+    weights_bytes: int = 0
+    """What the weights have really taken on the device."""
+    kv_bytes: int = 0
+    """The same of the KV memory; both are what a sleep gives back."""
 
 
 class StepOutput(msgspec.Struct, frozen=True, array_like=True, tag=11):
@@ -156,7 +173,32 @@ class CoreFailed(msgspec.Struct, frozen=True, array_like=True, tag=12):
     """True when another start would fail in the same way."""
 
 
-FromCore = CoreReady | StepOutput | CoreFailed
+class CoreSlept(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """The core sleeps; it takes `Wake` and `Shutdown`."""
+
+    seconds: float
+    """What it took."""
+    num_bytes: int
+    """What the device got back; 0 when the core slept already."""
+
+
+class CoreWoken(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """The core computes again, with KV memory that holds nothing."""
+
+    seconds: float
+    """What it took."""
+    num_bytes: int
+    """What the device gave; 0 when the core was awake already."""
+
+
+class SleepRefused(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """The core does not sleep: nothing has changed."""
+
+    num_sequences: int
+    """Those that it holds."""
+
+
+FromCore = CoreReady | StepOutput | CoreFailed | CoreSlept | CoreWoken | SleepRefused
 
 encoder: Final = msgspec.msgpack.Encoder()
 to_core_decoder: Final[msgspec.msgpack.Decoder[ToCore]] = msgspec.msgpack.Decoder(ToCore)

@@ -45,6 +45,11 @@ class Scheduler:
         return len(self._in_flight)
 
     @property
+    def num_sequences(self) -> int:
+        """Those that are not over."""
+        return len(self._books)
+
+    @property
     def has_work(self) -> bool:
         """False when nothing happens until the next message."""
         return bool(len(self._books) or self._in_flight or self._kv.has_wiped)
@@ -100,6 +105,11 @@ class Scheduler:
             num_tokens = sequence.num_completion_tokens
             self._outbox.add_failed(sequence.sequence_id, num_tokens, error)
         self._books.clear()
+
+    def forget_prefixes(self) -> None:
+        """Takes note that the KV memory has lost all it held. Only without sequences."""
+        assert not self.has_work, "somebody still needs the KV memory"
+        self._kv.forget()
 
     def take_output(self) -> StepOutput | None:
         """What the server has to be told since the last call; None when nothing."""

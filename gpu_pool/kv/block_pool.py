@@ -99,6 +99,14 @@ class BlockPool:
         wiped, self._wiped = tuple(self._wiped), []
         return wiped
 
+    def forget(self) -> None:
+        """Makes all free blocks blank: nothing is found in them again."""
+        for block in tuple(self._free):
+            self._free.remove(block)
+            block.tag += 1
+            block.owner = None
+            self._free.add(block)
+
     def mark_cached(self, block_id: BlockId, owner: AccountId) -> int:
         """Says that the content can be found from now on; returns the tag it is valid under."""
         block = self._blocks[block_id]

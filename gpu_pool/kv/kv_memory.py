@@ -250,6 +250,11 @@ class KvMemory:
             group.release(table, place, is_spared=is_spared)
         table.num_registered = table.num_announced = 0
 
+    def forget(self) -> None:
+        """Takes note that all blocks, which nobody uses, have lost their content."""
+        for group in self._groups:
+            group.pool.forget()
+
     def take_new(self, table: BlockTable) -> NewBlocks:
         """The blocks that the executor has not been told of, which count as told from here."""
         if all(held.is_told for held in table.groups):

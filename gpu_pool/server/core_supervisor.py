@@ -20,7 +20,14 @@ from contracts.errors import (
     StreamBroken,
     from_error_report,
 )
-from gpu_pool.engine.messages import CoreFailed, CoreLoad, CoreReady
+from gpu_pool.engine.messages import (
+    CoreFailed,
+    CoreLoad,
+    CoreReady,
+    CoreSlept,
+    CoreWoken,
+    SleepRefused,
+)
 from gpu_pool.server.core_process import CoreLauncher, CoreProcess
 from gpu_pool.server.engine_client import EngineClient
 from gpu_pool.settings import CoreSettings
@@ -176,6 +183,18 @@ class CoreSupervisor:
     def on_idle(self) -> None:
         """Nothing is left to do: what it holds is free."""
         self._on_change()
+
+    def on_slept(self, slept: CoreSlept) -> None:
+        """The weights are in the host's memory."""
+        self._log.info("the model sleeps", seconds=slept.seconds, num_bytes=slept.num_bytes)
+
+    def on_sleep_refused(self, refused: SleepRefused) -> None:
+        """The core holds sequences and stays awake."""
+        self._log.info("the model stays awake", num_sequences=refused.num_sequences)
+
+    def on_woken(self, woken: CoreWoken) -> None:
+        """The weights are on the device again."""
+        self._log.info("the model is awake", seconds=woken.seconds, num_bytes=woken.num_bytes)
 
     def _give_up(self, reason: str) -> None:
         """No further start; `reason` stands unless the core has said a better one."""

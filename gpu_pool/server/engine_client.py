@@ -18,10 +18,17 @@ from gpu_pool.engine.messages import (
     CoreFailed,
     CoreLoad,
     CoreReady,
+    CoreSlept,
+    CoreWoken,
+    FromCore,
     SequenceFinished,
     Shutdown,
+    Sleep,
+    SleepRefused,
+    StepOutput,
     TextsEncoded,
     ToCore,
+    Wake,
     encoder,
     from_core_decoder,
 )
@@ -77,6 +84,18 @@ class CoreListener(Protocol):
         """The last of its sequences is over."""
         ...
 
+    def on_slept(self, slept: CoreSlept) -> None:
+        """Its weights are in the host's memory."""
+        ...
+
+    def on_sleep_refused(self, refused: SleepRefused) -> None:
+        """It held sequences when it was asked to sleep, and goes on."""
+        ...
+
+    def on_woken(self, woken: CoreWoken) -> None:
+        """Its weights are on the device again."""
+        ...
+
 
 class EngineClient:
     """Sequences of one core process. Used by one event loop."""
@@ -118,6 +137,14 @@ class EngineClient:
         if self._listeners.pop(sequence_id, None) is not None:
             self._send(AbortSequence(sequence_id))
 
+    def sleep(self) -> bool:
+        """Asks the core to sleep; its listener hears the answer. False when it takes nothing in."""
+        return self._send(Sleep())
+
+    def wake(self) -> bool:
+        """Asks the core to wake, as `sleep` does; sequences may be added at once."""
+        return self._send(Wake())
+
     def shut_down(self) -> None:
         """Asks the core to end after its current step."""
         self._send(Shutdown())
@@ -142,13 +169,30 @@ class EngineClient:
     def _dispatch(self, message: bytes) -> None:
         """Tells the listeners what one message brings: all of one step in one go."""
         output = from_core_decoder.decode(message)
-        if isinstance(output, CoreReady):
-            self.load = CoreLoad(0, 0, output.num_blocks, output.num_blocks)
-            self._core.on_ready(output)
-            return
-        if isinstance(output, CoreFailed):
-            self._core.on_failed(output)
-            return
+        if isinstance(output, StepOutput):
+            self._tell_sequences(output)
+        else:
+            self._tell_core(output)
+
+    def _tell_core(self, message: FromCore) -> None:
+        """Tells the core's listener what is new of the core itself."""
+        match message:
+            case CoreReady():
+                self.load = CoreLoad(0, 0, message.num_blocks, message.num_blocks)
+                self._core.on_ready(message)
+            case CoreFailed():
+                self._core.on_failed(message)
+            case CoreSlept():
+                self._core.on_slept(message)
+            case SleepRefused():
+                self._core.on_sleep_refused(message)
+            case CoreWoken():
+                self._core.on_woken(message)
+            case StepOutput():
+                pass
+
+    def _tell_sequences(self, output: StepOutput) -> None:
+        """Tells all listeners what one step brought, in one go."""
         was_busy = self.load.num_running or self.load.num_waiting
         self.load = output.load
         listeners = self._listeners

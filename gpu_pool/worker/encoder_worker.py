@@ -53,6 +53,14 @@ class EncoderWorker:
         rows = vectors_BX.float().cpu().contiguous()
         return tuple(row.numpy().astype("<f4", copy=False).tobytes() for row in rows)
 
+    def sleep(self) -> int:
+        """Nothing: the weights stay where they are."""
+        return 0
+
+    def wake(self) -> int:
+        """Nothing, as `sleep`."""
+        return 0
+
     def close(self) -> None:
         """Frees the model; nothing may follow."""
         self._encoder = None
@@ -104,5 +112,6 @@ def create_encoder_executor(
         ),
         vocab_size=network.vocab_size,
         model_revision=compute_revision(files, os.cpu_count() or 1),
+        weights_bytes=loader.measure_bytes(network),
     )
     return EncoderWorker(encoder, network, info, device)

@@ -26,7 +26,7 @@ from gpu_pool.weights.config import read_config
 from gpu_pool.weights.revision import compute_revision
 from gpu_pool.worker.cpu_kernels import find_kernels
 from gpu_pool.worker.kv_groups import divide_kv
-from gpu_pool.worker.kv_memory import count_blocks
+from gpu_pool.worker.kv_memory import count_blocks, discard_kv
 from gpu_pool.worker.model_loading import ModelLoader
 from gpu_pool.worker.settings import WorkerSettings
 
@@ -44,6 +44,7 @@ class Worker:
         """Takes what `create_executor` built."""
         self._runner: ModelRunner | None = runner
         self._info = info
+        self._num_given_bytes = 0
         self._results: deque[ForwardResult] = deque()
 
     @property
@@ -60,6 +61,17 @@ class Worker:
     def collect(self) -> ForwardResult:
         """The oldest submitted step's result."""
         return self._results.popleft()
+
+    def sleep(self) -> int:
+        """Gives a CPU's KV memory back; the weights stay where they are."""
+        assert self._runner is not None, "the worker is closed"
+        assert not self._results, "a step is under way"
+        self._num_given_bytes = discard_kv(self._runner.caches)
+        return self._num_given_bytes
+
+    def wake(self) -> int:
+        """What `sleep` gave back; it is taken again, page by page, as sequences need it."""
+        return self._num_given_bytes
 
     def close(self) -> None:
         """Frees model and KV memory; nothing may follow."""
@@ -101,6 +113,8 @@ def create_executor(settings: WorkerSettings) -> Executor:
         model_revision=compute_revision(files, os.cpu_count() or 1),
         kv_dtype=str(dtype).removeprefix("torch."),
         max_in_flight=1,
+        weights_bytes=loader.measure_bytes(network),
+        kv_bytes=sum(group.cache.num_bytes for group in groups),
     )
     runner = ModelRunner(
         model, groups, vocab_size=info.vocab_size, context_window=info.context_window

@@ -8,7 +8,8 @@ from contracts.grant import RetentionClass
 from contracts.ids import AccountId
 from contracts.inference import FinishReason, SamplingParams
 from gpu_pool.engine.assembly import create_scheduler
-from gpu_pool.engine.executor_double import ExecutorDouble, create_double_info, predict_tokens
+from gpu_pool.engine.double_tokens import predict_tokens
+from gpu_pool.engine.executor_double import ExecutorDouble, create_double_info
 from gpu_pool.engine.messages import AddSequence, StepOutput
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.engine.token_matcher import CreateMatcher, refuse_grammars

@@ -14,15 +14,20 @@ from gpu_pool.engine.messages import (
     AbortSequence,
     AddTexts,
     CoreFailed,
+    CoreSlept,
+    CoreWoken,
     FromCore,
     Shutdown,
+    Sleep,
+    SleepRefused,
     StepOutput,
     ToCore,
+    Wake,
 )
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.plan import EncodePlan, EncoderInfo, SequenceId
 
-INFO = EncoderInfo(context_window=64, vocab_size=1000, model_revision="r")
+INFO = EncoderInfo(context_window=64, vocab_size=1000, model_revision="r", weights_bytes=7)
 
 
 class CountingExecutor:
@@ -30,6 +35,7 @@ class CountingExecutor:
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.plans: list[EncodePlan] = []
+        self.moves: list[str] = []
         self._fails_at = fails_at
 
     @property
@@ -41,6 +47,14 @@ class CountingExecutor:
         if len(self.plans) - 1 == self._fails_at:
             raise RuntimeError("out of memory")
         return tuple(bytes(token_ids) for token_ids in plan.token_ids)
+
+    def sleep(self) -> int:
+        self.moves.append("sleep")
+        return INFO.weights_bytes
+
+    def wake(self) -> int:
+        self.moves.append("wake")
+        return INFO.weights_bytes
 
     def close(self) -> None: ...
 
@@ -199,3 +213,15 @@ def test_a_failing_model_answers_everybody_and_says_so() -> None:
         serve(transport, CountingExecutor(fails_at=1))
     assert set(transport.ends().values()) == {"stream_broken"}
     assert isinstance(transport.sent[-1], CoreFailed)
+
+
+def test_an_encoder_sleeps_only_without_texts_and_encodes_what_came_meanwhile() -> None:
+    transport = ScriptedTransport(
+        [texts(1, 5), Sleep()], [Sleep(), Sleep()], [texts(2, 6)], [Wake()], []
+    )
+    executor = serve(transport)
+    moves = [message for message in transport.sent if not isinstance(message, StepOutput)]
+    assert moves[1:] == [SleepRefused(1), CoreSlept(0.5, 7), CoreSlept(0.5, 0), CoreWoken(0.5, 7)]
+    assert executor.moves == ["sleep", "wake"]
+    assert set(transport.ends().values()) == {FinishReason.STOP}
+    assert [plan.token_ids[0][0] for plan in executor.plans] == [1, 2]

@@ -6,7 +6,8 @@ import pytest
 
 from contracts.errors import InvariantBroken
 from contracts.inference import SamplingParams
-from gpu_pool.engine.executor_double import ExecutorDouble, create_double_info, predict_tokens
+from gpu_pool.engine.double_tokens import predict_tokens
+from gpu_pool.engine.executor_double import ExecutorDouble, create_double_info
 from gpu_pool.plan import BlockId, ForwardPlan, NewSequence, ScheduledSequence, SequenceId
 
 PROMPT = (1, 2, 3, 4, 5, 6)

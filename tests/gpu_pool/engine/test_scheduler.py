@@ -4,7 +4,8 @@ import pytest
 
 from contracts.errors import InvariantBroken
 from contracts.inference import FinishReason
-from gpu_pool.engine.executor_double import create_double_info, predict_tokens
+from gpu_pool.engine.double_tokens import predict_tokens
+from gpu_pool.engine.executor_double import create_double_info
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.plan import ForwardPlan, ForwardResult, SampledTokens, SequenceId
 from tests.gpu_pool.engine.engine_rig import EngineRig, create_request

@@ -25,7 +25,7 @@ from contracts.inference import (
     Usage,
 )
 from contracts.wire import Abort, Open
-from gpu_pool.engine.executor_double import predict_tokens
+from gpu_pool.engine.double_tokens import predict_tokens
 from gpu_pool.server.text.model_text import ModelText
 from gpu_pool.server.wire import connection
 from tests.fixtures.double_node import DoubleNode, run_double_node
