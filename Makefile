@@ -22,13 +22,13 @@ PYTHON := $(shell for name in $(BIN)/python python3.13 python3.12 python3.11 pyt
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check style lint types layers architecture format bench gpu gpu-wheels lock wheel clean \
-        setup-run setup-dev
+.PHONY: help run test compose-proof check style lint types layers architecture format bench gpu \
+        gpu-wheels lock wheel clean setup-run setup-dev
 
 help: ## explain these commands
 	@echo "Hearth: an inference platform on your own GPUs."
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "Start with 'make run'; before a commit, 'make check test'. The first call builds .venv."
 
@@ -37,6 +37,9 @@ run: setup-run ## start everything on this machine (hearth dev)
 
 test: setup-dev ## run the whole test suite (ARGS='tests/gateway -k stream' for a part)
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+compose-proof: ## build, start, use and hurt the fleet of docker-compose.yml (root, Debian 12)
+	$(PYTHON) -m tools.compose_proof $(ARGS)
 
 check: style lint types layers architecture ## format, lint, types, layers, sizes: all that is not a test
 
