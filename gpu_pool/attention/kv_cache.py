@@ -84,11 +84,6 @@ class KvCache:
         """All blocks."""
         return self.blocks.shape[0]
 
-    @property
-    def num_bytes(self) -> int:
-        """What all blocks take."""
-        return self.blocks.nbytes
-
     def clear(self, block_ids: Tensor) -> None:
         """Zeroes whole blocks."""
         self.blocks.index_fill_(0, block_ids, 0)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from gpu_pool.attention.batch import Span, order_key
-from gpu_pool.attention.kv_cache import KvCache
 from gpu_pool.attention.padding import pad_context
 from gpu_pool.attention.paged import create_paged_step
 from gpu_pool.models.network import CausalModel
@@ -67,11 +66,6 @@ class ModelRunner:
         for work in works:  # what was drawn last has not been computed, nor what no draft foresaw
             work.row.num_computed = min(work.span.end, len(work.row.token_ids) - work.item.samples)
         return ForwardResult(plan.step, sampled, prompt_scores, failed)
-
-    @property
-    def caches(self) -> tuple[KvCache, ...]:
-        """The KV memory, group by group."""
-        return tuple([group.cache for group in self._groups])
 
     def _add_row(self, new: NewSequence) -> None:
         """Begins a sequence."""

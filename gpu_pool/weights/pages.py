@@ -1,27 +1,57 @@
 """Memory of this process as the system sees it: pages that are given back while addresses stay.
 
-Owns the system calls; must not know tensors. Read next: `gpu_pool.worker.worker`.
+Owns the system calls; must not know tensors. Read next: `cpu_memory`, the caller.
 """
 
 import ctypes
 import mmap
 import os
+from dataclasses import dataclass
 from typing import Final
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+_PUNCH_HOLE: Final = 3
+"""FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE. Source: fallocate(2)."""
 
 
-def discard_pages(address: int, num_bytes: int) -> int:
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of addresses."""
+
+    address: int
+    num_bytes: int
+
+    def view(self) -> memoryview:
+        """Its content, for as long as the memory lives."""
+        return memoryview((ctypes.c_char * self.num_bytes).from_address(self.address)).cast("B")
+
+    def trim(self) -> "Span":
+        """The whole pages inside; empty where there is none."""
+        start = -(-self.address // mmap.PAGESIZE) * mmap.PAGESIZE
+        end = (self.address + self.num_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        return Span(start, max(0, end - start))
+
+
+def discard_pages(span: Span) -> int:
     """Gives the whole pages of a range of private memory back; returns how many bytes that was.
 
     They read as zeros, and take memory again, from the next access on. Raises: `OSError`.
     """
-    start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
-    end = (address + num_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    if end <= start:
-        return 0
-    if _libc.madvise(start, end - start, mmap.MADV_DONTNEED):
+    pages = span.trim()
+    if pages.num_bytes:
+        _check(_libc.madvise(pages.address, pages.num_bytes, mmap.MADV_DONTNEED))
+    return pages.num_bytes
+
+
+def punch_hole(file: int, offset: int, num_bytes: int) -> None:
+    """Gives a range of a file in memory back. Raises: `OSError`."""
+    _check(_libc.fallocate(file, _PUNCH_HOLE, offset, num_bytes))
+
+
+def _check(result: int) -> None:
+    """Raises: `OSError` for what a call of the C library says went wrong."""
+    if result:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-    return end - start

@@ -13,10 +13,9 @@ from torch.nn import functional
 from contracts.encoding import Pooling
 from gpu_pool.models.network import Encoder, EncoderNetwork
 from gpu_pool.plan import EncodePlan, EncoderExecutor, EncoderInfo
-from gpu_pool.weights.checkpoint import list_tensor_files
 from gpu_pool.weights.config import CheckpointConfig
-from gpu_pool.weights.revision import compute_revision
-from gpu_pool.worker.model_loading import ModelLoader
+from gpu_pool.worker.model_loading import ModelLoader, list_files
+from gpu_pool.worker.model_memory import ModelMemory, find_memory
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import choose_dtype, choose_num_threads
 
@@ -25,12 +24,18 @@ class EncoderWorker:
     """An `EncoderExecutor` that encodes at once. Shapes: T tokens, B texts, D states, L labels."""
 
     def __init__(
-        self, encoder: Encoder, network: EncoderNetwork, info: EncoderInfo, device: torch.device
+        self,
+        encoder: Encoder,
+        memory: ModelMemory,
+        network: EncoderNetwork,
+        info: EncoderInfo,
+        device: torch.device,
     ) -> None:
         """Takes what `create_encoder_executor` built."""
         self._encoder: Encoder | None = encoder
         self._network = network
         self._info = info
+        self._memory = memory
         self._device = device
 
     @property
@@ -54,16 +59,18 @@ class EncoderWorker:
         return tuple(row.numpy().astype("<f4", copy=False).tobytes() for row in rows)
 
     def sleep(self) -> int:
-        """Nothing: the weights stay where they are."""
-        return 0
+        """Moves the weights to the host, as `EncoderExecutor` has it."""
+        assert self._encoder is not None, "the worker is closed"
+        return self._memory.leave()
 
     def wake(self) -> int:
-        """Nothing, as `sleep`."""
-        return 0
+        """Brings the weights back, as `EncoderExecutor` has it."""
+        return self._memory.come_back()
 
     def close(self) -> None:
         """Frees the model; nothing may follow."""
         self._encoder = None
+        self._memory.close()
 
     def _find_types(self, plan: EncodePlan, lengths: list[int]) -> Tensor | None:
         """Type 0 for a query's tokens and 1 for those behind it, where the model tells them apart;
@@ -99,19 +106,20 @@ def create_encoder_executor(
 
     Raises: `CheckpointError` for a checkpoint that cannot be served.
     """
-    files = [settings.model_dir / "config.json", *list_tensor_files(settings.model_dir)]
+    files = list_files(settings.model_dir)
     num_default = settings.num_default_threads or os.cpu_count() or 1
     torch.set_num_threads(settings.num_threads or choose_num_threads(files, num_default))
     device = torch.device(settings.device)
     dtype = choose_dtype(settings.dtype, checked.dtype)
     loader = ModelLoader(settings.model_dir, checked.find_packed, dtype, device)
     encoder = loader.load_encoder(network)
+    memory = find_memory(encoder)
     info = EncoderInfo(
         context_window=min(
             settings.context_window or network.context_window, network.context_window
         ),
         vocab_size=network.vocab_size,
-        model_revision=compute_revision(files, os.cpu_count() or 1),
-        weights_bytes=loader.measure_bytes(network),
+        model_revision=loader.compute_revision(),
+        weights_bytes=memory.weights_bytes,
     )
-    return EncoderWorker(encoder, network, info, device)
+    return EncoderWorker(encoder, memory, network, info, device)

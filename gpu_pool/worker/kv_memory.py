@@ -1,17 +1,15 @@
 """How much KV memory a worker takes, and in what pieces."""
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import torch
 
 from contracts.settings import SettingsError
-from gpu_pool.attention.kv_cache import KvCache, KvShape
+from gpu_pool.attention.kv_cache import KvShape
 from gpu_pool.attention.padding import GRANULE_TOKENS
 from gpu_pool.models.network import KvLayers
-from gpu_pool.weights.pages import discard_pages
 from gpu_pool.worker.settings import WorkerSettings
 
 _MIN_BLOCK_SIZE: Final = 16
@@ -65,15 +63,6 @@ def share_memory(free_bytes: int, weight_bytes: int, device: torch.device) -> in
     if device.type == "cuda":
         return max(0, free_bytes - free_bytes // _GPU_RESERVE - weight_bytes)
     return min(free_bytes // _FREE_SHARE, _MAX_DEFAULT_BYTES)
-
-
-def discard_kv(caches: Iterable[KvCache]) -> int:
-    """Gives a CPU's KV memory back, which reads as zeros then; returns how many bytes."""
-    return sum(
-        discard_pages(cache.blocks.data_ptr(), cache.num_bytes)
-        for cache in caches
-        if cache.blocks.device.type == "cpu"
-    )
 
 
 def _measure_free_bytes(device: torch.device) -> int:

@@ -4,6 +4,7 @@ Joins a family's mathematics and names with the reader of files; must not know K
 Read next: `gpu_pool.weights.reader`, `gpu_pool.models.network`.
 """
 
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +15,10 @@ from gpu_pool.kernels.cpu.library import NativeKernels
 from gpu_pool.kernels.linear import packing_with
 from gpu_pool.models.network import CausalModel, CausalNetwork, Encoder, EncoderNetwork, Network
 from gpu_pool.models.parameters import ReadParameter, count_parameters
-from gpu_pool.weights.checkpoint import Checkpoint
+from gpu_pool.weights.checkpoint import Checkpoint, list_tensor_files
 from gpu_pool.weights.packing import FindPacked, UnpackedSource
 from gpu_pool.weights.reader import ParameterReader
+from gpu_pool.weights.revision import compute_revision
 
 
 class ModelLoader:
@@ -57,6 +59,10 @@ class ModelLoader:
         with self._open(network) as read:
             return network.create(read)
 
+    def compute_revision(self) -> str:
+        """The digest of what was loaded."""
+        return compute_revision(list_files(self._model_dir), os.cpu_count() or 1)
+
     @contextmanager
     def _open(self, network: Network) -> Generator[ReadParameter]:
         """What hands out the network's parameters."""
@@ -76,3 +82,8 @@ class ModelLoader:
                 device=self._device,
             )
             yield reader.read
+
+
+def list_files(model_dir: Path) -> list[Path]:
+    """All files of the checkpoint that say what it computes. Raises: `CheckpointError`."""
+    return [model_dir / "config.json", *list_tensor_files(model_dir)]

@@ -21,13 +21,12 @@ from gpu_pool.plan import (
     ForwardResult,
 )
 from gpu_pool.runner.model_runner import ModelRunner
-from gpu_pool.weights.checkpoint import list_tensor_files
 from gpu_pool.weights.config import read_config
-from gpu_pool.weights.revision import compute_revision
 from gpu_pool.worker.cpu_kernels import find_kernels
 from gpu_pool.worker.kv_groups import divide_kv
-from gpu_pool.worker.kv_memory import count_blocks, discard_kv
-from gpu_pool.worker.model_loading import ModelLoader
+from gpu_pool.worker.kv_memory import count_blocks
+from gpu_pool.worker.model_loading import ModelLoader, list_files
+from gpu_pool.worker.model_memory import ModelMemory, find_memory
 from gpu_pool.worker.settings import WorkerSettings
 
 _SMALL_MODEL_BYTES: Final = 64 << 20
@@ -40,11 +39,11 @@ _COMPUTE_DTYPES: Final = {
 class Worker:
     """An `Executor` that runs each plan when it is submitted, one in flight."""
 
-    def __init__(self, runner: ModelRunner, info: ExecutorInfo) -> None:
+    def __init__(self, runner: ModelRunner, memory: ModelMemory, info: ExecutorInfo) -> None:
         """Takes what `create_executor` built."""
+        self._memory = memory
         self._runner: ModelRunner | None = runner
         self._info = info
-        self._num_given_bytes = 0
         self._results: deque[ForwardResult] = deque()
 
     @property
@@ -63,19 +62,19 @@ class Worker:
         return self._results.popleft()
 
     def sleep(self) -> int:
-        """Gives a CPU's KV memory back; the weights stay where they are."""
+        """Moves the weights to the host and drops the KV memory, as `Executor` has it."""
         assert self._runner is not None, "the worker is closed"
         assert not self._results, "a step is under way"
-        self._num_given_bytes = discard_kv(self._runner.caches)
-        return self._num_given_bytes
+        return self._memory.leave()
 
     def wake(self) -> int:
-        """What `sleep` gave back; it is taken again, page by page, as sequences need it."""
-        return self._num_given_bytes
+        """Brings the weights back, as `Executor` has it."""
+        return self._memory.come_back()
 
     def close(self) -> None:
         """Frees model and KV memory; nothing may follow."""
         self._runner = None
+        self._memory.close()
         self._results.clear()
 
 
@@ -87,7 +86,7 @@ def create_executor(settings: WorkerSettings) -> Executor:
     """
     checked = read_config(settings.model_dir)
     network = require_causal(checked.network)
-    files = [settings.model_dir / "config.json", *list_tensor_files(settings.model_dir)]
+    files = list_files(settings.model_dir)
     num_default = settings.num_default_threads or os.cpu_count() or 1
     torch.set_num_threads(settings.num_threads or choose_num_threads(files, num_default))
     device = torch.device(settings.device)
@@ -103,6 +102,7 @@ def create_executor(settings: WorkerSettings) -> Executor:
     )
     model = loader.load_causal(network, context_window)
     groups = division.create_groups(num_blocks, settings.swap_bytes, device, kernels)
+    memory = find_memory(model, [group.cache.blocks for group in groups])
     info = ExecutorInfo(
         kv_groups=division.describe(groups),
         block_size=settings.block_size,
@@ -110,16 +110,16 @@ def create_executor(settings: WorkerSettings) -> Executor:
         context_window=context_window,
         vocab_size=network.vocab_size,
         eos_token_ids=checked.eos_token_ids,
-        model_revision=compute_revision(files, os.cpu_count() or 1),
+        model_revision=loader.compute_revision(),
         kv_dtype=str(dtype).removeprefix("torch."),
         max_in_flight=1,
-        weights_bytes=loader.measure_bytes(network),
-        kv_bytes=sum(group.cache.num_bytes for group in groups),
+        weights_bytes=memory.weights_bytes,
+        kv_bytes=memory.kv_bytes,
     )
     runner = ModelRunner(
         model, groups, vocab_size=info.vocab_size, context_window=info.context_window
     )
-    return Worker(runner, info)
+    return Worker(runner, memory, info)
 
 
 def choose_num_threads(files: Sequence[Path], num_default: int) -> int:

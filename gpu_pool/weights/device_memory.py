@@ -1,0 +1,28 @@
+"""What sleep and wake need of a model's memory, on whatever device it is.
+
+Addresses stay while pages go: tensors, and on a GPU recorded graphs, are valid again after a wake.
+Read next: `cpu_memory`, `gpu_pool.worker.worker` (the caller).
+"""
+
+from typing import Protocol
+
+
+class DeviceMemory(Protocol):
+    """A part of a model's memory. It is on the device at first."""
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes on the device."""
+        ...
+
+    def leave(self) -> int:
+        """Gives the device's memory back; returns the bytes. Only while it is on the device."""
+        ...
+
+    def come_back(self) -> int:
+        """Takes the device's memory again, content in place; returns the bytes. After `leave`."""
+        ...
+
+    def close(self) -> None:
+        """Gives back what is held beside the device's memory; nothing may follow."""
+        ...

@@ -1,0 +1,45 @@
+"""Every tensor that a model holds, found without asking the model.
+
+Whatever a family keeps, packed or derived, is found by following references as the garbage
+collector does; code and classes are not followed, they lead everywhere.
+Read next: `cpu_memory`, which moves what is found.
+"""
+
+import gc
+import types
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+_UNFOLLOWED: Final = (type, types.ModuleType, types.FrameType, torch.dtype, torch.device, str, int)
+
+
+def find_tensors(root: object) -> list[Tensor]:
+    """The tensors that `root` leads to, each memory once."""
+    seen: set[int] = {id(root)}
+    found: dict[int, Tensor] = {}
+    waiting: list[Any] = [root]
+    while waiting:
+        holder = waiting.pop()
+        for held in _list_held(holder):
+            if isinstance(held, Tensor):
+                found.setdefault(_identify(held), held)
+            elif id(held) not in seen and not isinstance(held, _UNFOLLOWED):
+                seen.add(id(held))
+                waiting.append(held)
+    return list(found.values())
+
+
+def _list_held(holder: Any) -> list[Any]:
+    """What an object refers to; of a function only what it has closed over or is bound to."""
+    if isinstance(holder, types.FunctionType):
+        return list(holder.__closure__ or ())
+    return gc.get_referents(holder)
+
+
+def _identify(tensor: Tensor) -> int:
+    """The same for tensors that share memory."""
+    if tensor.is_mkldnn:
+        return torch.ops.mkldnn.data_ptr(tensor)
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,78 @@
+"""Tensors leave and come back to where they were, whatever their layout."""
+
+import errno
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+from gpu_pool.weights.cpu_memory import DroppedMemory, KeptMemory, locate
+from tests.gpu_pool.weights.resident import read_resident_bytes
+
+PIECE_BYTES = 8 << 20
+
+
+def create_tensors() -> list[Tensor]:
+    """Less than a page, a few odd bytes, more than a piece, and one in oneDNN's layout."""
+    sizes = (100, 5 * 4096 + 13, 2 * PIECE_BYTES + 4096 + 1)
+    plain = [torch.randint(0, 256, (size,), dtype=torch.uint8) for size in sizes]
+    return [*plain, torch.ops.mkldnn._reorder_linear_weight(torch.randn(512, 512), 64)]
+
+
+def read_all(tensors: list[Tensor]) -> list[bytes]:
+    return [bytes(locate(tensor).view()) for tensor in tensors]
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_weights_come_back_bit_by_bit_to_the_same_addresses(num_threads: int) -> None:
+    tensors = create_tensors()
+    content, spans = read_all(tensors), [locate(tensor) for tensor in tensors]
+    memory = KeptMemory(tensors, num_threads)
+    before = read_resident_bytes()
+    given = memory.leave()
+    assert 0.99 * memory.num_bytes < given <= memory.num_bytes
+    assert before - read_resident_bytes() > 0.9 * given
+    assert read_all(tensors) != content  # the control: they really were away
+    assert memory.come_back() == given
+    assert read_all(tensors) == content
+    assert [locate(tensor) for tensor in tensors] == spans
+
+
+def test_a_packed_weight_multiplies_as_before() -> None:
+    weight, x = torch.randn(256, 512), torch.randn(7, 512)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, 64)
+    memory = KeptMemory([packed], 1)
+    multiply = torch.ops.mkldnn._linear_pointwise
+    before = multiply(x, packed, None, "none", [], "")
+    memory.leave()
+    memory.come_back()
+    assert torch.equal(multiply(x, packed, None, "none", [], ""), before)
+
+
+def test_kv_memory_comes_back_as_zeros_to_its_last_byte() -> None:
+    tensors = [torch.ones(size, dtype=torch.uint8) for size in (10, 3 * 4096 + 5, 1 << 20)]
+    memory = DroppedMemory(tensors)
+    assert memory.leave() == memory.come_back()
+    assert [int(tensor.sum()) for tensor in tensors] == [0, 0, 0]
+
+
+def test_weights_that_find_no_room_on_the_host_are_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_file: int, _data: memoryview, _offset: int) -> int:
+        raise OSError(errno.ENOSPC, "no room")
+
+    memory = KeptMemory([torch.ones(1 << 20)], 1)
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with pytest.raises(OSError, match="no room"):
+        memory.leave()
+
+
+def test_what_lies_on_the_host_goes_with_the_model() -> None:
+    memory = KeptMemory([torch.ones(1 << 20)], 1)
+    num_files = len(os.listdir("/proc/self/fd"))
+    memory.leave()
+    assert len(os.listdir("/proc/self/fd")) == num_files + 1
+    memory.close()
+    assert len(os.listdir("/proc/self/fd")) == num_files
