@@ -99,6 +99,15 @@ class UsageTotal(msgspec.Struct, frozen=True, kw_only=True):
     num_microneurons: int
 
 
+class UsageSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What several totals come to."""
+
+    num_requests: int = 0
+    tokens: TokenCounts = TokenCounts(0, 0, 0, 0)
+    cost_nano: int = 0
+    num_microneurons: int = 0
+
+
 class UsageCursor(msgspec.Struct, frozen=True):
     """Where a page of totals ended; the next one begins behind it."""
 

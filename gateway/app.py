@@ -12,10 +12,10 @@ from typing import Final
 import structlog
 import uvloop
 
-from gateway.api.listeners import Listeners, create_listeners
 from gateway.api.services import PageServices
 from gateway.auth.authenticator import Authenticators, create_authenticators
 from gateway.bookkeeping import Bookkeeping, create_bookkeeping
+from gateway.pages import Pages, create_pages
 from gateway.pool import Pool, create_pool
 from gateway.request_context import OpenRequests
 from gateway.serving import create_request_path
@@ -38,17 +38,18 @@ class Gateway:
         authenticators: Authenticators,
         bookkeeping: Bookkeeping,
         pool: Pool,
-        listeners: Listeners,
+        pages: Pages,
     ) -> None:
         """Made by `create_gateway`."""
         self._tenancy = tenancy
         self._cache = authenticators.cache
         self._bookkeeping = bookkeeping
         self._pool = pool
-        self._listeners = listeners
+        self._listeners = pages.listeners
+        self._history = pages.history
         self._tasks = WatchedTasks()
-        listeners.readiness.require(lambda: self._tasks.are_alive)
-        listeners.readiness.require(bookkeeping.is_healthy)
+        self._listeners.readiness.require(lambda: self._tasks.are_alive)
+        self._listeners.readiness.require(bookkeeping.is_healthy)
 
     @property
     def port(self) -> int:
@@ -70,6 +71,7 @@ class Gateway:
             await self._cache.poll_epoch()
             self._tasks.start("epoch", self._cache.follow_epoch, self._cache.distrust)
             self._tasks.start("keys", self._tenancy.follow_keys, self._cache.distrust)
+            self._tasks.start("traffic_history", self._history.run, lambda: None)
             await self._pool.links.start()
             await self._listeners.start()
         except BaseException:
@@ -111,14 +113,9 @@ def create_gateway(settings: GatewaySettings, sources: Sources) -> Gateway:
     request_path = create_request_path(
         settings, requests, authenticators, bookkeeping.books, pool, telemetry, sources
     )
-    listeners = create_listeners(
-        settings,
-        requests,
-        authenticators,
-        request_path,
-        PageServices(pool.fleet, telemetry, sources, tenancy, tenancy),
-    )
-    return Gateway(tenancy, authenticators, bookkeeping, pool, listeners)
+    services = PageServices(pool.fleet, telemetry, sources, tenancy, tenancy)
+    pages = create_pages(settings, requests, authenticators, request_path, services)
+    return Gateway(tenancy, authenticators, bookkeeping, pool, pages)
 
 
 def run_gateway(settings: GatewaySettings) -> None:

@@ -8,7 +8,8 @@ neither can reach a metric or a line of the log. Read next: `gateway.api.operato
 import logging
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -24,7 +25,7 @@ from contracts.ids import ModelName
 from contracts.inference import Usage
 from contracts.sections import LogFormat, LogSettings
 
-_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 _TOKEN_KINDS: Final = ("prompt", "cached", "completion")
 
@@ -35,20 +36,36 @@ class _Times:
     __slots__ = ("counts", "total_s")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(_BUCKETS_S) + 1)
+        self.counts = [0] * (len(BUCKETS_S) + 1)
         self.total_s = 0.0
 
     def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(_BUCKETS_S, seconds)] += 1
+        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
         self.total_s += seconds
 
     def to_buckets(self) -> list[tuple[str, float]]:
         """Cumulative counts by upper bound, as Prometheus wants them."""
         total, buckets = 0, list[tuple[str, float]]()
-        for bound, count in zip((*map(str, _BUCKETS_S), "+Inf"), self.counts, strict=True):
+        for bound, count in zip((*map(str, BUCKETS_S), "+Inf"), self.counts, strict=True):
             total += count
             buckets.append((bound, total))
         return buckets
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What inference requests have come to since the start."""
+
+    num_requests: int
+    num_refused: int
+    """Answered with a 4xx, those that left before their answer aside."""
+    num_failed: int
+    """Answered with a 5xx."""
+    num_prompt_tokens: int
+    num_completion_tokens: int
+    first_text_counts: tuple[int, ...]
+    """Streams by how long their first text took, in the order of `BUCKETS_S`; the last is longer
+    than all of them."""
 
 
 class Telemetry(Collector):
@@ -97,6 +114,26 @@ class Telemetry(Collector):
     def count_disconnect(self) -> None:
         """A client left before its answer was complete."""
         self._num_disconnects += 1
+
+    def sum_traffic(self, routes: Collection[str]) -> Traffic:
+        """Everything so far on `routes`, for all models together."""
+        num_requests = num_refused = num_failed = 0
+        for (route, status, _), count in self._requests.items():
+            if route in routes:
+                num_requests += count
+                num_refused += count if 400 <= status < 499 else 0
+                num_failed += count if status >= 500 else 0
+        first_text = [0] * (len(BUCKETS_S) + 1)
+        for times in self._first_text.values():
+            first_text = [sum(pair) for pair in zip(first_text, times.counts, strict=True)]
+        return Traffic(
+            num_requests=num_requests,
+            num_refused=num_refused,
+            num_failed=num_failed,
+            num_prompt_tokens=sum(counts[0] for counts in self._tokens.values()),
+            num_completion_tokens=sum(counts[2] for counts in self._tokens.values()),
+            first_text_counts=tuple(first_text),
+        )
 
     def watch_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Adds a gauge that is read when somebody asks."""

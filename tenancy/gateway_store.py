@@ -9,9 +9,10 @@ from tenancy.process_claim import create_process_claim
 from tenancy.usage.budgets import BudgetStore
 from tenancy.usage.ledger import LedgerStore
 from tenancy.usage.roll_up import RollUpStore
+from tenancy.usage.summaries import SummaryStore
 
 
-class GatewayStore(PriceList, LedgerStore, RollUpStore, BudgetStore):
+class GatewayStore(PriceList, LedgerStore, RollUpStore, SummaryStore, BudgetStore):
     """The part of tenancy that deals with money while requests are served."""
 
     def create_process_claim(self) -> ProcessClaim:

@@ -15,7 +15,7 @@ from contracts.ids import AccountId, ApiTokenId, OperatorId, RegionId, RequestId
 from contracts.pricing import Price
 from contracts.quotas import Quota
 from contracts.settings import Secret
-from contracts.usage import Step, UsageCursor, UsageRecord, UsageTotal
+from contracts.usage import Step, UsageCursor, UsageRecord, UsageSummary, UsageTotal
 from tenancy.permissions import Permission
 from tenancy.policies import AddressCondition, ModelAccess, Policies, evaluate_permissions
 
@@ -219,6 +219,27 @@ class UsageLedger(Protocol):
         ...
 
 
+class UsageSummaries(Protocol):
+    """The sums of whole accounts, for those who run the platform."""
+
+    async def sum_usage(
+        self, step: Step, since: int, until: int, account_id: AccountId | None = None
+    ) -> dict[int, UsageSummary]:
+        """What each hour or day from `since` to before `until` comes to; those with nothing are
+        left out. None for `account_id` means every account.
+        """
+        ...
+
+    async def rank_accounts(
+        self, step: Step, since: int, until: int, *, limit: int = 10
+    ) -> list[tuple[AccountId, UsageSummary]]:
+        """At most `limit` accounts with what they used in these periods, the dearest first.
+
+        Raises: `InvalidRequest` (limit).
+        """
+        ...
+
+
 class BudgetStore(Protocol):
     """Budgets of days and months, leased to gateways in slices."""
 
@@ -269,9 +290,11 @@ class ProcessClaim(Protocol):
         ...
 
 
-class TenancyDirectory(
-    PrincipalDirectory, OperatorDirectory, PriceDirectory, UsageLedger, BudgetStore, Protocol
-):
+class UsageBooks(UsageLedger, UsageSummaries, BudgetStore, Protocol):
+    """All that is known of what was used, and of what may be."""
+
+
+class TenancyDirectory(PrincipalDirectory, OperatorDirectory, PriceDirectory, UsageBooks, Protocol):
     """Everything that gateways look up and write down, as the composition roots build it."""
 
     async def close(self) -> None:

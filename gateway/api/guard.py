@@ -24,7 +24,7 @@ from contracts.errors import (
 )
 from contracts.ids import AccountId, is_account_id
 from gateway.api.route_table import Route
-from gateway.auth.access import Access, OperatorOnly, Public
+from gateway.auth.access import Access, OperatorOnly, OperatorSession, Public
 from gateway.auth.authenticator import Authenticators
 from gateway.auth.caller import Caller
 from gateway.errors import find_row, list_error_headers, render_error
@@ -60,7 +60,7 @@ class Guard:
         """The framework's route: `route.page` behind its demand."""
         assert route.page is not None
         assert route.access is not None
-        page, access = route.page, route.access
+        page, access, refuse = route.page, route.access, route.refuse or _refuse
 
         async def endpoint(request: Request) -> Response:
             context = self._requests.begin(route.name)
@@ -71,10 +71,10 @@ class Guard:
                     # What was changed through this gateway holds here at once.
                     await self._authenticators.cache.poll_epoch()
             except ServiceError as error:
-                response = _to_response(error)
+                response = refuse(request, error)
             except Exception as error:
                 _log_defect(route, error)
-                response = _to_response(InvariantBroken(_STARTLED))
+                response = refuse(request, InvariantBroken(_STARTLED))
             return self._finish(context, response)
 
         return StarletteRoute(route.path, endpoint, methods=[route.method], name=route.name)
@@ -82,7 +82,7 @@ class Guard:
     async def _authenticate(
         self, request: Request, access: Access, context: RequestContext
     ) -> Caller:
-        """Whom the route demands. Raises as the authenticators do."""
+        """Whom the route demands. Raises: what the authenticators raise."""
         headers = request.scope["headers"]
         peer = None if request.client is None else request.client.host
         address = self._authenticators.addresses.find(peer, headers)
@@ -95,6 +95,11 @@ class Guard:
             if not is_routable:
                 raise create_unroutable()
             return Caller(context.request_id, address, operator=operator)
+        if isinstance(access, OperatorSession):
+            session, operator = await self._authenticators.sessions.find(headers)
+            if not is_routable:
+                raise create_unroutable()
+            return Caller(context.request_id, address, operator=operator, session=session)
         if not is_routable:
             raise create_unroutable()
         principal = await self._authenticators.api_tokens.authenticate(
@@ -127,6 +132,11 @@ def create_unroutable() -> InvalidIdentifier:
     It does not quote the address: what stands where an id should could be a secret gone astray.
     """
     return InvalidIdentifier("Could not route to this URI: its object identifier is invalid.")
+
+
+def _refuse(request: Request, error: ServiceError) -> Response:
+    """`error` as most routes tell it."""
+    return _to_response(error)
 
 
 def _to_response(error: ServiceError) -> Response:

@@ -10,6 +10,7 @@ from gateway.api.cross_origin import CrossOrigin, CrossOriginPages
 from gateway.api.guard import Guard
 from gateway.api.operator_routes import create_operator_routes
 from gateway.api.ports import InferenceRoutes, create_pages
+from gateway.api.route_table import PortKind, Route, check_routes
 from gateway.api.services import PageServices
 from gateway.api.tenant_routes import create_tenant_routes
 from gateway.auth.authenticator import Authenticators
@@ -74,13 +75,16 @@ def create_listeners(
     authenticators: Authenticators,
     request_path: RequestPath,
     services: PageServices,
+    console: tuple[Route, ...],
 ) -> Listeners:
     """Both ports, not yet bound. Raises: `InvariantBroken` for a route that demands nothing."""
     readiness = Readiness(services.fleet.has_ready_model)
     guard = Guard(requests, authenticators, services.telemetry)
     cross_origin = CrossOrigin(settings.cross_origin)
     tenants = create_tenant_routes(services, readiness.is_ready)
-    operators = create_operator_routes(services, readiness.is_ready)
+    operators = check_routes(
+        PortKind.OPERATORS, (*create_operator_routes(services, readiness.is_ready), *console)
+    )
     return Listeners(
         Port(
             CrossOriginPages(create_pages(tenants, guard), cross_origin),

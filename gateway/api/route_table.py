@@ -12,15 +12,25 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from contracts.errors import InvariantBroken
+from contracts.errors import InvariantBroken, ServiceError
 from gateway.api.forms import FormReader
 from gateway.api.query_fields import QueryField
-from gateway.auth.access import Access, AnyApiToken, Needs, NeedsForOwn, OperatorOnly, Public
+from gateway.auth.access import (
+    Access,
+    AnyApiToken,
+    Needs,
+    NeedsForOwn,
+    OperatorOnly,
+    OperatorSession,
+    Public,
+)
 from gateway.auth.caller import Caller
 from gateway.dialects.dialect import Dialect
 
 Page = Callable[[Request, Caller], Awaitable[Response]]
 """An ordinary endpoint; the caller is whom the route demands."""
+Refusal = Callable[[Request, ServiceError], Response]
+"""How an error looks to those who ask a route."""
 _WRITING_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -51,11 +61,13 @@ class Route:
     """What a page's query may hold, for the document of the API."""
     reply: Any = None
     """What a page answers with, for the same; None stands for an envelope of anything."""
+    refuse: Refusal | None = None
+    """None: errors are envelopes of JSON."""
 
 
 _OFFERED: Final[dict[PortKind, tuple[type[Access], ...]]] = {
     PortKind.TENANTS: (Public, AnyApiToken, Needs, NeedsForOwn),
-    PortKind.OPERATORS: (Public, OperatorOnly),
+    PortKind.OPERATORS: (Public, OperatorOnly, OperatorSession),
 }
 
 

@@ -10,7 +10,7 @@ from gateway.routing.fleet import Fleet
 from gateway.sources import Sources
 from gateway.telemetry import Telemetry
 from tenancy.administration import Administrations
-from tenancy.interfaces import UsageLedger
+from tenancy.interfaces import UsageBooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,4 +21,4 @@ class PageServices:
     telemetry: Telemetry
     sources: Sources
     administrations: Administrations
-    ledger: UsageLedger
+    ledger: UsageBooks

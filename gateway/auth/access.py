@@ -41,11 +41,17 @@ class OperatorOnly:
     """An operator's credential."""
 
 
-Access = Public | AnyApiToken | Needs | NeedsForOwn | OperatorOnly
+@dataclass(frozen=True, slots=True)
+class OperatorSession:
+    """An operator who has signed in to the console."""
+
+
+Access = Public | AnyApiToken | Needs | NeedsForOwn | OperatorOnly | OperatorSession
 
 PUBLIC: Final = Public()
 ANY_API_TOKEN: Final = AnyApiToken()
 OPERATOR: Final = OperatorOnly()
+SIGNED_IN: Final = OperatorSession()
 
 
 def require_model(principal: Principal, model: str) -> None:

@@ -16,6 +16,7 @@ from gateway.auth.access import Access, AnyApiToken, Needs, NeedsForOwn
 from gateway.auth.bearer import read_api_token, read_bearer
 from gateway.auth.client_address import ClientAddresses
 from gateway.auth.failed_attempts import FailedAttempts
+from gateway.auth.operator_sessions import OperatorSessions
 from gateway.auth.principal_cache import PrincipalCache
 from gateway.settings import AuthSettings, ProxySettings
 from gateway.sources import Sources
@@ -124,8 +125,13 @@ class OperatorAuthenticator:
 
         Raises: `Unauthenticated`, `RateLimited`, `StoreUnavailable`.
         """
-        value = read_bearer(headers)
-        address = self._addresses.find(peer, headers)
+        return await self.check(read_bearer(headers), self._addresses.find(peer, headers))
+
+    async def check(self, value: str, address: Address | None) -> Operator:
+        """The operator whose credential has this value.
+
+        Raises: `Unauthenticated`, `RateLimited`, `StoreUnavailable`.
+        """
         self._failures.check(address)
         operator = await self._directory.find_operator(value)
         if operator is None:
@@ -140,6 +146,7 @@ class Authenticators:
 
     api_tokens: Authenticator
     operators: OperatorAuthenticator
+    sessions: OperatorSessions
     addresses: ClientAddresses
     cache: PrincipalCache
 
@@ -154,6 +161,7 @@ def create_authenticators(
     return Authenticators(
         Authenticator(cache, addresses, failures, sources),
         OperatorAuthenticator(tenancy, addresses, failures_of_operators),
+        OperatorSessions(tenancy, sources),
         addresses,
         cache,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from contracts.errors import InvariantBroken
 from contracts.ids import RequestId
+from gateway.auth.operator_sessions import Session
 from tenancy.administration import Actor, ActorKind
 from tenancy.interfaces import Operator, Principal
 from tenancy.policies import Address
@@ -21,6 +22,14 @@ class Caller:
     address: Address | None
     principal: Principal | None = None
     operator: Operator | None = None
+    session: Session | None = None
+    """Of an operator who has signed in to the console."""
+
+    def require_session(self) -> Session:
+        """The session, on a route that demands one."""
+        if self.session is None:
+            raise InvariantBroken("A page asked for the session of a route that demands none.")
+        return self.session
 
     def require_principal(self) -> Principal:
         """The principal, on a route that demands an API token."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.node_program import install_clients, run_client
+from tests.fixtures.node_program import CLIENTS, install_packages, run_client
 from tests.gateway.running_gateway import RunningGateway
 from tests.integration.clients.talking_node import CHAT, CLASSIC, NUM_PROMPT, TEXT
 
@@ -12,7 +12,7 @@ from tests.integration.clients.talking_node import CHAT, CLASSIC, NUM_PROMPT, TE
 @pytest.fixture(scope="module", autouse=True)
 def packages() -> None:
     """The packages of the lockfile, installed once."""
-    install_clients()
+    install_packages(CLIENTS)
 
 
 async def ask(gateway: RunningGateway, client: str, model: str = CLASSIC) -> Any:
