@@ -1,0 +1,155 @@
+"""Compares the planner of hot standby with LRU and LFU on simulated nodes.
+
+What is compared is the mean wait of a request for weights: 0 where its model is on the device, else
+the time until somebody has left and the model has come. All three policies wake on demand, play the
+same traces and know nothing of what comes; the planner is the production code, fed once a period
+with what gateways would tell it. The first part of each trace is not counted.
+
+scenarios:
+  host holds all   13 models, 3 fit on the device, all others in the host's memory
+  small host       the same, and 3 of them only on disk
+  unlike sizes     as the first, with models up to three times as large as each other
+  three regions    as the first on 2 nodes in each of 3 regions, which have other favourites; a
+                   quarter of the bursts may not leave its region
+
+examples:
+  python -m benchmarks.standby                       # every scenario, four seeds
+  python -m benchmarks.standby --only "small host" --seeds 8
+  python -m benchmarks.standby --pause 15            # twice the traffic
+  python -m benchmarks.standby --record              # appends the rows to results/standby.csv
+"""
+
+import argparse
+import statistics
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks.harness import (
+    Figure,
+    append_figures,
+    compute_ratios,
+    describe_circumstances,
+    print_figures,
+    summarise,
+)
+from benchmarks.standby.simulated_node import Tally
+from benchmarks.standby.simulation import EVICTORS, OURS, FleetShape, simulate
+from benchmarks.standby.traces import TraceShape, draw_models, draw_trace
+from contracts.ids import RegionId
+from hot_standby.settings import StandbySettings
+
+NUM_MODELS: Final = 13
+_WARM_UP: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Where a trace is played. Sizes in models of the mean size."""
+
+    num_on_device: float = 3.3
+    num_in_host: float = 13.0
+    spread: float = 1.0
+    num_regions: int = 1
+    nodes_per_region: int = 1
+
+
+SCENARIOS: Final = {
+    "host holds all": Scenario(),
+    "small host": Scenario(num_in_host=7.0),
+    "unlike sizes": Scenario(spread=3.0),
+    "three regions": Scenario(num_regions=3, nodes_per_region=2),
+}
+
+
+def main() -> int:
+    """Prints a table, and records it if asked."""
+    asked = _parse()
+    settings = msgspec.structs.replace(StandbySettings(), period_s=asked.period)
+    names = [asked.only] if asked.only else list(SCENARIOS)
+    figures: list[Figure] = []
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("simulating", total=len(names) * asked.seeds * len(EVICTORS))
+        for name in names:
+            tallies: dict[str, list[Tally]] = {policy: [] for policy in EVICTORS}
+            for seed in range(1, asked.seeds + 1):
+                for policy in EVICTORS:
+                    bar.update(task, description=f"{name}, {policy}, seed {seed}")
+                    tallies[policy].append(
+                        play(policy, SCENARIOS[name], seed, asked.pause, asked.minutes, settings)
+                    )
+                    bar.advance(task)
+            figures += _describe(name, tallies, asked.minutes * (1 - _WARM_UP))
+    waits = [figure for figure in figures if figure.metric == "mean wait"]
+    figures += compute_ratios(waits, OURS)
+    print_figures(figures)
+    if asked.record:
+        append_figures("standby.csv", figures, describe_circumstances(("msgspec",)))
+    return 0
+
+
+def play(
+    policy: str,
+    scenario: Scenario,
+    seed: int,
+    pause_s: float,
+    minutes: float,
+    settings: StandbySettings,
+) -> Tally:
+    """One trace under one policy."""
+    models = draw_models(seed, NUM_MODELS, scenario.spread)
+    mean_bytes = sum(model.weights_bytes for model in models) / len(models)
+    regions = tuple(RegionId(f"r{place}") for place in range(scenario.num_regions))
+    shape = TraceShape(
+        duration_s=minutes * 60,
+        mean_pause_s=pause_s / scenario.num_regions / scenario.nodes_per_region,
+    )
+    fleet = FleetShape(
+        regions,
+        scenario.nodes_per_region,
+        int(scenario.num_on_device * mean_bytes),
+        int(scenario.num_in_host * mean_bytes),
+    )
+    trace = draw_trace(seed, models, list(regions), shape)
+    return simulate(policy, trace, models, fleet, settings, shape.duration_s * _WARM_UP)
+
+
+def _describe(name: str, tallies: dict[str, list[Tally]], minutes: float) -> list[Figure]:
+    """The rows of one scenario: each sample is one seed."""
+    rows = (
+        ("mean wait", "s", lambda tally: statistics.fmean(tally.waits_s)),
+        ("wait p90", "s", lambda tally: statistics.quantiles(tally.waits_s, n=10)[-1]),
+        ("waiting", "share", lambda t: sum(wait > 0 for wait in t.waits_s) / len(t.waits_s)),
+        ("wakes", "1/min", lambda tally: tally.num_wakes / minutes),
+        ("wakes ahead of demand", "1/min", lambda tally: tally.num_early / minutes),
+    )
+    return [
+        summarise(name, policy, metric, unit, NUM_MODELS, [measure(tally) for tally in of_policy])
+        for metric, unit, measure in rows
+        for policy, of_policy in tallies.items()
+    ]
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        prog="python -m benchmarks.standby",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", choices=list(SCENARIOS), help="one scenario instead of all")
+    parser.add_argument("--seeds", type=int, default=4, help="traces per scenario (4)")
+    parser.add_argument("--minutes", type=float, default=90.0, help="of simulated time (90)")
+    parser.add_argument(
+        "--pause", type=float, default=30.0, help="seconds between bursts, per node (30)"
+    )
+    parser.add_argument("--period", type=float, default=2.0, help="seconds between two plans (2)")
+    parser.add_argument("--record", action="store_true", help="append to results/standby.csv")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

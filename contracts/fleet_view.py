@@ -1,0 +1,73 @@
+"""What a gateway's operator port tells of the fleet: nodes, demand and the operators' rules.
+
+Hot standby plans from it and `hearth models status` shows it. Must not know HTTP.
+Read next: `contracts.placement`, `contracts.demand`.
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from contracts.demand import DemandSample
+from contracts.fleet import ModelLoad
+from contracts.ids import BootId, GatewayId, ModelName, NodeId, RegionId
+from contracts.placement import MemoryUse, ModelPlacement, PlacementPlan, ServiceClass, Tier
+
+PLACEMENT_PATH: Final = "/operator/v1/placement"
+PLANS_PATH: Final = PLACEMENT_PATH + "/plans"
+RULES_PATH: Final = PLACEMENT_PATH + "/rules"
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**48)]
+
+
+class PlacementRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What operators want of one model, whatever its demand."""
+
+    model: ModelName
+    service_class: ServiceClass = ServiceClass.BEST_EFFORT
+    tier: Tier | None = None
+    """Where it is to be: `gpu` and `host` bring it no less near, `disk` no nearer unless a request
+    comes. None leaves it to demand."""
+    until_unix_s: _Count | None = None
+    """When `tier` ends to hold; None: never, which is a pin."""
+
+    def find_tier(self, unix_s: float) -> Tier | None:
+        """The tier that is wanted at a moment."""
+        is_over = self.until_unix_s is not None and unix_s >= self.until_unix_s
+        return None if is_over else self.tier
+
+    def is_pinned(self, unix_s: float) -> bool:
+        """True while the model is to stay on the device."""
+        return self.find_tier(unix_s) is Tier.GPU and self.until_unix_s is None
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """One node as a gateway last heard of it."""
+
+    node_id: NodeId
+    boot_id: BootId | None
+    """None until it has reported."""
+    region: RegionId | None
+    jurisdiction: str
+    latency_s: float
+    """From the gateway to the node's region and back."""
+    is_connected: bool
+    is_draining: bool
+    report_age_s: float | None
+    placements: tuple[ModelPlacement, ...] = ()
+    loads: tuple[ModelLoad, ...] = ()
+    memory: MemoryUse = MemoryUse()
+    plan: PlacementPlan | None = None
+    """The last that this gateway has sent there."""
+
+
+class FleetView(msgspec.Struct, frozen=True, kw_only=True):
+    """All that one gateway knows of where weights are and should be."""
+
+    gateway_id: GatewayId
+    boot_id: BootId
+    """One life of the gateway's process: its demand counts from zero again after it."""
+    region: RegionId
+    unix_ms: _Count
+    nodes: tuple[NodeView, ...]
+    demand: tuple[DemandSample, ...]
+    rules: tuple[PlacementRule, ...]

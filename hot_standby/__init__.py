@@ -1,0 +1,1 @@
+"""Hot standby decides which weights are where: it reads the fleet and its demand, and plans."""
