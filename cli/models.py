@@ -90,7 +90,11 @@ def add(
         refuse_unsupported(Path(source))
         with show_progress("Copying") as progress:
             model = models.add_model(
-                ModelName(name), Path(source), description=description, progress=progress
+                ModelName(name),
+                Path(source),
+                description=description,
+                progress=progress,
+                note_digests=note_digests,
             )
     row = describe(model)
     if as_json:
@@ -139,6 +143,18 @@ def refuse_unsupported(folder: Path) -> None:
         read_config(folder)
     except CheckpointError as error:
         raise CommandFailed(f"Hearth cannot serve this model. {error}") from error
+
+
+def note_digests(folder: Path) -> None:
+    """Notes what the weights are. Raises: `CommandFailed` when they cannot be read."""
+    from gpu_pool.models.errors import CheckpointError
+    from gpu_pool.weights import guard
+
+    try:
+        guard.note_digests(folder)
+    except CheckpointError as error:
+        reason = str(error).replace(f"{folder}/", "")  # a place that is gone when this is read
+        raise CommandFailed(f"Hearth cannot serve this model. {reason}") from error
 
 
 @contextmanager
@@ -203,6 +219,8 @@ def _add_from_hub(
     with show_progress(f"Fetching {repository}") as progress:
         download_snapshot(snapshot, folder, progress)
     origin = f"{HUB_PREFIX}{repository} at {snapshot.commit[:12]}"
-    model = models.add_model(name, folder, description=description or origin, hard_links=True)
+    model = models.add_model(
+        name, folder, description=description or origin, hard_links=True, note_digests=note_digests
+    )
     shutil.rmtree(folder)
     return model

@@ -14,6 +14,17 @@ class DtypeChoice(StrEnum):
     FLOAT32 = "float32"
 
 
+class WeightCheck(StrEnum):
+    """When weights are compared with what was noted as the model was added.
+
+    `first` is when they are loaded for the first time, and again whenever a file has been touched.
+    """
+
+    FIRST = "first"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
 class DeviceChoice(StrEnum):
     """Where the model computes. `cuda` is the first NVIDIA GPU that the process can see."""
 

@@ -31,6 +31,7 @@ def load_model(settings: CoreSettings) -> Executor | EncoderExecutor:
         swap_bytes=settings.engine.swap_bytes,
         num_threads=settings.engine.num_threads,
         num_default_threads=settings.num_default_threads,
+        check_weights=settings.engine.check_weights,
         native_kernels=settings.engine.native_kernels,
     )
     checked = read_config(worker.model_dir)

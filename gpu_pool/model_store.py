@@ -62,6 +62,10 @@ def ignore_progress(_done: int, _total: int) -> None:
     """A progress that nobody watches."""
 
 
+def ignore_digests(_folder: Path) -> None:
+    """Notes nothing: files are believed."""
+
+
 class ModelStore:
     """The models under one folder, and the bundled one."""
 
@@ -97,8 +101,11 @@ class ModelStore:
         description: str = "",
         progress: Progress = ignore_progress,
         hard_links: bool = False,
+        note_digests: Callable[[Path], None] = ignore_digests,
     ) -> StoredModel:
         """The model in folder `source`, copied (or linked, where the file system can) and noted.
+
+        `note_digests` is handed the folder when its files are complete.
 
         Raises: `InvalidModelName`, `Conflict` (there is one of that name), `InvalidRequest` (the
         folder holds nothing that can be served; the message says what is missing or refused).
@@ -109,6 +116,7 @@ class ModelStore:
         incoming = Path(tempfile.mkdtemp(prefix=".incoming-", dir=self._root))
         try:
             _bring_files(source, files, incoming, progress, hard_links=hard_links)
+            note_digests(incoming)
             manifest = ModelManifest(
                 name=name,
                 description=description,

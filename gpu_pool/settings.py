@@ -12,7 +12,7 @@ import msgspec
 
 from contracts.ids import GatewayId, ModelName, NodeId, RegionId, is_model_name, is_node_id
 from contracts.sections import LogSettings, Port, TlsSettings
-from gpu_pool.compute_choice import DeviceChoice, DtypeChoice
+from gpu_pool.compute_choice import DeviceChoice, DtypeChoice, WeightCheck
 from gpu_pool.engine.settings import NgramSettings, SchedulerSettings
 
 PREFIX: Final = "HEARTH_POOL"
@@ -71,6 +71,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool = True
     ngram: NgramSettings | None = None
     """Guesses next tokens from what was said before and checks them: pays for repetitive text."""
+    check_weights: WeightCheck = WeightCheck.FIRST
+    """When weights are compared with what `hearth models add` has noted of them."""
     native_kernels: bool = False
     """bf16 on a CPU: computes with kernels of our own, built at the first start, where there is a
     C++ compiler or the installation brought them; False computes with torch alone."""

@@ -1,24 +1,47 @@
 """The tensors of a checkpoint folder: one safetensors file, or several behind an index.
 
-Headers are checked by the safetensors library (offsets inside the file, without overlap or holes,
-fitting shape and dtype) before any data is touched; pickles are never read. Data is mapped, not
-copied. Must not know what the tensors are for.
+Headers are checked whole before any data is touched; pickles are never read. Data is read past the
+page cache by several threads, into memory that is the tensor's own, and compared with the digests
+that were noted when the model was added. Must not know what the tensors are for.
+Read next: `header`, `tensor_stream`, `digests`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Final, Self
 
 import msgspec
-from safetensors import SafetensorError, safe_open
+import torch
 from torch import Tensor
 
 from gpu_pool.models.errors import CheckpointError
+from gpu_pool.weights.digests import CheckpointDigests
+from gpu_pool.weights.direct_file import DirectFile
+from gpu_pool.weights.header import ITEM_BYTES, TensorEntry, read_header
+from gpu_pool.weights.tensor_stream import ReadTensor, TensorStream
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+_TORCH_DTYPES: Final = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "I16": torch.int16,
+    "U16": torch.uint16,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I32": torch.int32,
+    "U32": torch.uint32,
+    "F32": torch.float32,
+    "I64": torch.int64,
+    "U64": torch.uint64,
+    "F64": torch.float64,
+}
 
 
 class _Index(msgspec.Struct, frozen=True):
@@ -56,15 +79,26 @@ def _read_index(model_dir: Path) -> dict[str, str]:
 class Checkpoint:
     """The open files. Use as a context: tensors handed out stay valid after it ends."""
 
-    def __init__(self, model_dir: Path) -> None:
-        """Opens all files and checks their headers. Raises: `CheckpointError`."""
+    def __init__(
+        self, model_dir: Path, digests: CheckpointDigests | None = None, *, hashes: bool = False
+    ) -> None:
+        """Opens all files and checks their headers; with `digests`, all that is read as well.
+
+        `hashes` is for whoever asks for `compute_digest`. Raises: `CheckpointError`.
+        """
+        self._digests = digests
         self._stack = ExitStack()
-        self._slices: dict[str, Any] = {}
-        self._files: dict[str, Any] = {}
+        self._entries: dict[str, TensorEntry] = {}
+        self._paths: dict[str, Path] = {}
+        self._files: dict[Path, DirectFile] = {}
+        self.header_digests: dict[str, str] = {}
+        """By name of file."""
         try:
             for path in list_tensor_files(model_dir):
                 self._open(path)
             self._check_index(model_dir)
+            self._stream = TensorStream(self._find_file, hashes=hashes or digests is not None)
+            self._stack.callback(self._stream.close)
         except BaseException:
             self._stack.close()
             raise
@@ -85,33 +119,92 @@ class Checkpoint:
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Every tensor's shape by name."""
-        return {name: tuple(part.get_shape()) for name, part in self._slices.items()}
+        return {name: entry.shape for name, entry in self._entries.items()}
 
     @property
     def dtypes(self) -> Mapping[str, str]:
         """Every tensor's dtype by name, in safetensors' words: `BF16`, `F32`, …."""
-        return {name: str(part.get_dtype()) for name, part in self._slices.items()}
+        return {name: entry.dtype for name, entry in self._entries.items()}
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Reads ahead what will be asked for in this order, within bounds."""
+        self._stream.expect([self._entries[name] for name in names])
 
     def read(self, name: str) -> Tensor:
-        """A tensor by name, on CPU, as stored."""
-        return self._files[name].get_tensor(name)
+        """A tensor by name, on CPU, as stored; nobody else has its memory.
+
+        Raises: `CheckpointError` when the file has been cut, or holds another tensor than was
+        added.
+        """
+        read = self._stream.read(self._entries[name])
+        self._verify(name, read)
+        return _to_tensor(read.view, self._entries[name])
+
+    def read_rows(self, name: str, first: int, end: int) -> Tensor:
+        """Rows of a tensor. Only their bytes are read, unless the tensor is to be verified."""
+        if self._digests is not None:
+            return self.read(name)[first:end].clone()
+        entry = self._entries[name]
+        row_bytes = entry.num_bytes // entry.shape[0]
+        rows = TensorEntry(
+            f"{name}[{first}:{end}]",
+            entry.dtype,
+            (end - first, *entry.shape[1:]),
+            entry.offset + first * row_bytes,
+            (end - first) * row_bytes,
+        )
+        self._paths[rows.name] = self._paths[name]
+        return _to_tensor(self._stream.read(rows).view, rows)
+
+    def compute_digest(self, name: str) -> str:
+        """What `digests` notes of a tensor."""
+        return self._stream.read(self._entries[name]).digest
+
+    def list_names(self, file: str) -> list[str]:
+        """The tensors in a file, by its name."""
+        return [name for name in self._entries if self._paths[name].name == file]
 
     def _open(self, path: Path) -> None:
         """Adds one file."""
-        try:
-            opened: Any = self._stack.enter_context(safe_open(path, framework="pt"))
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path}: {error}.") from error
-        names: list[str] = opened.keys()
-        for name in names:
-            if name in self._files:
+        header = read_header(path)
+        noted = None if self._digests is None else self._digests.files.get(path.name)
+        if self._digests is not None and (noted is None or noted.header != header.digest):
+            raise CheckpointError(f"{path}: the file is not the one that was added.")
+        for name in header.tensors:
+            if name in self._entries:
                 raise CheckpointError(f"{path}: tensor `{name}` is in another file too.")
-            self._files[name] = opened
-            self._slices[name] = opened.get_slice(name)
+            self._paths[name] = path
+        self._entries |= header.tensors
+        self._files[path] = self._stack.enter_context(DirectFile(path))
+        self.header_digests[path.name] = header.digest
+
+    def _find_file(self, entry: TensorEntry) -> DirectFile:
+        """The file that a tensor lies in."""
+        return self._files[self._paths[entry.name]]
+
+    def _verify(self, name: str, read: ReadTensor) -> None:
+        """Raises unless the bytes are those that were added."""
+        if self._digests is None:
+            return
+        path = self._paths[name]
+        if self._digests.files[path.name].tensors.get(name) != read.digest:
+            raise CheckpointError(
+                f"{path}: tensor `{name}` has other bytes than when the model was added. "
+                "Add the model again from a sound copy."
+            )
 
     def _check_index(self, model_dir: Path) -> None:
         """Raises when the index names a tensor that no file holds."""
         if (model_dir / INDEX_FILE).is_file():
             for name, file in _read_index(model_dir).items():
-                if name not in self._files:
+                if name not in self._entries:
                     raise CheckpointError(f"{INDEX_FILE}: `{name}` is not in {file}.")
+
+
+def _to_tensor(view: memoryview, entry: TensorEntry) -> Tensor:
+    """The bytes as a tensor: the same memory where elements lie at multiples of their size."""
+    dtype = _TORCH_DTYPES[entry.dtype]
+    if not entry.num_bytes:
+        return torch.empty(entry.shape, dtype=dtype)
+    is_aligned = entry.offset % ITEM_BYTES[entry.dtype] == 0
+    return torch.frombuffer(view if is_aligned else bytearray(view), dtype=dtype).view(entry.shape)

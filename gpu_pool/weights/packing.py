@@ -5,7 +5,7 @@ the arithmetic is in `unpacking`. What is read is a float tensor like any other,
 nor the reader know of it. Read next: `unpacking`, then `reader`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -38,8 +38,16 @@ class TensorSource(Protocol):
         """Every tensor's dtype by name, in safetensors' words."""
         ...
 
+    def expect(self, names: Iterable[str]) -> None:
+        """Says what will be read, in order."""
+        ...
+
     def read(self, name: str) -> Tensor:
-        """A tensor by name, on CPU."""
+        """A tensor by name, on CPU, that nobody else has."""
+        ...
+
+    def read_rows(self, name: str, first: int, end: int) -> Tensor:
+        """Rows of a tensor, as `read` hands out the whole."""
         ...
 
 
@@ -78,12 +86,26 @@ class UnpackedSource:
         plain = {n: dtype for n, dtype in self._source.dtypes.items() if n not in self._pieces}
         return plain | dict.fromkeys(self._packed, _UNPACKED_DTYPE)
 
+    def expect(self, names: Iterable[str]) -> None:
+        """Says what will be read, in order: the pieces of packed tensors."""
+        self._source.expect(
+            piece
+            for name in names
+            for piece in (self._packed[name].pieces if name in self._packed else (name,))
+        )
+
     def read(self, name: str) -> Tensor:
         """A tensor by name, on CPU, unpacked to fp32 where it was packed."""
         if name not in self._packed:
             return self._source.read(name)
         packed = self._packed[name]
         return packed.unpack(*[self._source.read(piece) for piece in packed.pieces])
+
+    def read_rows(self, name: str, first: int, end: int) -> Tensor:
+        """Rows of a tensor; a packed one is unpacked whole."""
+        if name not in self._packed:
+            return self._source.read_rows(name, first, end)
+        return self.read(name)[first:end].clone()
 
 
 class _WeightsJson(msgspec.Struct, frozen=True):

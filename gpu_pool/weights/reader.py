@@ -40,24 +40,32 @@ class ParameterReader:
         _check_names(checkpoint, sources, ignored)
         _check_parts(checkpoint, sources)
 
+    def expect_all(self) -> None:
+        """Lets the files be read ahead in the order of the list, whole."""
+        self._checkpoint.expect(
+            part.name for source in self._sources.values() for part in source.parts
+        )
+
     def read(self, name: str, *, rank: int = 0, world_size: int = 1) -> Tensor:
         """The parameter `name`, or what `rank` of `world_size` holds of it."""
         source = self._sources[name]
         parts = [
-            _take_shard(self._checkpoint.read(part.name), source.split, rank, world_size)
-            for part in source.parts
+            self._read_shard(part.name, source.split, rank, world_size) for part in source.parts
         ]
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return whole.to(device=self._device, dtype=self._dtype, copy=True)
+        return whole.to(device=self._device, dtype=self._dtype)
 
-
-def _take_shard(tensor: Tensor, split: Split, rank: int, world_size: int) -> Tensor:
-    """A rank's even share of a checkpoint tensor."""
-    if split is Split.WHOLE or world_size == 1:
-        return tensor
-    dimension = _SPLIT_DIMENSIONS[split]
-    assert tensor.shape[dimension] % world_size == 0, "the tensor does not divide among ranks"
-    return tensor.chunk(world_size, dim=dimension)[rank]
+    def _read_shard(self, name: str, split: Split, rank: int, world_size: int) -> Tensor:
+        """A rank's even share of a checkpoint tensor; of rows no other bytes are read."""
+        if split is Split.WHOLE or world_size == 1:
+            return self._checkpoint.read(name)
+        dimension = _SPLIT_DIMENSIONS[split]
+        size = self._checkpoint.shapes[name][dimension]
+        assert size % world_size == 0, "the tensor does not divide among ranks"
+        share = size // world_size
+        if split is Split.ROWS:
+            return self._checkpoint.read_rows(name, rank * share, (rank + 1) * share)
+        return self._checkpoint.read(name).narrow(dimension, rank * share, share).clone()
 
 
 def _check_names(

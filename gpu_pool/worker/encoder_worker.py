@@ -111,7 +111,9 @@ def create_encoder_executor(
     torch.set_num_threads(settings.num_threads or choose_num_threads(files, num_default))
     device = torch.device(settings.device)
     dtype = choose_dtype(settings.dtype, checked.dtype)
-    loader = ModelLoader(settings.model_dir, checked.find_packed, dtype, device)
+    loader = ModelLoader(
+        settings.model_dir, checked.find_packed, dtype, device, None, settings.check_weights
+    )
     encoder = loader.load_encoder(network)
     memory = find_memory(encoder)
     info = EncoderInfo(

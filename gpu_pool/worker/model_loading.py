@@ -4,21 +4,21 @@ Joins a family's mathematics and names with the reader of files; must not know K
 Read next: `gpu_pool.weights.reader`, `gpu_pool.models.network`.
 """
 
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
+from gpu_pool.compute_choice import WeightCheck
 from gpu_pool.kernels.cpu.library import NativeKernels
 from gpu_pool.kernels.linear import packing_with
 from gpu_pool.models.network import CausalModel, CausalNetwork, Encoder, EncoderNetwork, Network
 from gpu_pool.models.parameters import ReadParameter, count_parameters
 from gpu_pool.weights.checkpoint import Checkpoint, list_tensor_files
+from gpu_pool.weights.guard import WeightGuard
 from gpu_pool.weights.packing import FindPacked, UnpackedSource
 from gpu_pool.weights.reader import ParameterReader
-from gpu_pool.weights.revision import compute_revision
 
 
 class ModelLoader:
@@ -31,11 +31,13 @@ class ModelLoader:
         dtype: torch.dtype,
         device: torch.device,
         kernels: NativeKernels | None = None,
+        check: WeightCheck = WeightCheck.FIRST,
     ) -> None:
         """Takes what `read_config` says of the folder; `dtype` is what is computed in.
 
-        Weights are packed for `kernels`, None: for torch.
+        Weights are packed for `kernels`, None: for torch. Raises: `CheckpointError`.
         """
+        self._guard = WeightGuard(model_dir, check)
         self._kernels = kernels
         self._model_dir = model_dir
         self._find_packed = find_packed
@@ -61,7 +63,7 @@ class ModelLoader:
 
     def compute_revision(self) -> str:
         """The digest of what was loaded."""
-        return compute_revision(list_files(self._model_dir), os.cpu_count() or 1)
+        return self._guard.compute_revision()
 
     @contextmanager
     def _open(self, network: Network) -> Generator[ReadParameter]:
@@ -69,7 +71,7 @@ class ModelLoader:
         with (
             torch.inference_mode(),
             packing_with(self._kernels),
-            Checkpoint(self._model_dir) as checkpoint,
+            Checkpoint(self._model_dir, self._guard.expected) as checkpoint,
         ):
             source = checkpoint
             if self._find_packed is not None:
@@ -81,7 +83,9 @@ class ModelLoader:
                 dtype=self._dtype,
                 device=self._device,
             )
+            reader.expect_all()
             yield reader.read
+        self._guard.note_sound()
 
 
 def list_files(model_dir: Path) -> list[Path]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpu_pool.compute_choice import DtypeChoice
+from gpu_pool.compute_choice import DtypeChoice, WeightCheck
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,5 +29,6 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     num_default_threads: int | None = None
     """None is one per CPU of the machine."""
     device: str = "cpu"
+    check_weights: WeightCheck = WeightCheck.FIRST
     native_kernels: bool = False
     """bf16 on a CPU: computes with kernels of our own where they can be built, else with torch."""

@@ -93,7 +93,9 @@ def create_executor(settings: WorkerSettings) -> Executor:
     dtype = choose_dtype(settings.dtype, checked.dtype)
     division = divide_kv(network.kv_groups, settings, dtype)
     kernels = find_kernels(device, dtype, is_wanted=settings.native_kernels)
-    loader = ModelLoader(settings.model_dir, checked.find_packed, dtype, device, kernels)
+    loader = ModelLoader(
+        settings.model_dir, checked.find_packed, dtype, device, kernels, settings.check_weights
+    )
     num_blocks = count_blocks(settings, division.block_bytes, device, loader.measure_bytes(network))
     context_window = min(
         settings.context_window or network.context_window,

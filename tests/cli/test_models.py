@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,8 +23,15 @@ CHUNK_BYTES = 10 * 1024 * 1024
 
 
 def create_weights() -> bytes:
-    """More than one chunk; a store looks at names and configuration, not at tensors."""
-    return bytes(range(256)) * (CHUNK_BYTES // 256 + 4000)
+    """More than one chunk, in one tensor."""
+    num_bytes = CHUNK_BYTES * 7 // 6
+    entry = {"dtype": "U8", "shape": [num_bytes], "data_offsets": [0, num_bytes]}
+    header = json.dumps({"a": entry}).encode()
+    return (
+        struct.pack("<Q", len(header))
+        + header
+        + (bytes(range(256)) * (num_bytes // 256 + 1))[:num_bytes]
+    )
 
 
 @pytest.fixture
@@ -98,7 +106,7 @@ def test_a_repository_is_fetched_without_what_could_run_code(
     assert result.returncode == 0, result.stderr
     row = json.loads(result.stdout)
     present = {path.name: path.read_bytes() for path in Path(row["path"]).iterdir()}
-    del present["hearth-model.json"]
+    del present["hearth-model.json"], present["hearth-digests.json"]
     wanted = {path.name for path in BUNDLED_PATH.iterdir()}
     assert set(hub.list_fetched()) == wanted
     assert present == {name: hub.files[name] for name in wanted}

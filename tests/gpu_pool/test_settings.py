@@ -21,7 +21,8 @@ from gpu_pool.settings import (
 )
 
 OPTIONS = """
-drain_s engine.block_size engine.device engine.kv_bytes engine.max_account_waiting
+drain_s engine.block_size engine.check_weights engine.device engine.kv_bytes
+engine.max_account_waiting
 engine.max_account_waiting_tokens engine.max_batch_tokens engine.max_chunk_tokens engine.max_running
 engine.max_waiting engine.max_waiting_tokens engine.ngram.max_draft_tokens
 engine.ngram.max_match_tokens engine.ngram.max_step_drafts engine.ngram.min_match_tokens

@@ -1,0 +1,152 @@
+"""Weights that are not those that were added: found, named, and never computed with."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gpu_pool.compute_choice import WeightCheck
+from gpu_pool.models.errors import CheckpointError
+from gpu_pool.weights.digests import DIGESTS_FILE, STAMP_FILE, read_digests
+from gpu_pool.weights.guard import WeightGuard, note_digests
+from gpu_pool.weights.header import read_header
+from gpu_pool.weights.revision import compute_revision
+from gpu_pool.worker.settings import WorkerSettings
+from gpu_pool.worker.worker import create_executor
+from tests.gpu_pool.plan_driver import PlanDriver
+from tests.gpu_pool.tiny_llama import write_tiny_llama
+
+WEIGHTS = "model.safetensors"
+NAME = "model.layers.1.mlp.down_proj.weight"
+
+
+def add(folder: Path, *, seed: int = 0, shard_size: str = "1GB") -> Path:
+    """A small model whose digests are noted."""
+    write_tiny_llama(folder, seed=seed, shard_size=shard_size)
+    note_digests(folder)
+    return folder
+
+
+def load(folder: Path, check: WeightCheck = WeightCheck.FIRST) -> list[int]:
+    """What the model says."""
+    settings = WorkerSettings(model_dir=folder, num_threads=1, num_blocks=20, check_weights=check)
+    driver = PlanDriver(create_executor(settings))
+    return driver.generate([driver.add([1, 2, 3])], 6)[0]
+
+
+def flip_bit(folder: Path) -> None:
+    path = folder / WEIGHTS
+    entry = read_header(path).tensors[NAME]
+    with path.open("r+b") as file:
+        file.seek(entry.offset + 1001)
+        (byte,) = file.read(1)
+        file.seek(entry.offset + 1001)
+        file.write(bytes([byte ^ 0x40]))
+
+
+def swap(one: Path, two: Path) -> None:
+    """Exchanges the weights of two models."""
+    one.rename(one.with_suffix(".tmp"))
+    two.rename(one)
+    one.with_suffix(".tmp").rename(two)
+
+
+@pytest.mark.parametrize("check", [WeightCheck.FIRST, WeightCheck.ALWAYS])
+def test_a_flipped_bit_is_found_and_its_tensor_named(tmp_path: Path, check: WeightCheck) -> None:
+    add(tmp_path)
+    load(tmp_path, check)
+    flip_bit(tmp_path)
+    with pytest.raises(CheckpointError, match=f"tensor `{NAME}` has other bytes"):
+        load(tmp_path, check)
+    load(tmp_path, WeightCheck.NEVER)  # the control: without the digests it would be computed with
+
+
+def test_two_models_with_each_others_weights_are_both_refused(tmp_path: Path) -> None:
+    one, two, other = (add(tmp_path / name, seed=seed) for seed, name in enumerate("abc"))
+    expected = load(other)
+    assert load(one) != load(two)
+    swap(one / WEIGHTS, two / WEIGHTS)
+    for folder in (one, two):
+        with pytest.raises(CheckpointError, match="has other bytes"):
+            load(folder)
+    assert load(other) == expected
+    swap(one / WEIGHTS, two / WEIGHTS)
+    load(one)  # sound again
+
+
+def test_exchanged_names_in_a_header_are_found_before_any_data_is_read(tmp_path: Path) -> None:
+    add(tmp_path)
+    path = tmp_path / WEIGHTS
+    content = path.read_bytes()
+    first, second = (f"layers.{layer}.mlp.down_proj.weight".encode() for layer in (0, 1))
+    swapped = second.join(part.replace(second, first) for part in content.split(first))
+    assert len(swapped) == len(content)
+    path.write_bytes(swapped)
+    with pytest.raises(CheckpointError, match="not the one that was added"):
+        load(tmp_path)
+    load(tmp_path, WeightCheck.NEVER)  # the control
+
+
+@pytest.mark.parametrize("num_bytes", [3, 500, 40_000])
+def test_a_cut_file_is_refused_with_and_without_digests(tmp_path: Path, num_bytes: int) -> None:
+    add(tmp_path)
+    os.truncate(tmp_path / WEIGHTS, num_bytes)
+    for check in WeightCheck:
+        with pytest.raises(CheckpointError, match=r"model\.safetensors: the file (ends|is cut)"):
+            load(tmp_path, check)
+
+
+def test_a_second_load_believes_what_was_found_sound_until_a_file_is_touched(
+    tmp_path: Path,
+) -> None:
+    add(tmp_path, shard_size="60KB")
+    assert WeightGuard(tmp_path, WeightCheck.FIRST).expected is not None
+    load(tmp_path)
+    assert WeightGuard(tmp_path, WeightCheck.FIRST).expected is None
+    assert WeightGuard(tmp_path, WeightCheck.ALWAYS).expected is not None
+    shard = sorted(tmp_path.glob("*.safetensors"))[2]
+    status = shard.stat()
+    shard.write_bytes(shard.read_bytes())
+    os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))  # its times look as before
+    assert WeightGuard(tmp_path, WeightCheck.FIRST).expected is not None
+
+
+def test_a_copy_is_compared_anew(tmp_path: Path) -> None:
+    add(tmp_path / "one")
+    load(tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    assert (tmp_path / "two" / STAMP_FILE).exists()
+    assert WeightGuard(tmp_path / "two", WeightCheck.FIRST).expected is not None
+
+
+def test_the_revision_is_the_same_whether_it_was_noted_or_is_computed(tmp_path: Path) -> None:
+    write_tiny_llama(tmp_path)
+    files = [tmp_path / "config.json", tmp_path / WEIGHTS]
+    assert WeightGuard(tmp_path, WeightCheck.FIRST).compute_revision() == compute_revision(files, 1)
+    note_digests(tmp_path)
+    assert WeightGuard(tmp_path, WeightCheck.NEVER).compute_revision() == compute_revision(files, 1)
+    (tmp_path / "config.json").write_bytes((tmp_path / "config.json").read_bytes() + b" ")
+    assert WeightGuard(tmp_path, WeightCheck.NEVER).compute_revision() == compute_revision(files, 1)
+
+
+def test_notes_that_cannot_be_read_are_an_error_not_a_pass(tmp_path: Path) -> None:
+    add(tmp_path)
+    (tmp_path / DIGESTS_FILE).write_text("{")
+    with pytest.raises(CheckpointError, match=DIGESTS_FILE):
+        load(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_compared_each_time(tmp_path: Path) -> None:
+    add(tmp_path)
+    (tmp_path / STAMP_FILE).mkdir()  # nothing can take its place
+    load(tmp_path)
+    assert WeightGuard(tmp_path, WeightCheck.FIRST).expected is not None
+
+
+def test_every_tensor_of_every_file_is_noted(tmp_path: Path) -> None:
+    add(tmp_path, shard_size="60KB")
+    noted = read_digests(tmp_path)
+    assert noted is not None
+    for path in tmp_path.glob("*.safetensors"):
+        assert set(noted.files[path.name].tensors) == set(read_header(path).tensors)
