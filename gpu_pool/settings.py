@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import msgspec
 
 from contracts.ids import GatewayId, ModelName, NodeId, RegionId, is_model_name, is_node_id
+from contracts.placement import ServiceClass
 from contracts.sections import LogSettings, Port, TlsSettings
 from gpu_pool.compute_choice import DeviceChoice, DtypeChoice, WeightCheck
 from gpu_pool.engine.settings import NgramSettings, SchedulerSettings
@@ -100,6 +101,20 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class PlacementSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How much memory the models of a node share, where not all of them fit at once.
+
+    A model takes its weights and its KV memory of the device, and its weights of the host's memory
+    while it sleeps there. On a CPU both are main memory, counted apart.
+    """
+
+    device_bytes: Positive
+    host_bytes: NotNegative = 0
+    """For models that sleep; what has no room there is read from disk again."""
+    turn_s: Annotated[float, msgspec.Meta(ge=0)] = 2.0
+    """How long a model at work stays when another waits for its room."""
+
+
 class ServedModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A model that this node serves."""
 
@@ -108,6 +123,8 @@ class ServedModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A directory with `config.json`, `tokenizer.json` and safetensors files."""
     dtype: DtypeChoice = DtypeChoice.AUTO
     description: str = ""
+    service_class: ServiceClass = ServiceClass.BEST_EFFORT
+    """How much its first tokens may be delayed where models share memory."""
     engine: EngineSettings | None = None
     """This model's own section; None takes the node's `engine` as a whole."""
 
@@ -127,10 +144,14 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     gateways: tuple[GatewaySettings, ...] = ()
     models: tuple[ServedModelSettings, ...] = ()
     engine: EngineSettings = EngineSettings()
+    placement: PlacementSettings | None = None
+    """None: all models stay on the device."""
     hello_timeout_s: float = 2.0
     """How long a connection may take to prove itself."""
     max_cold_wait_s: float = 30.0
-    """How long a request may wait for a model that is being loaded or restarted."""
+    """How long a request may wait for a model that is being loaded, woken or restarted."""
+    max_cold_waiting: Positive = 512
+    """Requests that may wait so, of each model."""
     drain_s: float = 30.0
     """How long streams may go on after the node was told to stop."""
     log: LogSettings = LogSettings()

@@ -1,8 +1,8 @@
-"""Keeps one model's engine core alive.
+"""Keeps one model's engine core alive on the tier where it is wanted.
 
-Owns start, watch and restart with back-off, and what requests may expect meanwhile: they wait for
-a core that is coming up, within bounds, and are sent elsewhere at once when it cannot come up.
-Must not know text or streams. Read next: `served_model` (the caller), `core_process`.
+Owns start, watch and restart with back-off, sleep and wake; a core that is wanted on the device is
+started again whatever ends it, one that is not stays gone. Must not know text, streams or why a
+model is moved. Read next: `hosted_core` (the caller), `core_process`.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from contracts.errors import (
     StreamBroken,
     from_error_report,
 )
+from contracts.placement import Tier
 from gpu_pool.engine.messages import (
     CoreFailed,
     CoreLoad,
@@ -43,6 +44,8 @@ class RestartPolicy:
     """A core that ran this long starts the count anew."""
     max_failed_loads: int = 5
     """A model that was not loaded in so many starts in a row has failed for good."""
+    max_move_s: float = 120.0
+    """A core that takes longer to sleep or to wake is killed."""
 
 
 class CoreSupervisor:
@@ -69,14 +72,37 @@ class CoreSupervisor:
         self._num_failed_loads = 0
         self._has_given_up = False
         self._is_ready = False
+        self._is_asleep = False
+        self._target = Tier.DISK
+        self.is_restarting = False
+        """True from the end of a core that was wanted until there is another."""
         self.ready: CoreReady | None = None
         """What the core said of itself when it last came up."""
         self._log = structlog.get_logger().bind(model=settings.model.name)
 
     @property
     def client(self) -> EngineClient | None:
-        """The way to the core while it is ready, else None."""
-        return self._core.client if self._core is not None and self._is_ready else None
+        """The way to the core while it is awake and is to stay so, else None."""
+        is_there = self.tier is Tier.GPU and self._target is Tier.GPU
+        return self._core.client if self._core is not None and is_there else None
+
+    @property
+    def tier(self) -> Tier:
+        """Where the weights are; on disk, too, while they are being read."""
+        if not self._is_ready:
+            return Tier.DISK
+        return Tier.HOST if self._is_asleep else Tier.GPU
+
+    @property
+    def place(self) -> Tier:
+        """Where memory is held for the weights: on the device, too, while a core is started."""
+        is_wanted = self._target is Tier.GPU and not self._has_given_up
+        return Tier.GPU if is_wanted else self.tier
+
+    @property
+    def num_sequences(self) -> int:
+        """Those that somebody waits for."""
+        return self._core.client.num_sequences if self._core is not None else 0
 
     @property
     def failure(self) -> str | None:
@@ -93,38 +119,53 @@ class CoreSupervisor:
         """The process of the core, for whoever watches it from outside."""
         return self._core.process.pid if self._core is not None else None
 
-    async def wait_ready(self, timeout_s: float) -> EngineClient:
-        """The way to the core as soon as it is ready.
+    async def move_to(self, tier: Tier) -> None:
+        """Returns when the weights are on `tier`, or nearer because the core would not sleep.
 
-        Raises: `ModelCold` after `timeout_s`, or at once while it fails to start; `ModelFailed`
-        when it has failed for good.
+        One call at a time. A core that holds sequences does not sleep.
+        Raises: `ModelCold` while the core fails to start; `ModelFailed` when it has for good.
         """
-        end_s = self._monotonic_s() + timeout_s
-        while (client := self.client) is None:
-            if self._has_given_up:
-                raise ModelFailed("The model failed to load.")
-            if self._failure is not None:
-                raise ModelCold(f"The model could not be loaded: {self._failure.message}")
-            left_s = end_s - self._monotonic_s()
-            try:
-                await asyncio.wait_for(self._changed.wait(), max(left_s, 0))
-            except TimeoutError:
-                raise ModelCold("The model is still being loaded on this node.") from None
-        return client
+        if self._target is not tier:
+            self._failure = None  # of earlier starts
+        self._target = tier
+        self._tell()
+        if tier is Tier.GPU:
+            if self.tier is Tier.HOST:
+                await self._wake()
+            await self.wait_started()
+        elif tier is Tier.HOST:
+            await self._sleep()
+        else:
+            await self._wait_until(lambda: self._core is None)
+
+    async def wait_started(self) -> None:
+        """Returns when the core is awake, which it is to be. Raises: `ModelCold`, `ModelFailed`."""
+        await self._wait_until(
+            lambda: self.tier is Tier.GPU or self._failure is not None or self._has_given_up
+        )
+        if self._has_given_up:
+            raise ModelFailed("The model failed to load.")
+        if self.tier is not Tier.GPU and self._failure is not None:
+            raise ModelCold(f"The model could not be loaded: {self._failure.message}")
 
     async def run(self) -> None:
-        """Starts the core again and again until cancelled; it is stopped then.
+        """Starts the core again and again while it is wanted, until cancelled; it is stopped then.
 
         Returns when the model has failed for good: a file is at fault, or every start has failed.
         """
         wait_s = self._policy.first_s
         while True:
+            await self._wait_until(lambda: self._target is Tier.GPU)
             began_s = self._monotonic_s()
             await self._run_once()
             if self._has_given_up:
                 self._log.error("the model has failed for good", reason=self._reason)
                 self._on_change()
                 return
+            self.is_restarting = self._target is Tier.GPU
+            if not self.is_restarting:
+                wait_s = self._policy.first_s
+                continue
             if self._monotonic_s() - began_s >= self._policy.stable_after_s:
                 wait_s = self._policy.first_s
             self._log.warning("the engine core is started again", after_s=wait_s)
@@ -132,14 +173,20 @@ class CoreSupervisor:
             wait_s = min(2 * wait_s, self._policy.max_s)
 
     async def _run_once(self) -> None:
-        """One life of the core, from its start until its process is gone."""
+        """One life of the core, from its start until its process is gone or is not wanted."""
         self._num_failed_loads += 1  # until it is ready
         core = self._core = await self._launcher.launch(self._settings, self)
         self._log.info("the engine core was started", pid=core.process.pid)
         reader = asyncio.create_task(core.client.run())
         ended = asyncio.create_task(core.process.wait())
+        unwanted = asyncio.create_task(self._wait_until(lambda: self._target is Tier.DISK))
         try:
-            await asyncio.wait({reader, ended}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({reader, ended, unwanted}, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done() and not reader.done():
+                self._num_failed_loads = 0  # it is not the model's fault
+                await (core.stop() if self._is_ready else core.kill())
+                self._log.info("the engine core was ended: the model goes to disk")
+                return
             if not ended.done():
                 self._log.error("the engine core cannot be understood", exc_info=reader.exception())
                 await core.kill()
@@ -153,8 +200,9 @@ class CoreSupervisor:
                 await core.kill()  # it is loading and would not listen
             raise
         finally:
-            await _cancel(reader, ended)
+            await _cancel(reader, ended, unwanted)
             self._core = None
+            self._is_asleep = False
             self._set_ready(is_ready=False)
             core.client.break_all(StreamBroken("The model's engine stopped while it answered."))
             core.release()
@@ -162,6 +210,7 @@ class CoreSupervisor:
     def on_ready(self, ready: CoreReady) -> None:
         """The model is loaded."""
         self.ready = ready
+        self.is_restarting = False
         self._failure = None
         self._reason = ""
         self._num_failed_loads = 0
@@ -186,15 +235,52 @@ class CoreSupervisor:
 
     def on_slept(self, slept: CoreSlept) -> None:
         """The weights are in the host's memory."""
+        self._is_asleep = True
         self._log.info("the model sleeps", seconds=slept.seconds, num_bytes=slept.num_bytes)
+        self._tell()
 
     def on_sleep_refused(self, refused: SleepRefused) -> None:
         """The core holds sequences and stays awake."""
         self._log.info("the model stays awake", num_sequences=refused.num_sequences)
+        self._target = Tier.GPU
+        self._tell()
 
     def on_woken(self, woken: CoreWoken) -> None:
         """The weights are on the device again."""
+        self._is_asleep = False
         self._log.info("the model is awake", seconds=woken.seconds, num_bytes=woken.num_bytes)
+        self._tell()
+
+    # -- moves -----------------------------------------------------------------------------------
+
+    async def _sleep(self) -> None:
+        """Returns when the core sleeps, has refused to or is gone."""
+        core = self._core
+        if core is not None and self.tier is Tier.GPU:
+            core.client.sleep()
+            await self._wait_moved(core, lambda: self._is_asleep or self._target is Tier.GPU)
+
+    async def _wake(self) -> None:
+        """Returns when the core is awake or gone."""
+        core = self._core
+        if core is not None:
+            core.client.wake()
+            await self._wait_moved(core, lambda: not self._is_asleep)
+
+    async def _wait_moved(self, core: CoreProcess, is_done: Callable[[], bool]) -> None:
+        """Returns when that is so or `core` is gone; it is killed if that takes too long."""
+        try:
+            async with asyncio.timeout(self._policy.max_move_s):
+                await self._wait_until(lambda: is_done() or self._core is not core)
+        except TimeoutError:
+            self._log.error("the engine core neither moved nor answered, and is killed")
+            await core.kill()
+            await self._wait_until(lambda: self._core is not core)
+
+    async def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Returns as soon as that is so."""
+        while not is_so():
+            await self._changed.wait()
 
     def _give_up(self, reason: str) -> None:
         """No further start; `reason` stands unless the core has said a better one."""
@@ -205,9 +291,13 @@ class CoreSupervisor:
     def _set_ready(self, *, is_ready: bool) -> None:
         """Takes note, and wakes those who wait for a change."""
         was_ready, self._is_ready = self._is_ready, is_ready
+        self._tell(is_news=was_ready != is_ready)
+
+    def _tell(self, *, is_news: bool = True) -> None:
+        """Wakes those who wait for a change; `is_news`: others may want to know, too."""
         self._changed.set()
         self._changed.clear()
-        if was_ready != is_ready:
+        if is_news:
             self._on_change()
 
 

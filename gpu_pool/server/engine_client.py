@@ -81,7 +81,7 @@ class CoreListener(Protocol):
         ...
 
     def on_idle(self) -> None:
-        """The last of its sequences is over."""
+        """The last of its sequences is over, or nobody waits for any."""
         ...
 
     def on_slept(self, slept: CoreSlept) -> None:
@@ -113,6 +113,11 @@ class EngineClient:
         self._outgoing = self._bind(plain, zmq.PUSH, to_core_endpoint)
         self._incoming = self._bind(self._context, zmq.PULL, from_core_endpoint)
 
+    @property
+    def num_sequences(self) -> int:
+        """Those that have a listener."""
+        return len(self._listeners)
+
     def add(
         self, create: Callable[[SequenceId], AddSequence | AddTexts], listener: SequenceListener
     ) -> SequenceId:
@@ -136,6 +141,8 @@ class EngineClient:
         """Ends a sequence early, and tells nobody."""
         if self._listeners.pop(sequence_id, None) is not None:
             self._send(AbortSequence(sequence_id))
+            if not self._listeners:
+                self._core.on_idle()
 
     def sleep(self) -> bool:
         """Asks the core to sleep; its listener hears the answer. False when it takes nothing in."""
@@ -193,9 +200,9 @@ class EngineClient:
 
     def _tell_sequences(self, output: StepOutput) -> None:
         """Tells all listeners what one step brought, in one go."""
-        was_busy = self.load.num_running or self.load.num_waiting
-        self.load = output.load
         listeners = self._listeners
+        was_busy = bool(self.load.num_running or self.load.num_waiting or listeners)
+        self.load = output.load
         for started in output.started:
             if (listener := listeners.get(started.sequence_id)) is not None:
                 listener.on_started(started.num_cached_tokens)
@@ -211,7 +218,7 @@ class EngineClient:
         for finished in output.finished:
             if (listener := listeners.pop(finished.sequence_id, None)) is not None:
                 listener.on_finished(finished)
-        if was_busy and not (output.load.num_running or output.load.num_waiting):
+        if was_busy and not (output.load.num_running or output.load.num_waiting or listeners):
             self._core.on_idle()
 
     def _send(self, message: ToCore) -> bool:

@@ -1,21 +1,26 @@
 """A hosted model's way to its engine core, the same whatever the model does.
 
 Owns when a request gets to the core and how long it waits for that, and what is said of the model's
-load; must not know texts or streams. Read next: `core_supervisor`, `served_model` and
-`served_encoder` (the two kinds that stand on it).
+load; must not know texts or streams. Read next: `core_supervisor`, `placement.keeper`,
+`served_model` and `served_encoder` (the two kinds that stand on it).
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from contracts.errors import ModelCold
+from contracts.errors import ModelCold, PoolSaturated
 from contracts.fleet import ModelLoad
 from contracts.grant import Grant
 from contracts.ids import ModelName
+from contracts.placement import ServiceClass, Tier
 from gpu_pool.engine.messages import CoreReady
 from gpu_pool.server.core_supervisor import CoreSupervisor
 from gpu_pool.server.engine_client import EngineClient
+from gpu_pool.server.placement.keeper import PlacementKeeper
+from gpu_pool.server.placement.movable import ModelSize
 
 _DEFAULT_BLOCK_SIZE: Final = 16
 
@@ -27,28 +32,52 @@ class ModelFacts:
     name: ModelName
     description: str
     created_unix_s: int
+    service_class: ServiceClass
+    expected_size: ModelSize
+    """What it will take, until its core has said what it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColdLimits:
+    """What requests may expect of a model that is not on the device."""
+
+    max_wait_s: float
+    max_waiting: int
+    """Of one model."""
 
 
 class HostedCore:
-    """One model's core, as requests see it."""
+    """One model's core, as requests see it; the keeper moves it."""
 
     def __init__(
         self,
         facts: ModelFacts,
         supervisor: CoreSupervisor,
-        max_cold_wait_s: float,
+        keeper: PlacementKeeper,
+        limits: ColdLimits,
         unix_ms: Callable[[], int],
     ) -> None:
-        """`max_cold_wait_s` bounds the wait for a core that is coming up."""
+        """Nothing is started. The keeper is to have this in its books before requests come."""
         self.facts: Final = facts
         self.supervisor: Final = supervisor
-        self._max_cold_wait_s = max_cold_wait_s
+        self._keeper = keeper
+        self._limits = limits
         self._unix_ms = unix_ms
+        self._num_preparing = 0
+        self._is_leaving = False
+        self.num_waiting = 0
+        """Requests that wait for the model to come."""
+        self.last_used_unix_ms = 0
+
+    @property
+    def client(self) -> EngineClient | None:
+        """The way to the core, None when that is to be waited for."""
+        return None if self._is_leaving else self.supervisor.client
 
     @property
     def is_ready(self) -> bool:
         """True while requests can start at once."""
-        return self.supervisor.client is not None
+        return self.client is not None
 
     @property
     def failure(self) -> str | None:
@@ -70,18 +99,95 @@ class HostedCore:
 
         Raises: `ModelCold` when it would have to be and the request does not want to.
         """
-        client = self.supervisor.client
+        self.last_used_unix_ms = self._unix_ms()
+        client = self.client
         if client is None and reject_if_busy:
-            raise ModelCold("The model is not loaded on this node at the moment.")
+            wake_s = self._keeper.books.estimate_wake_s(self.facts.name)
+            raise ModelCold(
+                "The model is not loaded on this node at the moment.", retry_after_s=wake_s
+            )
         return client
 
     async def wait_client(self, grant: Grant) -> EngineClient:
         """The way to the core, within the grant's deadline and this node's patience.
 
+        Raises: `ModelCold`, `ModelFailed`, `PoolSaturated`.
+        """
+        if self.client is not None:
+            return self.client
+        if self.num_waiting >= self._limits.max_waiting:
+            raise PoolSaturated("Too many requests wait for this model to be loaded.")
+        left_s = (grant.deadline_unix_ms - self._unix_ms()) / 1000
+        self.num_waiting += 1
+        try:
+            async with asyncio.timeout(min(left_s, self._limits.max_wait_s)):
+                return await self._wait_client()
+        except TimeoutError:
+            raise ModelCold("The model is still being loaded on this node.") from None
+        finally:
+            self.num_waiting -= 1
+            self._keeper.note_change()
+
+    async def _wait_client(self) -> EngineClient:
+        """The way to the core, as soon as it is there."""
+        while (client := self.client) is None:
+            await self._keeper.bring(self.facts.name)
+            await self.supervisor.wait_started()
+        return client
+
+    @contextmanager
+    def preparing(self) -> Generator[None]:
+        """Keeps the model on the device while a request that came for it gets ready."""
+        self._num_preparing += 1
+        try:
+            yield
+        finally:
+            self._num_preparing -= 1
+            self._keeper.note_change()
+
+    # -- as the keeper sees it -------------------------------------------------------------------
+
+    @property
+    def name(self) -> ModelName:
+        """As clients know it."""
+        return self.facts.name
+
+    @property
+    def service_class(self) -> ServiceClass:
+        """How much its first tokens may be delayed."""
+        return self.facts.service_class
+
+    @property
+    def tier(self) -> Tier:
+        """Where memory is held for it."""
+        return self.supervisor.place
+
+    @property
+    def size(self) -> ModelSize:
+        """What it takes, as far as that is known."""
+        ready = self.ready
+        if ready is None or not ready.weights_bytes:
+            return self.facts.expected_size
+        return ModelSize(ready.weights_bytes, ready.kv_bytes)
+
+    @property
+    def is_busy(self) -> bool:
+        """True while it holds requests that it will answer where it is."""
+        is_expected = self._num_preparing > 0 and not self._is_leaving
+        return is_expected or self.supervisor.num_sequences > 0
+
+    def set_leaving(self, *, is_leaving: bool) -> None:
+        """Lets further requests wait, so that those under way are the last; or takes it back."""
+        self._is_leaving = is_leaving
+
+    async def move_to(self, tier: Tier) -> None:
+        """Returns when it is there, or nearer because it would not sleep.
+
         Raises: `ModelCold`, `ModelFailed`.
         """
-        left_s = (grant.deadline_unix_ms - self._unix_ms()) / 1000
-        return await self.supervisor.wait_ready(min(left_s, self._max_cold_wait_s))
+        await self.supervisor.move_to(tier)
+
+    # -- as the node tells of it -----------------------------------------------------------------
 
     def measure_load(self) -> ModelLoad:
         """How busy it is."""
@@ -90,7 +196,7 @@ class HostedCore:
             name=self.facts.name,
             is_ready=self.is_ready,
             num_running=load.num_running,
-            num_waiting=load.num_waiting,
+            num_waiting=load.num_waiting + self.num_waiting,
             num_blocks=load.num_blocks,
             num_free_blocks=load.num_free_blocks,
             block_size=(self.ready.block_size if self.ready else 0) or _DEFAULT_BLOCK_SIZE,

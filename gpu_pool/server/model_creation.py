@@ -12,15 +12,18 @@ import structlog
 
 from contracts.errors import UnsupportedFeature
 from contracts.ids import ModelName
+from gpu_pool.compute_choice import DtypeChoice
 from gpu_pool.server.constraints import ConstraintCompiler
 from gpu_pool.server.core_supervisor import CoreSupervisor
-from gpu_pool.server.hosted_core import HostedCore, ModelFacts
+from gpu_pool.server.hosted_core import ColdLimits, HostedCore, ModelFacts
 from gpu_pool.server.hosted_model import HostedModel
+from gpu_pool.server.placement.keeper import PlacementKeeper
+from gpu_pool.server.placement.movable import ModelSize
 from gpu_pool.server.served_encoder import ServedEncoder
 from gpu_pool.server.served_model import ServedModel
 from gpu_pool.server.text.encoder_text import load_encoder_text
 from gpu_pool.server.text.text_files import TextSources, load_model_text
-from gpu_pool.settings import ServedModelSettings
+from gpu_pool.settings import EngineSettings, ServedModelSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +33,38 @@ class Surroundings:
     threads: Executor
     """For what takes longer than an event loop may be held up."""
     sources: TextSources
-    max_cold_wait_s: float
-    """How long a request may wait for a core that is coming up."""
+    keeper: PlacementKeeper
+    cold_limits: ColdLimits
     unix_ms: Callable[[], int]
 
 
 def create_hosted_model(
-    model: ServedModelSettings, supervisor: CoreSupervisor, around: Surroundings
+    model: ServedModelSettings,
+    engine: EngineSettings,
+    supervisor: CoreSupervisor,
+    around: Surroundings,
 ) -> HostedModel:
     """The model in a folder, an encoder or one that generates. Raises: `UnsupportedFeature`."""
-    created_unix_s = int((model.path / "config.json").stat().st_mtime)
-    facts = ModelFacts(model.name, model.description, created_unix_s)
-    core = HostedCore(facts, supervisor, around.max_cold_wait_s, around.unix_ms)
+    facts = ModelFacts(
+        name=model.name,
+        description=model.description,
+        created_unix_s=int((model.path / "config.json").stat().st_mtime),
+        service_class=model.service_class,
+        expected_size=expect_size(model, engine),
+    )
+    core = HostedCore(facts, supervisor, around.keeper, around.cold_limits, around.unix_ms)
     encoder = load_encoder_text(model.path)
     if encoder is not None:
         return ServedEncoder(core, encoder, around.threads)
     text = load_model_text(model.path, around.threads, around.sources)
     return ServedModel(core, text, ConstraintCompiler(text))
+
+
+def expect_size(model: ServedModelSettings, engine: EngineSettings) -> ModelSize:
+    """What a model will take as far as its files tell: weights as they are stored, or wider."""
+    stored = sum(path.stat().st_size for path in model.path.glob("*.safetensors"))
+    widening = 2 if model.dtype is DtypeChoice.FLOAT32 else 1
+    return ModelSize(stored * widening, engine.kv_bytes)
 
 
 def create_models(

@@ -14,10 +14,10 @@ from aiohttp import web
 
 from contracts.sections import TlsSettings
 from contracts.settings import SettingsError
-from gpu_pool.server.core_supervisor import CoreSupervisor
 from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.http_app import NodeApp
 from gpu_pool.server.node_status import NodeStatus
+from gpu_pool.server.placement.keeper import PlacementKeeper
 from gpu_pool.settings import ListenSettings
 
 _DRAIN_POLL_S: Final = 0.05
@@ -29,7 +29,7 @@ class NodeParts:
 
     app: NodeApp
     status: NodeStatus
-    supervisors: Sequence[CoreSupervisor]
+    keeper: PlacementKeeper
     models: Sequence[HostedModel]
 
 
@@ -49,8 +49,9 @@ class NodeServer:
 
     async def start(self) -> int:
         """The port, once gateways can connect; models may still be loading."""
-        self._tasks = [asyncio.create_task(s.run()) for s in self.parts.supervisors]
+        self._tasks = [asyncio.create_task(m.core.supervisor.run()) for m in self.parts.models]
         self._tasks.append(asyncio.create_task(self.parts.status.run()))
+        self.parts.keeper.start()
         await self._runner.setup()
         tls = _create_tls(self._listen.tls) if self._listen.tls is not None else None
         site = web.TCPSite(self._runner, self._listen.host, self._listen.port, ssl_context=tls)
@@ -75,6 +76,7 @@ class NodeServer:
     async def stop(self) -> None:
         """Returns when nothing of the node is left."""
         await self.parts.app.close_connections()
+        await self.parts.keeper.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -13,7 +13,10 @@ import msgspec
 
 from contracts.fleet import FailedModel, NodeReport
 from contracts.ids import BootId, ModelName, NodeId, RegionId
+from gpu_pool.server.hosted_core import HostedCore
 from gpu_pool.server.hosted_model import HostedModel
+from gpu_pool.server.placement.books import PlacementBooks
+from gpu_pool.server.placement.room import MemoryBudget
 
 REPORT_INTERVAL_S: Final = 1.0
 SHORTEST_INTERVAL_S: Final = 0.1
@@ -27,6 +30,8 @@ class Readiness(StrEnum):
 
     LOADING = "loading"
     READY = "ready"
+    STANDBY = "standby"
+    """Not on the device: a request brings it there."""
     FAILED = "failed"
     """For good: nothing happens until the node is started again."""
     DRAINING = "draining"
@@ -57,6 +62,7 @@ class NodeStatus:
         self._jurisdiction = jurisdiction
         self._models: Mapping[ModelName, HostedModel] = {}
         self._refused: Mapping[ModelName, str] = {}
+        self._books = PlacementBooks(MemoryBudget())
         self._receivers: set[Receiver] = set()
         self._is_draining = False
         self._published_s = float("-inf")
@@ -69,24 +75,32 @@ class NodeStatus:
 
     @property
     def readiness(self) -> Readiness:
-        """`ready` while every model that has not failed can serve, and there is one."""
+        """`ready` while every model that has not failed can serve or be woken, and there is one."""
         if self._is_draining:
             return Readiness.DRAINING
         states = {model.state for model in self.list_states()}
         if Readiness.LOADING in states:
             return Readiness.LOADING
-        return Readiness.READY if Readiness.READY in states else Readiness.FAILED
+        can_serve = not states.isdisjoint({Readiness.READY, Readiness.STANDBY})
+        return Readiness.READY if can_serve else Readiness.FAILED
 
     def serve(
-        self, models: Mapping[ModelName, HostedModel], refused: Mapping[ModelName, str]
+        self,
+        models: Mapping[ModelName, HostedModel],
+        refused: Mapping[ModelName, str],
+        books: PlacementBooks,
     ) -> None:
-        """Names the models of this node, and those that cannot be served with the reason."""
+        """Names the models of this node, and those that cannot be served with the reason.
+
+        `books` say where the former are.
+        """
         self._models = models
         self._refused = refused
+        self._books = books
 
     def list_states(self) -> tuple[ModelState, ...]:
         """How far each model is."""
-        served = (_describe(name, model) for name, model in self._models.items())
+        served = (self._describe(name, model) for name, model in self._models.items())
         refused = (ModelState(name=name, state=Readiness.FAILED) for name in self._refused)
         return (*served, *refused)
 
@@ -157,13 +171,20 @@ class NodeStatus:
                 for name, reason in failures.items()
                 if reason is not None
             ),
+            placements=self._books.describe(),
+            memory=self._books.measure(),
         )
 
+    def _describe(self, name: ModelName, model: HostedModel) -> ModelState:
+        """How far `model` is."""
+        if model.core.failure is not None:
+            return ModelState(name=name, state=Readiness.FAILED)
+        return ModelState(name=name, state=self._find_readiness(model.core))
 
-def _describe(name: ModelName, model: HostedModel) -> ModelState:
-    """How far `model` is."""
-    if model.core.failure is not None:
-        return ModelState(name=name, state=Readiness.FAILED)
-    return ModelState(
-        name=name, state=Readiness.READY if model.core.is_ready else Readiness.LOADING
-    )
+    def _find_readiness(self, core: HostedCore) -> Readiness:
+        """How far a model is that has not failed; one that was ready once comes when asked for."""
+        if core.is_ready:
+            return Readiness.READY
+        is_first_load = core.ready is None and self._books.is_coming(core.name)
+        is_loading = is_first_load or core.supervisor.is_restarting
+        return Readiness.LOADING if is_loading else Readiness.STANDBY

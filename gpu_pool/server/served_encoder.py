@@ -81,11 +81,12 @@ class ServedEncoder:
 
         Raises: `InvalidRequest`, `UnsupportedFeature`, `ContextTooLong`, `ModelCold`.
         """
-        await self.core.wait_client(grant)
-        loop = asyncio.get_running_loop()
-        texts = await loop.run_in_executor(self._threads, self._encode, request, grant)
-        client = await self.core.wait_client(grant)  # it may have been restarted meanwhile
-        return PreparedTexts(client, request, grant, texts, self._text)
+        with self.core.preparing():
+            await self.core.wait_client(grant)
+            loop = asyncio.get_running_loop()
+            texts = await loop.run_in_executor(self._threads, self._encode, request, grant)
+            client = await self.core.wait_client(grant)  # it may have gone meanwhile
+            return PreparedTexts(client, request, grant, texts, self._text)
 
     async def close(self) -> None:
         """Nothing runs beside the core."""

@@ -58,14 +58,15 @@ class ServedModel:
         Raises: `InvalidRequest`, `UnsupportedFeature`, `ContextTooLong`, `Forbidden` (beyond the
         grant), `ModelCold`, `PoolSaturated`.
         """
-        await self.core.wait_client(grant)
-        ready = self.core.ready
-        assert ready is not None
-        encoder = self._text.encoder
-        prompt = await encoder.encode_in_thread(choose_prompt(request), ready.context_window)
-        grammar = await self._constraints.compile(request, prompt, ready.vocab_size)
-        client = await self.core.wait_client(grant)  # it may have been restarted meanwhile
-        return self._prepare(client, request, grant, prompt, grammar)
+        with self.core.preparing():
+            await self.core.wait_client(grant)
+            ready = self.core.ready
+            assert ready is not None
+            encoder = self._text.encoder
+            prompt = await encoder.encode_in_thread(choose_prompt(request), ready.context_window)
+            grammar = await self._constraints.compile(request, prompt, ready.vocab_size)
+            client = await self.core.wait_client(grant)  # it may have gone meanwhile
+            return self._prepare(client, request, grant, prompt, grammar)
 
     async def count_tokens(self, request: CountTokensRequest) -> int:
         """The length of a prompt, template and tools included; needs no core.

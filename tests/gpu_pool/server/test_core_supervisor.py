@@ -8,12 +8,14 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from contracts.errors import ModelCold, ModelFailed
+from contracts.errors import ModelFailed
 from contracts.ids import NodeId
+from contracts.placement import Tier
 from contracts.sections import LogSettings
 from gpu_pool.server.core_process import CoreLauncher
 from gpu_pool.server.core_supervisor import CoreSupervisor, RestartPolicy
@@ -26,7 +28,10 @@ POLICY = RestartPolicy(first_s=0.05, max_s=0.2, stable_after_s=60)
 
 @asynccontextmanager
 async def supervise(
-    directory: Path, command: tuple[str, ...], on_change: Callable[[], None] = lambda: None
+    directory: Path,
+    command: tuple[str, ...],
+    on_change: Callable[[], None] = lambda: None,
+    policy: RestartPolicy = POLICY,
 ) -> AsyncIterator[CoreSupervisor]:
     """A supervisor at work."""
     settings = CoreSettings(
@@ -40,13 +45,15 @@ async def supervise(
         parent_pid=0,
     )
     launcher = CoreLauncher(command, directory, os.environ)
-    supervisor = CoreSupervisor(settings, launcher, POLICY, time.monotonic, on_change)
+    supervisor = CoreSupervisor(settings, launcher, policy, time.monotonic, on_change)
     running = asyncio.create_task(supervisor.run())
+    wanted = asyncio.create_task(supervisor.move_to(Tier.GPU))
     try:
         yield supervisor
     finally:
         running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        wanted.cancel()
+        await asyncio.gather(running, wanted, return_exceptions=True)
 
 
 async def test_a_core_is_started_again_and_again(tmp_path: Path) -> None:
@@ -56,14 +63,14 @@ async def test_a_core_is_started_again_and_again(tmp_path: Path) -> None:
     ) as supervisor:
         seen: set[int] = set()
         for _ in range(3):
-            await supervisor.wait_ready(20)
+            await asyncio.wait_for(supervisor.wait_started(), 20)
             assert supervisor.process_id is not None
             seen.add(supervisor.process_id)
             os.kill(supervisor.process_id, signal.SIGKILL)
             await wait_until(lambda: supervisor.client is None)
-        await supervisor.wait_ready(20)
+        await asyncio.wait_for(supervisor.wait_started(), 20)
     assert len(seen) == 3
-    assert len(changes) == 8  # ready and gone, four times
+    assert len(changes) == 9  # wanted; ready and gone, four times
     assert os.listdir(tmp_path) == []
 
 
@@ -84,14 +91,6 @@ async def test_a_core_that_speaks_nonsense_is_replaced(tmp_path: Path) -> None:
         assert not is_alive(first)
 
 
-async def test_waiting_for_a_core_is_bounded(tmp_path: Path) -> None:
-    async with supervise(tmp_path, create_core_command("--load-s", "30")) as supervisor:
-        started_s = time.monotonic()
-        with pytest.raises(ModelCold, match="still being loaded"):
-            await supervisor.wait_ready(0.1)
-        assert time.monotonic() - started_s < 5
-
-
 async def test_a_core_that_ends_at_once_is_not_started_in_a_hurry(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     command = (sys.executable, "-c", f"open({str(marks)!r}, 'a').write('x')")
@@ -108,7 +107,7 @@ async def test_a_core_that_never_comes_up_is_given_up_in_the_end(tmp_path: Path)
         await wait_until(lambda: supervisor.failure is not None, 20)
         assert "exit code 7" in str(supervisor.failure)
         with pytest.raises(ModelFailed):
-            await supervisor.wait_ready(10)
+            await asyncio.wait_for(supervisor.wait_started(), 10)
 
 
 async def test_a_fault_in_the_files_is_not_tried_again(tmp_path: Path) -> None:
@@ -129,3 +128,60 @@ def test_a_core_whose_parent_is_gone_already_does_not_stay(tmp_path: Path) -> No
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=20, check=False)
     assert result.returncode == 1
+
+
+async def test_a_core_sleeps_wakes_and_goes_in_one_life_each(tmp_path: Path) -> None:
+    async with supervise(tmp_path, create_core_command()) as supervisor:
+        await asyncio.wait_for(supervisor.move_to(Tier.GPU), 20)
+        pid = supervisor.process_id
+        await supervisor.move_to(Tier.HOST)
+        assert (supervisor.tier, supervisor.client) == (Tier.HOST, None)
+        await supervisor.move_to(Tier.GPU)
+        assert supervisor.client is not None
+        assert supervisor.process_id == pid  # the same process all along
+        await supervisor.move_to(Tier.DISK)
+        assert supervisor.process_id is None
+        assert pid is not None
+        assert not is_alive(pid)
+        await asyncio.sleep(0.2)  # longer than the pause before a next start
+        assert supervisor.process_id is None
+        await asyncio.wait_for(supervisor.move_to(Tier.GPU), 20)
+        assert supervisor.process_id not in (None, pid)
+
+
+async def test_a_core_that_dies_asleep_is_on_disk_and_stays_there(tmp_path: Path) -> None:
+    async with supervise(tmp_path, create_core_command()) as supervisor:
+        await asyncio.wait_for(supervisor.move_to(Tier.GPU), 20)
+        await supervisor.move_to(Tier.HOST)
+        assert supervisor.process_id is not None
+        os.kill(supervisor.process_id, signal.SIGKILL)
+        await wait_until(lambda: supervisor.tier is Tier.DISK)
+        await asyncio.sleep(0.2)
+        assert supervisor.process_id is None
+        assert supervisor.place is Tier.DISK
+
+
+@pytest.mark.parametrize("towards", [Tier.HOST, Tier.GPU])
+async def test_a_core_that_never_answers_a_move_is_killed(tmp_path: Path, towards: Tier) -> None:
+    policy = replace(POLICY, max_move_s=0.3)
+    async with supervise(tmp_path, create_core_command(), policy=policy) as supervisor:
+        await asyncio.wait_for(supervisor.move_to(Tier.GPU), 20)
+        if towards is Tier.GPU:
+            await supervisor.move_to(Tier.HOST)
+        pid = supervisor.process_id
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        await asyncio.wait_for(supervisor.move_to(towards), 20)
+        assert not is_alive(pid)
+        assert supervisor.tier is (Tier.DISK if towards is Tier.HOST else Tier.GPU)
+
+
+async def test_a_core_killed_while_it_loads_is_not_held_against_the_model(tmp_path: Path) -> None:
+    async with supervise(tmp_path, create_core_command("--load-s", "30")) as supervisor:
+        for _ in range(POLICY.max_failed_loads + 1):
+            await wait_until(lambda: supervisor.process_id is not None)
+            await supervisor.move_to(Tier.DISK)
+            again = asyncio.create_task(supervisor.move_to(Tier.GPU))
+            await asyncio.sleep(0)
+        assert supervisor.failure is None
+        again.cancel()

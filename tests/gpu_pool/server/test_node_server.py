@@ -1,6 +1,7 @@
 """A node from the outside: real sockets, real core processes, the executor double as model."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -170,6 +171,8 @@ async def test_a_model_that_becomes_idle_is_reported_without_waiting_for_the_nex
         GatewayClient(node.address) as client,
     ):
         before = await asyncio.wait_for(client.reports.get(), 5)
+        with contextlib.suppress(TimeoutError):  # that the model has come may be told twice
+            before = await asyncio.wait_for(client.reports.get(), 0.3)
         streams = [await client.open(LONG) for _ in range(3)]
         for stream in streams:
             assert isinstance(await stream.next(), Accepted)
@@ -266,7 +269,10 @@ async def test_a_killed_core_breaks_its_streams_at_once_and_comes_back(
         assert isinstance(first, Failed)
         assert isinstance(last, Failed)
         num_received = len(join_ids(answers[0]))
-        assert first.usage == Usage(accepted.num_prompt_tokens, 0, num_received)
+        assert first.usage is not None
+        num_held_back = first.usage.num_completion_tokens - num_received
+        assert 0 <= num_held_back < 4  # tokens of a character that was not complete
+        assert first.usage.num_prompt_tokens == accepted.num_prompt_tokens
         assert last.usage is None  # it waited; nothing of it was computed
         assert isinstance((await client.generate(ask(MODEL)))[-1], Finished)  # it waits
         assert slow_node.core_pid != killed_pid

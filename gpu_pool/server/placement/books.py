@@ -1,0 +1,161 @@
+"""What is known of the models of a node: where each is or goes, and what the planner wants of it.
+
+Owns the figures that room is found by and reports are made of; moves nothing.
+Read next: `room`, `keeper`.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from contracts.ids import ModelName
+from contracts.placement import (
+    MemoryUse,
+    ModelPlacement,
+    PlacementPlan,
+    PlacementTarget,
+    ServiceClass,
+    Tier,
+)
+from gpu_pool.server.placement.movable import Movable
+from gpu_pool.server.placement.move_times import MoveTimes
+from gpu_pool.server.placement.room import (
+    MemoryBudget,
+    Room,
+    Standing,
+    find_place_below,
+    find_room,
+)
+
+
+@dataclass(slots=True)
+class KeptModel:
+    """One model and what is being done with it."""
+
+    model: Movable
+    going_to: Tier | None = None
+    coming: asyncio.Task[None] | None = None
+    """One wake for all who wait."""
+    num_wakes: int = 0
+    times: MoveTimes = field(default_factory=MoveTimes)
+
+    @property
+    def is_awaited(self) -> bool:
+        """True while it is about to come to the device."""
+        return self.coming is not None and not self.coming.done()
+
+
+class PlacementBooks:
+    """All models of one node."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        """No models, no plan."""
+        self.budget = budget
+        self._models: dict[ModelName, KeptModel] = {}
+        self._targets: dict[ModelName, PlacementTarget] = {}
+        self._ranks: dict[ModelName, int] = {}
+        self._plan_number = -1
+
+    def __iter__(self) -> Iterator[KeptModel]:
+        """In the order of the settings."""
+        return iter(self._models.values())
+
+    def add(self, model: Movable) -> None:
+        """A model more."""
+        self._models[model.name] = KeptModel(model)
+
+    def find(self, name: ModelName) -> KeptModel | None:
+        """A model by its name."""
+        return self._models.get(name)
+
+    def take_plan(self, plan: PlacementPlan) -> bool:
+        """Keeps what is wanted from now on; False for a plan that a newer one has overtaken."""
+        if plan.number <= self._plan_number:
+            return False
+        self._plan_number = plan.number
+        self._targets = {target.name: target for target in plan.targets}
+        self._ranks = {name: rank for rank, name in enumerate(plan.eviction_order)}
+        return True
+
+    def is_current(self, plan: PlacementPlan) -> bool:
+        """True until there is a newer one."""
+        return plan.number == self._plan_number
+
+    def is_coming(self, name: ModelName) -> bool:
+        """True while a model is on its way to the device."""
+        kept = self._models.get(name)
+        return kept is not None and kept.going_to is Tier.GPU
+
+    def is_pinned(self, model: Movable) -> bool:
+        """True for what never goes for another model."""
+        target = self._targets.get(model.name)
+        is_pinned = target is not None and target.is_pinned
+        return is_pinned or model.service_class is ServiceClass.ALWAYS_HOT
+
+    def find_room(self, newcomer: KeptModel) -> Room:
+        """What has to happen before `newcomer` fits on the device."""
+        return find_room(self._list_others(newcomer), self._stand(newcomer), self.budget)
+
+    def find_place_below(self, leaving: KeptModel) -> Tier:
+        """How far a model goes that leaves the device without any need."""
+        return find_place_below(self._stand(leaving), self._list_others(leaving), self.budget)
+
+    def estimate_wake_s(self, name: ModelName) -> float:
+        """Until requests of the model can start that come now. Units: seconds."""
+        kept = self._models[name]
+        return kept.times.estimate(kept.model.tier, kept.model.size.weights_bytes)
+
+    def describe(self) -> tuple[ModelPlacement, ...]:
+        """Where each model is."""
+        return tuple(map(self._describe, self))
+
+    def measure(self) -> MemoryUse:
+        """What all models take together."""
+        standings = [self._stand(kept) for kept in self]
+        return MemoryUse(
+            device_budget_bytes=self.budget.device_bytes or 0,
+            device_used_bytes=sum(one.device_bytes for one in standings),
+            host_budget_bytes=self.budget.host_bytes or 0,
+            host_used_bytes=sum(one.host_bytes for one in standings),
+        )
+
+    def _list_others(self, but: KeptModel) -> list[Standing]:
+        """All models but one."""
+        return [self._stand(kept) for kept in self if kept is not but]
+
+    def _stand(self, kept: KeptModel) -> Standing:
+        """A model at this moment."""
+        model, size = kept.model, kept.model.size
+        is_moving = kept.going_to is not None
+        # One that is about to come must not lose what it comes from; if it is on the device yet,
+        # it is leaving, and those who wait for it have to wait for that, too.
+        is_coming = kept.is_awaited and model.tier is not Tier.GPU
+        return Standing(
+            name=model.name,
+            tier=kept.going_to or model.tier,
+            weights_bytes=size.weights_bytes,
+            kv_bytes=size.kv_bytes,
+            is_pinned=self.is_pinned(model),
+            is_busy=is_moving or is_coming or model.is_busy,
+            rank=self._ranks.get(model.name, -1),
+            last_used_ms=model.last_used_unix_ms,
+            being_left=model.tier if is_moving else None,
+        )
+
+    def _describe(self, kept: KeptModel) -> ModelPlacement:
+        """Where a model is."""
+        model, size = kept.model, kept.model.size
+        return ModelPlacement(
+            name=model.name,
+            tier=model.tier,
+            weights_bytes=size.weights_bytes,
+            kv_bytes=size.kv_bytes,
+            is_moving=kept.going_to is not None,
+            is_pinned=self.is_pinned(model),
+            service_class=model.service_class,
+            wake_s=round(self.estimate_wake_s(model.name), 3),
+            num_waiting=model.num_waiting,
+            num_wakes=kept.num_wakes,
+            last_wake_s=round(kept.times.last_s, 3),
+            last_used_unix_ms=model.last_used_unix_ms,
+        )

@@ -1,0 +1,237 @@
+"""Keeps the models of a node within its memory and brings those to the device that are asked for.
+
+Owns the moves and their order: who asks first gets room first, one wake serves all who wait, and a
+model at work has its turn before it must go. Between the planner's plans it goes on alone.
+Must not know requests. Read next: `books`, `room`, `gpu_pool.server.hosted_core` (who asks).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+import structlog
+
+from contracts.errors import ModelCold, ModelFailed, ServiceError
+from contracts.ids import ModelName
+from contracts.placement import PlacementPlan, ServiceClass, Tier
+from gpu_pool.server.placement.books import KeptModel, PlacementBooks
+from gpu_pool.server.placement.movable import Movable
+from gpu_pool.server.placement.room import MemoryBudget
+
+_DEPTH: Final = {Tier.GPU: 0, Tier.HOST: 1, Tier.DISK: 2, Tier.REMOTE: 3}
+_RETRY_S: Final = 0.05
+"""After a model did not move."""
+
+
+class PlacementKeeper:
+    """The models of one node. Used by one event loop."""
+
+    def __init__(
+        self,
+        budget: MemoryBudget,
+        turn_s: float,
+        monotonic_s: Callable[[], float],
+        on_change: Callable[[], None],
+    ) -> None:
+        """`turn_s` is how long a busy model stays when another waits for its room.
+
+        `on_change` is called after each move.
+        """
+        self.books: Final = PlacementBooks(budget)
+        self._turn_s = turn_s
+        self._monotonic_s = monotonic_s
+        self._on_change = on_change
+        self._room = asyncio.Lock()
+        """Held while room is made: who asks first is served first."""
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._log = structlog.get_logger()
+
+    def start(self) -> None:
+        """Brings the models that fit to the device, those first that are always to be hot."""
+        for kept in sorted(self.books, key=_by_urgency):
+            if self.books.find_room(kept).is_there:
+                kept.going_to = Tier.GPU
+                kept.coming = self._run(self._come(kept))
+
+    async def stop(self) -> None:
+        """Nothing is moved any more."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def note_change(self) -> None:
+        """A model became idle or is no longer waited for: who needs room looks again."""
+        self._changed.set()
+        self._changed.clear()
+
+    async def bring(self, name: ModelName) -> None:
+        """Returns when the model is on the device. Many may wait; each may give up.
+
+        Raises: `ModelCold`, `ModelFailed`.
+        """
+        kept = self.books.find(name)
+        assert kept is not None, "every model of the node is in the books"
+        if not kept.is_awaited:
+            kept.coming = self._run(self._bring(kept))
+        assert kept.coming is not None
+        await asyncio.shield(kept.coming)
+
+    def follow(self, plan: PlacementPlan) -> None:
+        """Does what the planner asks, as far as requests allow; older plans are passed over."""
+        if self.books.take_plan(plan):
+            self._run(self._settle(plan))
+
+    # -- towards the device ----------------------------------------------------------------------
+
+    async def _bring(self, kept: KeptModel) -> None:
+        """One wake. Raises: `ModelCold`, `ModelFailed`."""
+        model = kept.model
+        asked_s = self._monotonic_s()
+        async with self._room:
+            before = model.tier
+            if before is Tier.GPU:  # it was to leave, and stays
+                return
+            if model.failure is not None:
+                raise ModelFailed("The model failed to load.")
+            await self._make_room(kept)
+            kept.going_to = Tier.GPU
+        self._log.info(
+            "a model comes to the device",
+            model=model.name,
+            tier=before,
+            waited_s=round(self._monotonic_s() - asked_s, 3),
+        )
+        await self._come(kept)
+
+    async def _come(self, kept: KeptModel) -> None:
+        """The move itself, for which there is room. Raises: `ModelCold`, `ModelFailed`."""
+        before, began_s = kept.model.tier, self._monotonic_s()
+        try:
+            await kept.model.move_to(Tier.GPU)
+        finally:
+            kept.going_to = None
+            self._tell()
+        kept.num_wakes += 1
+        kept.times.note(before, self._monotonic_s() - began_s)
+
+    async def _make_room(self, kept: KeptModel) -> None:
+        """Returns when the model fits. Raises: `ModelCold` when it cannot, `ModelFailed`."""
+        turn_over_s = self._monotonic_s() + self._turn_s
+        leaving: set[Movable] = set()
+        try:
+            while not (room := self.books.find_room(kept)).is_there:
+                if not room.is_possible:
+                    raise _refuse(kept.model, self.books.budget)
+                if room.moves and not room.awaited:
+                    move = room.moves[0]  # others may be at work by the time this one is over
+                    await self._send_away(self._get(move.name), move.tier)
+                    continue
+                if not kept.model.num_waiting:
+                    raise ModelCold("The models on the device are at work.")  # it was a plan's wish
+                left_s = turn_over_s - self._monotonic_s()
+                if left_s <= 0:
+                    for name in room.awaited:
+                        leaving.add(self._get(name).model)
+                    for model in leaving:
+                        model.set_leaving(is_leaving=True)
+                await self._wait_change(left_s if left_s > 0 else None)
+        finally:
+            for model in leaving:
+                model.set_leaving(is_leaving=False)
+
+    # -- away from it ----------------------------------------------------------------------------
+
+    async def _send_away(self, kept: KeptModel, tier: Tier) -> None:
+        """One move away; a model that does not go is told in the log, and asked again."""
+        began_s = self._monotonic_s()
+        kept.going_to = tier
+        try:
+            await kept.model.move_to(tier)
+        finally:
+            kept.going_to = None
+            self._tell()
+        if _DEPTH[kept.model.tier] < _DEPTH[tier]:
+            self._log.warning("a model did not leave", model=kept.model.name)
+            await asyncio.sleep(_RETRY_S)
+            return
+        self._log.info(
+            "a model left the device" if tier is Tier.HOST else "a model went to disk",
+            model=kept.model.name,
+            seconds=round(self._monotonic_s() - began_s, 3),
+        )
+
+    # -- the planner's wishes --------------------------------------------------------------------
+
+    async def _settle(self, plan: PlacementPlan) -> None:
+        """Moves what is wanted elsewhere, away first: that makes room."""
+        for target in plan.targets:
+            kept = self.books.find(target.name)
+            if kept is not None:
+                async with self._room:
+                    if self.books.is_current(plan) and self._may_go(kept, target.tier):
+                        await self._send_away(kept, self._choose_depth(kept, target.tier))
+        for target in plan.targets:
+            kept = self.books.find(target.name)
+            is_wanted = target.tier is Tier.GPU and self.books.is_current(plan)
+            if kept is not None and is_wanted and kept.model.tier is not Tier.GPU:
+                with contextlib.suppress(ServiceError):  # requests matter more than plans
+                    await self.bring(target.name)
+
+    def _may_go(self, kept: KeptModel, tier: Tier) -> bool:
+        """True when a model is nearer than it should be and nobody needs it there."""
+        model = kept.model
+        is_free = kept.going_to is None and not kept.is_awaited and not model.is_busy
+        return is_free and _DEPTH[model.tier] < _DEPTH[tier] and not self.books.is_pinned(model)
+
+    def _choose_depth(self, kept: KeptModel, tier: Tier) -> Tier:
+        """`tier`, or disk where the host's memory is full."""
+        if tier is Tier.HOST and kept.model.tier is Tier.GPU:
+            return self.books.find_place_below(kept)
+        return Tier.DISK
+
+    # -- around it -------------------------------------------------------------------------------
+
+    def _get(self, name: ModelName) -> KeptModel:
+        """A model that the books have named."""
+        kept = self.books.find(name)
+        assert kept is not None
+        return kept
+
+    def _tell(self) -> None:
+        """Something has moved."""
+        self.note_change()
+        self._on_change()
+
+    async def _wait_change(self, timeout_s: float | None) -> None:
+        """Returns at the next change, or after `timeout_s`."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), timeout_s)
+
+    def _run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """A task that `stop` ends; what it throws is for those who wait for it, if any."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        """A task is over."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, ServiceError):
+            self._log.error("a move failed", exc_info=error)
+
+
+def _by_urgency(kept: KeptModel) -> bool:
+    """What is always to be hot comes first."""
+    return kept.model.service_class is not ServiceClass.ALWAYS_HOT
+
+
+def _refuse(model: Movable, budget: MemoryBudget) -> ServiceError:
+    """Why a model cannot come."""
+    if model.size.weights_bytes + model.size.kv_bytes > (budget.device_bytes or 0):
+        return ModelFailed("The model does not fit on this node's device.")
+    return ModelCold("The model has no room beside those that always stay on this node's device.")

@@ -1,0 +1,77 @@
+"""A model of no bytes at all that moves as it is told, and the node's memory around it."""
+
+import asyncio
+from collections.abc import Callable
+
+from contracts.errors import ModelCold
+from contracts.ids import ModelName
+from contracts.placement import ServiceClass, Tier
+from gpu_pool.server.placement.keeper import PlacementKeeper
+from gpu_pool.server.placement.movable import ModelSize
+
+TEN_BYTES = ModelSize(10, 0)
+
+
+class MovingModel:
+    """Counts its moves; requests are held with `hold` and waited for with `ask`."""
+
+    def __init__(
+        self,
+        keeper: PlacementKeeper,
+        name: str,
+        size: ModelSize = TEN_BYTES,
+        service_class: ServiceClass = ServiceClass.BEST_EFFORT,
+        move_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.name = ModelName(name)
+        self.size = size
+        self.service_class = service_class
+        self.tier = Tier.DISK
+        self.failure: str | None = None
+        self.num_waiting = 0
+        self.num_held = 0
+        self.last_used_unix_ms = 0
+        self.moves: list[Tier] = []
+        self.refusals = 0
+        """How often it will fail to come."""
+        self._is_leaving = False
+        self._target = Tier.DISK
+        self._keeper = keeper
+        self._move_s = move_s
+        keeper.books.add(self)
+
+    @property
+    def is_busy(self) -> bool:
+        return self.num_held > 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.tier is self._target is Tier.GPU and not self._is_leaving
+
+    def set_leaving(self, *, is_leaving: bool) -> None:
+        self._is_leaving = is_leaving
+
+    async def move_to(self, tier: Tier) -> None:
+        assert tier is Tier.GPU or not self.num_held, "a model with requests was moved away"
+        if tier is Tier.GPU and self.refusals:
+            self.refusals -= 1
+            raise ModelCold("It does not start.")
+        self._target = tier
+        await asyncio.sleep(self._move_s())
+        self.moves.append(tier)
+        self.tier = tier
+
+    async def ask(self) -> None:
+        """Waits until it is there, then holds a request."""
+        self.num_waiting += 1
+        try:
+            while not self.is_open:
+                await self._keeper.bring(self.name)
+        finally:
+            self.num_waiting -= 1
+        self.num_held += 1
+
+    def end(self) -> None:
+        """One request is over."""
+        self.num_held -= 1
+        self._keeper.note_change()

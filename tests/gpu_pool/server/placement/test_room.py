@@ -1,0 +1,142 @@
+"""Who makes room: by hand for what is meant, by chance for what always holds."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.ids import ModelName
+from contracts.placement import Tier
+from gpu_pool.server.placement.room import (
+    MemoryBudget,
+    Move,
+    Room,
+    Standing,
+    find_place_below,
+    find_room,
+)
+
+A, B, C, D = (ModelName(f"@test/{letter}") for letter in "abcd")
+
+
+def stand(name: ModelName, tier: Tier = Tier.GPU, num: int = 10, **changes: object) -> Standing:
+    """A model of `num` bytes of weights and as many of KV memory."""
+    return replace(Standing(name, tier, num, num), **changes)  # type: ignore[arg-type]
+
+
+def test_who_fits_displaces_nobody() -> None:
+    budget = MemoryBudget(40, 0)
+    assert find_room([stand(A)], stand(B, Tier.DISK), budget) == Room(is_there=True)
+
+
+def test_without_a_budget_everybody_fits() -> None:
+    assert find_room([stand(A), stand(B)], stand(C, Tier.DISK), MemoryBudget()) == Room(
+        is_there=True
+    )
+
+
+def test_who_was_used_longest_ago_goes_first() -> None:
+    standings = [stand(A, last_used_ms=5), stand(B, last_used_ms=3)]
+    room = find_room(standings, stand(C, Tier.DISK), MemoryBudget(40, 100))
+    assert room == Room(moves=(Move(B, Tier.HOST),))
+
+
+def test_the_plans_order_goes_before_what_was_used() -> None:
+    standings = [stand(A, last_used_ms=5, rank=0), stand(B, last_used_ms=3, rank=1)]
+    room = find_room(standings, stand(C, Tier.DISK), MemoryBudget(40, 100))
+    assert room.moves == (Move(A, Tier.HOST),)
+
+
+def test_a_full_host_sends_the_lesser_model_to_disk() -> None:
+    standings = [stand(A, last_used_ms=5), stand(B, Tier.HOST, last_used_ms=3)]
+    room = find_room(standings, stand(C, Tier.DISK), MemoryBudget(20, 10))
+    assert room.moves == (Move(B, Tier.DISK), Move(A, Tier.HOST))
+    standings = [stand(A, last_used_ms=5), stand(B, Tier.HOST, last_used_ms=8)]
+    room = find_room(standings, stand(C, Tier.DISK), MemoryBudget(20, 10))
+    assert room.moves == (Move(A, Tier.DISK),)
+
+
+def test_one_that_sleeps_does_not_make_way_for_itself() -> None:
+    """Its copy in the host's memory is what it wakes from."""
+    room = find_room([stand(A, last_used_ms=9)], stand(B, Tier.HOST), MemoryBudget(20, 10))
+    assert room.moves == (Move(A, Tier.DISK),)
+
+
+def test_busy_models_are_awaited_and_only_when_idle_ones_do_not_suffice() -> None:
+    standings = [stand(A, is_busy=True), stand(B)]
+    room = find_room(standings, stand(C, Tier.DISK), MemoryBudget(40, 100))
+    assert room == Room(moves=(Move(B, Tier.HOST),))
+    room = find_room(standings, stand(C, Tier.DISK, 20), MemoryBudget(40, 100))
+    assert room == Room(moves=(Move(B, Tier.HOST),), awaited=(A,))
+
+
+def test_what_is_pinned_stays_and_what_cannot_fit_is_told() -> None:
+    standings = [stand(A, is_pinned=True), stand(B)]
+    assert not find_room(standings, stand(C, Tier.DISK, 20), MemoryBudget(40, 100)).is_possible
+    assert find_room(standings, stand(C, Tier.DISK, 10), MemoryBudget(40, 100)).is_possible
+
+
+def test_what_already_leaves_is_neither_displaced_nor_despaired_of() -> None:
+    leaving = stand(A, Tier.HOST, being_left=Tier.GPU, is_busy=True)
+    room = find_room([leaving], stand(B, Tier.DISK), MemoryBudget(20, 100))
+    assert room == Room()
+
+
+def test_nobody_goes_who_need_not() -> None:
+    standings = [stand(A, num=2, last_used_ms=1), stand(B, num=20, last_used_ms=2)]
+    room = find_room(standings, stand(C, Tier.DISK), MemoryBudget(44, 100))
+    assert room.moves == (Move(B, Tier.HOST),)
+
+
+def test_a_model_that_leaves_by_itself_displaces_nobody() -> None:
+    asleep = stand(B, Tier.HOST)
+    assert find_place_below(stand(A), [stand(A), asleep], MemoryBudget(100, 20)) is Tier.HOST
+    assert find_place_below(stand(A), [stand(A), asleep], MemoryBudget(100, 19)) is Tier.DISK
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[list[Standing], Standing, MemoryBudget]:
+    """Models that fit their budgets, and one more that wants to come."""
+    names = [ModelName(f"@test/{number}") for number in range(draw(st.integers(1, 9)))]
+    standings = [
+        Standing(
+            name,
+            draw(st.sampled_from([Tier.GPU, Tier.HOST, Tier.DISK])),
+            draw(st.integers(1, 20)),
+            draw(st.integers(0, 10)),
+            is_pinned=draw(st.booleans()),
+            is_busy=draw(st.booleans()),
+            rank=draw(st.integers(-1, 3)),
+            last_used_ms=draw(st.integers(0, 5)),
+        )
+        for name in names
+    ]
+    newcomer = replace(standings[0], tier=draw(st.sampled_from([Tier.HOST, Tier.DISK])))
+    others = standings[1:]
+    device = sum(s.device_bytes for s in others) + draw(st.integers(0, 10))
+    host = sum(s.host_bytes for s in (*others, newcomer)) + draw(st.integers(0, 10))
+    return others, newcomer, MemoryBudget(device, host)
+
+
+@given(situations())
+def test_both_budgets_hold_after_the_moves_and_none_was_in_vain(
+    situation: tuple[list[Standing], Standing, MemoryBudget],
+) -> None:
+    others, newcomer, budget = situation
+    room = find_room(others, newcomer, budget)
+    by_name = {one.name: one for one in others}
+    for move in room.moves:
+        before = by_name[move.name]
+        assert not before.is_busy
+        assert not (before.is_pinned and before.tier is Tier.GPU)
+        by_name[move.name] = replace(before, tier=move.tier)
+        host = sum(one.host_bytes for one in (*by_name.values(), newcomer))
+        assert host <= (budget.host_bytes or 0)
+    for name in room.awaited:
+        assert by_name[name].is_busy
+        by_name[name] = replace(by_name[name], tier=Tier.DISK)
+    needed = newcomer.weights_bytes + newcomer.kv_bytes
+    free = (budget.device_bytes or 0) - sum(one.device_bytes for one in by_name.values())
+    assert room.is_possible == (free >= needed)
+    pinned = sum(one.device_bytes for one in others if one.is_pinned)
+    assert room.is_possible == ((budget.device_bytes or 0) - pinned >= needed)
