@@ -25,16 +25,13 @@ from gpu_pool.log_output import configure_logging
 from gpu_pool.server.core_process import CoreLauncher, open_private_directory
 from gpu_pool.server.core_supervisor import CoreSupervisor, RestartPolicy
 from gpu_pool.server.gateway_keys import read_gateway_keys
-from gpu_pool.server.hosted_core import ColdLimits
-from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.http_app import NodeApp, WireSettings
-from gpu_pool.server.model_creation import Surroundings, create_hosted_model, create_models
+from gpu_pool.server.model_creation import create_models
 from gpu_pool.server.node_server import NodeParts, NodeServer
 from gpu_pool.server.node_status import NodeStatus, create_boot_id
-from gpu_pool.server.placement.keeper import PlacementKeeper
-from gpu_pool.server.placement.room import MemoryBudget
+from gpu_pool.server.placement.keeper import create_keeper
 from gpu_pool.server.text.text_files import TextSources
-from gpu_pool.settings import CoreSettings, PlacementSettings, PoolSettings, ServedModelSettings
+from gpu_pool.settings import CoreSettings, EngineSettings, PoolSettings, ServedModelSettings
 
 CORE_COMMAND: Final = (sys.executable, "-m", "gpu_pool.engine_core")
 DEFAULT_POLICY: Final = RestartPolicy()
@@ -63,19 +60,15 @@ def create_node(
     status = NodeStatus(settings.node_id, boot_id, settings.region, settings.jurisdiction)
     launcher = CoreLauncher(core_command, directory, os.environ)
     sources = TextSources(datetime.now, time.monotonic, secrets.randbits)
-    keeper = create_keeper(settings.placement, status.publish_soon)
+    keeper = create_keeper(settings.placement, time.monotonic, status.publish_soon)
+    num_threads = share_threads(count_usable_cpus(), read_cpu_quota(), len(settings.models))
 
     def note_change() -> None:
         """A core came, went, moved or became idle."""
         keeper.note_change()
         status.publish_soon()
 
-    cold_limits = ColdLimits(settings.max_cold_wait_s, settings.max_cold_waiting)
-    surroundings = Surroundings(threads, sources, keeper, cold_limits, unix_ms)
-    num_threads = share_threads(count_usable_cpus(), read_cpu_quota(), len(settings.models))
-
-    def create_model(model: ServedModelSettings) -> HostedModel:
-        engine = model.engine or settings.engine
+    def create_supervisor(model: ServedModelSettings, engine: EngineSettings) -> CoreSupervisor:
         core = CoreSettings(
             node_id=settings.node_id,
             model=model,
@@ -86,28 +79,15 @@ def create_node(
             from_core_endpoint="",
             parent_pid=0,
         )
-        supervisor = CoreSupervisor(core, launcher, policy, time.monotonic, note_change)
-        return create_hosted_model(model, engine, supervisor, surroundings)
+        return CoreSupervisor(core, launcher, policy, time.monotonic, note_change)
 
-    models, refused = create_models(settings.models, create_model)
-    for model in models.values():
-        keeper.books.add(model.core)
+    models, refused = create_models(settings, create_supervisor, keeper, threads, sources, unix_ms)
     status.serve(models, refused, keeper.books)
     keys = read_gateway_keys(settings.gateways)
     wire = WireSettings(keys, unix_ms, secrets.token_bytes, settings.hello_timeout_s)
     app = NodeApp(wire, status)
     parts = NodeParts(app, status, keeper, list(models.values()))
     return NodeServer(parts, settings.listen, settings.drain_s)
-
-
-def create_keeper(
-    settings: PlacementSettings | None, on_change: Callable[[], None]
-) -> PlacementKeeper:
-    """What keeps models within the node's memory; without settings nothing bounds them."""
-    if settings is None:
-        return PlacementKeeper(MemoryBudget(), 0.0, time.monotonic, on_change)
-    budget = MemoryBudget(settings.device_bytes, settings.host_bytes)
-    return PlacementKeeper(budget, settings.turn_s, time.monotonic, on_change)
 
 
 async def serve_node(

@@ -20,7 +20,7 @@ from gpu_pool.engine.messages import CoreReady
 from gpu_pool.server.core_supervisor import CoreSupervisor
 from gpu_pool.server.engine_client import EngineClient
 from gpu_pool.server.placement.keeper import PlacementKeeper
-from gpu_pool.server.placement.movable import ModelSize
+from gpu_pool.server.placement.model_size import ModelSize
 
 _DEFAULT_BLOCK_SIZE: Final = 16
 

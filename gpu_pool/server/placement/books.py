@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from contracts.errors import UnsupportedFeature
 from contracts.ids import ModelName
 from contracts.placement import (
     MemoryUse,
@@ -17,6 +18,7 @@ from contracts.placement import (
     ServiceClass,
     Tier,
 )
+from gpu_pool.server.placement.model_size import ModelSize
 from gpu_pool.server.placement.movable import Movable
 from gpu_pool.server.placement.move_times import MoveTimes
 from gpu_pool.server.placement.room import (
@@ -59,6 +61,15 @@ class PlacementBooks:
     def __iter__(self) -> Iterator[KeptModel]:
         """In the order of the settings."""
         return iter(self._models.values())
+
+    def check_size(self, size: ModelSize) -> None:
+        """Raises: `UnsupportedFeature` for a model that fits on no empty device of this budget."""
+        needed, budget = size.weights_bytes + size.kv_bytes, self.budget.device_bytes
+        if budget is not None and needed > budget:
+            raise UnsupportedFeature(
+                f"Its weights ({size.weights_bytes:,} bytes) and KV memory ({size.kv_bytes:,} "
+                f"bytes) exceed `placement.device_bytes`, which is {budget:,}."
+            )
 
     def add(self, model: Movable) -> None:
         """A model more."""

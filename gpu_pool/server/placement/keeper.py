@@ -18,6 +18,7 @@ from contracts.placement import PlacementPlan, ServiceClass, Tier
 from gpu_pool.server.placement.books import KeptModel, PlacementBooks
 from gpu_pool.server.placement.movable import Movable
 from gpu_pool.server.placement.room import MemoryBudget
+from gpu_pool.settings import PlacementSettings
 
 _DEPTH: Final = {Tier.GPU: 0, Tier.HOST: 1, Tier.DISK: 2, Tier.REMOTE: 3}
 _RETRY_S: Final = 0.05
@@ -116,6 +117,21 @@ class PlacementKeeper:
             self._tell()
         kept.num_wakes += 1
         kept.times.note(before, self._monotonic_s() - began_s)
+        if not self.books.find_room(kept).is_there:
+            await self._settle_size(kept)
+
+    async def _settle_size(self, kept: KeptModel) -> None:
+        """Makes room for what turned out larger than its files, or sends it away again.
+
+        Raises: `ModelCold`, `ModelFailed`.
+        """
+        self._log.warning("a model is larger than its files", model=kept.model.name)
+        async with self._room:
+            try:
+                await self._make_room(kept)
+            except ServiceError:
+                await self._send_away(kept, Tier.DISK)
+                raise
 
     async def _make_room(self, kept: KeptModel) -> None:
         """Returns when the model fits. Raises: `ModelCold` when it cannot, `ModelFailed`."""
@@ -223,6 +239,18 @@ class PlacementKeeper:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, ServiceError):
             self._log.error("a move failed", exc_info=error)
+
+
+def create_keeper(
+    settings: PlacementSettings | None,
+    monotonic_s: Callable[[], float],
+    on_change: Callable[[], None],
+) -> PlacementKeeper:
+    """What keeps models within the node's memory; without settings nothing bounds them."""
+    if settings is None:
+        return PlacementKeeper(MemoryBudget(), 0.0, monotonic_s, on_change)
+    budget = MemoryBudget(settings.device_bytes, settings.host_bytes)
+    return PlacementKeeper(budget, settings.turn_s, monotonic_s, on_change)
 
 
 def _by_urgency(kept: KeptModel) -> bool:

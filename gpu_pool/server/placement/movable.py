@@ -3,19 +3,11 @@
 Read next: `keeper` (who asks), `gpu_pool.server.hosted_core` (who answers).
 """
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from contracts.ids import ModelName
 from contracts.placement import ServiceClass, Tier
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSize:
-    """What a model takes. Units: bytes."""
-
-    weights_bytes: int
-    kv_bytes: int
+from gpu_pool.server.placement.model_size import ModelSize
 
 
 class Movable(Protocol):

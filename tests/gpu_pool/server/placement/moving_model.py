@@ -7,7 +7,7 @@ from contracts.errors import ModelCold
 from contracts.ids import ModelName
 from contracts.placement import ServiceClass, Tier
 from gpu_pool.server.placement.keeper import PlacementKeeper
-from gpu_pool.server.placement.movable import ModelSize
+from gpu_pool.server.placement.model_size import ModelSize
 
 TEN_BYTES = ModelSize(10, 0)
 

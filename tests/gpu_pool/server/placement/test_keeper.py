@@ -10,7 +10,7 @@ from contracts.errors import ModelCold, ModelFailed
 from contracts.ids import BootId, ModelName, NodeId
 from contracts.placement import PlacementPlan, PlacementTarget, ServiceClass, Tier
 from gpu_pool.server.placement.keeper import PlacementKeeper
-from gpu_pool.server.placement.movable import ModelSize
+from gpu_pool.server.placement.model_size import ModelSize
 from gpu_pool.server.placement.room import MemoryBudget
 from tests.fixtures.node_process import wait_until
 from tests.gpu_pool.server.placement.moving_model import MovingModel
