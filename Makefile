@@ -22,7 +22,7 @@ PYTHON := $(shell for name in $(BIN)/python python3.13 python3.12 python3.11 pyt
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test compose-proof check style lint types layers architecture format bench gpu \
+.PHONY: help run test compose-proof dashboards check style lint types layers architecture format bench gpu \
         gpu-wheels lock wheel clean setup-run setup-dev
 
 help: ## explain these commands
@@ -70,6 +70,9 @@ ifeq ($(WHAT),)
 else
 	$(BIN)/python -m benchmarks.$(WHAT) $(ARGS)
 endif
+
+dashboards: ## write Grafana's dashboard and the alert rules from tools/observability/table.py
+	$(PYTHON) -m tools.observability.generate
 
 gpu: ## run the tests that need an NVIDIA GPU
 	$(GPU_PYTHON) -m pytest -m 'gpu or multi_gpu' $(ARGS)

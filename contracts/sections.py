@@ -1,6 +1,6 @@
 """Sections that several processes' settings have in common.
 
-Owns names, defaults and ranges of TLS and of the log; must not know what reads them.
+Owns names, defaults and ranges of TLS, metrics and the log; must not know what reads them.
 Read next: `contracts.settings`.
 """
 
@@ -19,6 +19,14 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     certificate_file: Path
     key_file: Path
+
+
+class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A port that answers `/metrics` and asks for no credential: for a network of one's own."""
+
+    host: str = "127.0.0.1"
+    port: Port
+    tls: TlsSettings | None = None
 
 
 class LogFormat(StrEnum):

@@ -61,6 +61,12 @@ class Gateway:
         """The operators' port, once started."""
         return self._listeners.operators.number
 
+    @property
+    def metrics_port(self) -> int | None:
+        """The port for metrics alone, once started; None where there is none."""
+        metrics = self._listeners.metrics
+        return None if metrics is None else metrics.number
+
     async def start(self) -> None:
         """Connects to the nodes and accepts requests.
 

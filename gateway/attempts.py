@@ -22,7 +22,7 @@ from gateway.routing.route_plan import RouteNeed, RoutePlan
 from gateway.routing.wishes import format_explanation
 from gateway.settings import RoutingSettings
 from gateway.sources import Sources
-from gateway.telemetry import Telemetry
+from gateway.telemetry import Step, Telemetry
 from gateway.upstream.links import NodeLinks
 from gateway.upstream.node_stream import NodeStream
 
@@ -65,7 +65,10 @@ class Attempts:
 
     def plan(self, need: RouteNeed) -> RoutePlan:
         """A node, where the request counts from now on. Raises: what routing raises."""
-        return self._fleet.plan(need)
+        began_s = self.sources.monotonic_s()
+        plan = self._fleet.plan(need)
+        self._telemetry.count_step(Step.ROUTING, self.sources.monotonic_s() - began_s)
+        return plan
 
     def open(
         self, context: RequestContext, need: RouteNeed, plan: RoutePlan, body: bytes

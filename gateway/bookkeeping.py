@@ -124,5 +124,10 @@ def create_bookkeeping(
         telemetry.count_usage,
         sources,
     )
-    writer = LedgerWriter(journal, tenancy, settings.journal.flush_s)
+    writer = LedgerWriter(journal, tenancy, settings.journal.flush_s, sources.monotonic_s)
+    telemetry.watch_gauge(
+        "hearth_gateway_ledger_lag_seconds",
+        "How long usage may have been waiting for the ledger.",
+        lambda: writer.lag_s,
+    )
     return Bookkeeping(books, parts, journal, writer, tenancy, claim)

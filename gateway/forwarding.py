@@ -181,14 +181,14 @@ class Forwarder:
         Raises: `failure`, if there is one, when none is left.
         """
         try:
-            return self._fleet.plan(need)
+            return self._attempts.plan(need)
         except ServiceError as error:
             if failure is None:
                 raise
             if failure.retry is not Retry.SAME or context.num_attempts > 1:
                 raise failure from error
         try:
-            return self._fleet.plan(msgspec.structs.replace(need, tried=frozenset()))
+            return self._attempts.plan(msgspec.structs.replace(need, tried=frozenset()))
         except ServiceError as error:
             raise failure from error
 

@@ -43,12 +43,31 @@ def create_pool(settings: GatewaySettings, telemetry: Telemetry, sources: Source
     links = create_node_links(
         settings.nodes, settings.gateway_id, settings.limits, routing.silence_s, fleet, sources
     )
-    telemetry.watch_links(lambda: links.up)
+    watch_nodes(telemetry, fleet, links, sources)
     telemetry.watch_gauge(
         "hearth_gateway_streams_open", "Streams open at nodes.", lambda: links.num_streams
     )
     attempts = Attempts(fleet, links, telemetry, routing, sources)
     return Pool(fleet, links, Forwarder(fleet, attempts))
+
+
+def watch_nodes(telemetry: Telemetry, fleet: Fleet, links: NodeLinks, sources: Sources) -> None:
+    """Adds what metrics say of each node."""
+    telemetry.watch_nodes("hearth_gateway_link_up", "1 while connected.", lambda: links.up)
+    telemetry.watch_nodes(
+        "hearth_gateway_report_age_seconds",
+        "Since the node's last report.",
+        lambda: {
+            node.node_id: sources.monotonic_s() - node.reported_s
+            for node in fleet.snapshots
+            if node.num_reports
+        },
+    )
+    telemetry.watch_nodes(
+        "hearth_gateway_node_troubled",
+        "1 while its breaker is open or it is on probation.",
+        lambda: {node_id: float(node_id in fleet.list_troubled()) for node_id in links.up},
+    )
 
 
 def create_catalogue(own: RegionId, regions: Iterable[RegionSettings]) -> RegionCatalogue:

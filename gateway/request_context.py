@@ -68,6 +68,8 @@ class RequestContext(msgspec.Struct):
     wants_explanation: bool = False
     explanation: bytes = b""
     """A header line on why the node was chosen, for clients that ask."""
+    first_text_s: float | None = None
+    """When a stream's first text went out, in seconds since the request began."""
     limit_lines: bytes = b""
     """Header lines on where the client's limit stands."""
 

@@ -22,7 +22,7 @@ from gateway.inference_call import InferenceCall
 from gateway.middleware.exchange import HttpExchange
 from gateway.request_context import OpenRequests, RequestContext
 from gateway.settlement import Books, Settlement
-from gateway.telemetry import Telemetry
+from gateway.telemetry import Step, Telemetry
 
 log = structlog.get_logger(__name__)
 CLIENT_GONE: Final = 499
@@ -76,6 +76,7 @@ class RequestPath:
                 self._telemetry.count_disconnect()
             duration_s = self._requests.end(context)
             self._telemetry.count_request(context.route, status, context.model, duration_s)
+            self._count_gap(context, duration_s)
 
     async def _answer(
         self, call: InferenceCall, context: RequestContext, exchange: HttpExchange
@@ -116,8 +117,7 @@ class RequestPath:
         assert principal is not None
         parsed = call.parse(body, principal, self._forwarder.find_model)
         request = parsed.request
-        window = self._forwarder.find_context_window(context, request.model)
-        settlement = await self._books.open(context, request, len(body), window)
+        settlement = await self._admit(context, parsed, len(body))
         try:
             forwarded = await self._forwarder.forward(
                 context, request, exchange, settlement.confirm
@@ -170,8 +170,28 @@ class RequestPath:
         """The status of `error`, once it is sent."""
         return await answer_error(exchange, error, self._requests.format_headers(context))
 
+    async def _admit(
+        self, context: RequestContext, parsed: ParsedRequest, num_bytes: int
+    ) -> Settlement:
+        """What the request may use, held. Raises: what admission raises."""
+        request = parsed.request
+        window = self._forwarder.find_context_window(context, request.model)
+        began_s = self._requests.measure_s(context)
+        settlement = await self._books.open(context, request, num_bytes, window)
+        took_s = self._requests.measure_s(context) - began_s
+        self._telemetry.count_step(Step.ADMISSION, took_s)
+        return settlement
+
     def _count_first_text(self, context: RequestContext) -> None:
-        self._telemetry.count_first_text(context.model, self._requests.measure_s(context))
+        context.first_text_s = self._requests.measure_s(context)
+        self._telemetry.count_first_text(context.model, context.first_text_s)
+
+    def _count_gap(self, context: RequestContext, duration_s: float) -> None:
+        """Counts how far apart a stream's tokens came, if it had several."""
+        usage, first_s = context.usage, context.first_text_s
+        if first_s is not None and usage is not None and usage.num_completion_tokens > 1:
+            gap_s = (duration_s - first_s) / (usage.num_completion_tokens - 1)
+            self._telemetry.count_token_gap(context.model, gap_s)
 
 
 def _log_defect(context: RequestContext, error: Exception) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from contracts.ids import AccountId, GatewayId, NodeId, RegionId, is_account_id, is_node_id
-from contracts.sections import LogSettings, Port, TlsSettings
+from contracts.sections import LogSettings, MetricsSettings, Port, TlsSettings
 from contracts.settings import Secret
 
 PREFIX: Final = "HEARTH_GATEWAY"
@@ -76,8 +76,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: Path | None = None
     """Trusted issuers of the node's certificate; None means the system's."""
     region: RegionId | None = None
-    """Where it is, whatever it says itself: reports of another region are refused. None believes
-    it."""
+    """Where it is, whatever it says: reports of another region are refused. None believes it."""
     allow_plaintext: bool = False
     """True admits `ws://` to another machine, on a network that is itself trusted."""
 
@@ -279,6 +278,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     journal: JournalSettings = JournalSettings()
     shared_limits: SharedLimitSettings | None = None
     """None: limits are counted in this process, the only one on its database."""
+    metrics: MetricsSettings | None = None
+    """None: metrics are on the operators' port alone, behind an operator's credential."""
     log: LogSettings = LogSettings()
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 import structlog
@@ -26,27 +27,39 @@ from contracts.inference import Usage
 from contracts.sections import LogFormat, LogSettings
 
 BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-
+_FINE_BOUNDS_S: Final = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 0.001, 0.002, 0.005, 0.01, 0.05, 0.2, 1.0)
+"""For what should take no time at all."""
+_GAP_BOUNDS_S: Final = (0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0)
 _TOKEN_KINDS: Final = ("prompt", "cached", "completion")
+
+
+class Step(StrEnum):
+    """The steps of a request that are timed."""
+
+    ADMISSION = "admission"
+    """Reserving in every limit and budget, stores included."""
+    ROUTING = "routing"
+    """Choosing a node, once for each attempt."""
 
 
 class _Times:
     """One histogram: counts per bucket and a sum. Units: seconds."""
 
-    __slots__ = ("counts", "total_s")
+    __slots__ = ("bounds_s", "counts", "total_s")
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BUCKETS_S) + 1)
+    def __init__(self, bounds_s: tuple[float, ...] = BUCKETS_S) -> None:
+        self.bounds_s = bounds_s
+        self.counts = [0] * (len(bounds_s) + 1)
         self.total_s = 0.0
 
     def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
+        self.counts[bisect_left(self.bounds_s, seconds)] += 1
         self.total_s += seconds
 
     def to_buckets(self) -> list[tuple[str, float]]:
         """Cumulative counts by upper bound, as Prometheus wants them."""
         total, buckets = 0, list[tuple[str, float]]()
-        for bound, count in zip((*map(str, BUCKETS_S), "+Inf"), self.counts, strict=True):
+        for bound, count in zip((*map(str, self.bounds_s), "+Inf"), self.counts, strict=True):
             total += count
             buckets.append((bound, total))
         return buckets
@@ -77,10 +90,12 @@ class Telemetry(Collector):
         self._tokens: dict[str, list[int]] = {}
         self._first_text: dict[str, _Times] = {}
         self._durations: dict[str, _Times] = {}
+        self._gaps: dict[str, _Times] = {}
+        self._steps: dict[str, _Times] = {step: _Times(_FINE_BOUNDS_S) for step in Step}
         self._num_retries = 0
         self._num_disconnects = 0
         self._gauges: dict[str, tuple[str, Callable[[], float]]] = {}
-        self._links: Callable[[], Mapping[str, bool]] = dict
+        self._node_gauges: dict[str, tuple[str, Callable[[], Mapping[str, float]]]] = {}
 
     def count_request(self, route: str, status: int, model: ModelName, duration_s: float) -> None:
         """A request is over; an unknown model is the empty name."""
@@ -97,6 +112,17 @@ class Telemetry(Collector):
         if times is None:
             times = self._first_text[model] = _Times()
         times.observe(waited_s)
+
+    def count_token_gap(self, model: ModelName, gap_s: float) -> None:
+        """A stream is over whose tokens came so far apart on average."""
+        times = self._gaps.get(model)
+        if times is None:
+            times = self._gaps[model] = _Times(_GAP_BOUNDS_S)
+        times.observe(gap_s)
+
+    def count_step(self, step: Step, seconds: float) -> None:
+        """A step of a request took so long."""
+        self._steps[step].observe(seconds)
 
     def count_usage(self, model: ModelName, usage: Usage) -> None:
         """A node has told what a request consumed."""
@@ -139,9 +165,9 @@ class Telemetry(Collector):
         """Adds a gauge that is read when somebody asks."""
         self._gauges[name] = (text, read)
 
-    def watch_links(self, read: Callable[[], Mapping[str, bool]]) -> None:
-        """Adds the state of the links to the nodes."""
-        self._links = read
+    def watch_nodes(self, name: str, text: str, read: Callable[[], Mapping[str, float]]) -> None:
+        """Adds a gauge with a value for each node."""
+        self._node_gauges[name] = (text, read)
 
     def collect(self) -> Iterator[Metric]:
         """Every metric family with its current values."""
@@ -168,10 +194,19 @@ class Telemetry(Collector):
             "model",
             self._first_text,
         )
+        yield _to_histogram(
+            "hearth_gateway_token_gap_seconds",
+            "Between the tokens of a stream, its mean.",
+            "model",
+            self._gaps,
+        )
+        yield _to_histogram(
+            "hearth_gateway_step_seconds", "Steps of requests.", "step", self._steps
+        )
         yield from self._collect_scalars()
 
     def _collect_scalars(self) -> Iterator[Metric]:
-        """Metrics of one value, and the links."""
+        """Metrics of one value, and those with one for each node."""
         yield CounterMetricFamily(
             "hearth_gateway_retries", "Requests sent to a node again.", value=self._num_retries
         )
@@ -180,10 +215,11 @@ class Telemetry(Collector):
         )
         for name, (text, read) in self._gauges.items():
             yield GaugeMetricFamily(name, text, value=read())
-        links = GaugeMetricFamily("hearth_gateway_link_up", "1 while connected.", labels=("node",))
-        for node_id, is_up in self._links().items():
-            links.add_metric((node_id,), float(is_up))
-        yield links
+        for name, (text, read_all) in self._node_gauges.items():
+            family = GaugeMetricFamily(name, text, labels=("node",))
+            for node_id, value in read_all().items():
+                family.add_metric((node_id,), value)
+            yield family
 
 
 def configure_log(settings: LogSettings) -> None:

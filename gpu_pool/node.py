@@ -57,7 +57,9 @@ def create_node(
     Raises: `SettingsError` (key files).
     """
     boot_id = create_boot_id(secrets.token_bytes(16))
-    status = NodeStatus(settings.node_id, boot_id, settings.region, settings.jurisdiction)
+    status = NodeStatus(
+        settings.node_id, boot_id, settings.region, settings.jurisdiction, time.monotonic
+    )
     launcher = CoreLauncher(core_command, directory, os.environ)
     sources = TextSources(datetime.now, time.monotonic, secrets.randbits)
     keeper = create_keeper(settings.placement, time.monotonic, status.publish_soon)
@@ -87,7 +89,7 @@ def create_node(
     wire = WireSettings(keys, unix_ms, secrets.token_bytes, settings.hello_timeout_s)
     app = NodeApp(wire, status)
     parts = NodeParts(app, status, keeper, list(models.values()))
-    return NodeServer(parts, settings.listen, settings.drain_s)
+    return NodeServer(parts, settings.listen, settings.metrics, settings.drain_s)
 
 
 async def serve_node(

@@ -12,7 +12,7 @@ import msgspec
 
 from contracts.ids import GatewayId, ModelName, NodeId, RegionId, is_model_name, is_node_id
 from contracts.placement import ServiceClass
-from contracts.sections import LogSettings, Port, TlsSettings
+from contracts.sections import LogSettings, MetricsSettings, Port, TlsSettings
 from gpu_pool.compute_choice import DeviceChoice, DtypeChoice, WeightCheck
 from gpu_pool.engine.settings import NgramSettings, SchedulerSettings
 
@@ -154,6 +154,8 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that may wait so, of each model."""
     drain_s: float = 30.0
     """How long streams may go on after the node was told to stop."""
+    metrics: MetricsSettings | None = None
+    """None: this node's metrics cannot be read."""
     log: LogSettings = LogSettings()
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ FOLDER = Path(__file__).resolve().parent / "secrets"
 
 
 def create_secrets(folder: Path) -> None:
-    """Leaves `postgres_password` and `database_url` in `folder`, of one and the same password."""
+    """Leaves `postgres_password`, `database_url` of the same password, `grafana_password`."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
     password_file = folder / "postgres_password"
@@ -23,6 +23,9 @@ def create_secrets(folder: Path) -> None:
     url_file = folder / "database_url"
     if not url_file.exists():
         write(url_file, f"postgresql+asyncpg://hearth:{password}@postgres:5432/hearth")
+    grafana_file = folder / "grafana_password"
+    if not grafana_file.exists():
+        write(grafana_file, secrets.token_hex(12))
 
 
 def write(file: Path, content: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from gateway.api.cross_origin import CrossOrigin, CrossOriginPages
 from gateway.api.guard import Guard
-from gateway.api.operator_routes import create_operator_routes
+from gateway.api.operator_routes import create_metrics_routes, create_operator_routes
 from gateway.api.ports import InferenceRoutes, create_pages
 from gateway.api.route_table import PortKind, Route, check_routes
 from gateway.api.services import PageServices
@@ -45,28 +45,36 @@ class Readiness:
 
 
 class Listeners:
-    """The tenants' and the operators' port."""
+    """The tenants' and the operators' port, and one for metrics where that is configured."""
 
-    def __init__(self, tenants: Port, operators: Port, readiness: Readiness) -> None:
+    def __init__(
+        self, tenants: Port, operators: Port, metrics: Port | None, readiness: Readiness
+    ) -> None:
         """Nothing is bound yet."""
+        self._inner = (operators,) if metrics is None else (operators, metrics)
+        self.metrics = metrics
         self.tenants = tenants
         self.operators = operators
         self.readiness = readiness
 
     async def start(self) -> None:
-        """Opens both. Raises: `OSError` when a port is taken."""
-        await self.operators.start()
+        """Opens all. Raises: `OSError` when a port is taken."""
+        open_ones: list[Port] = []
         try:
-            await self.tenants.start()
+            for port in (*self._inner, self.tenants):
+                await port.start()
+                open_ones.append(port)
         except OSError:
-            await self.operators.stop()
+            for port in open_ones:
+                await port.stop()
             raise
 
     async def stop(self) -> None:
-        """Closes both; the operators' port goes last, so that a stop can be watched."""
+        """Closes all; the tenants' port goes first, so that a stop can be watched."""
         self.readiness.stop()
         await self.tenants.stop()
-        await self.operators.stop()
+        for port in self._inner:
+            await port.stop()
 
 
 def create_listeners(
@@ -77,7 +85,7 @@ def create_listeners(
     services: PageServices,
     console: tuple[Route, ...],
 ) -> Listeners:
-    """Both ports, not yet bound. Raises: `InvariantBroken` for a route that demands nothing."""
+    """All ports, not yet bound. Raises: `InvariantBroken` for a route that demands nothing."""
     readiness = Readiness(services.fleet.has_ready_model)
     guard = Guard(requests, authenticators, services.telemetry)
     cross_origin = CrossOrigin(settings.cross_origin)
@@ -85,6 +93,10 @@ def create_listeners(
     operators = check_routes(
         PortKind.OPERATORS, (*create_operator_routes(services, readiness.is_ready), *console)
     )
+    metrics = None
+    if settings.metrics is not None:
+        pages = create_pages(create_metrics_routes(services), guard)
+        metrics = Port(pages, settings.metrics, settings.limits)
     return Listeners(
         Port(
             CrossOriginPages(create_pages(tenants, guard), cross_origin),
@@ -93,5 +105,6 @@ def create_listeners(
             InferenceRoutes(tenants, request_path, cross_origin),
         ),
         Port(create_pages(operators, guard), settings.admin, settings.limits),
+        metrics,
         readiness,
     )

@@ -29,3 +29,10 @@ def create_operator_routes(
             Route("operators_ready", "GET", "/health/ready", PUBLIC, health.ready),
         ),
     )
+
+
+def create_metrics_routes(services: PageServices) -> tuple[Route, ...]:
+    """The checked table of the port for metrics: whoever reaches it may read them."""
+    pages = OperatorPages(services.fleet, services.telemetry, services.sources)
+    route = Route("metrics", "GET", "/metrics", PUBLIC, pages.metrics)
+    return check_routes(PortKind.OPERATORS, (route,))

@@ -6,7 +6,7 @@ away only makes files wait. Must not know requests. Read next: `gateway.metering
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,12 +26,27 @@ _ROLL_UP_S: Final = 2.0
 class LedgerWriter:
     """Empties one journal."""
 
-    def __init__(self, journal: Journal, ledger: UsageLedger, flush_s: float) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        ledger: UsageLedger,
+        flush_s: float,
+        monotonic_s: Callable[[], float],
+    ) -> None:
         """`flush_s` is how long records may wait while the ledger can be reached."""
+        self._monotonic_s = monotonic_s
+        self._caught_up_s = monotonic_s()
         self._journal = journal
         self._ledger = ledger
         self._flush_s = flush_s
         self._turn = asyncio.Lock()
+
+    @property
+    def lag_s(self) -> float:
+        """How long the oldest records may have been waiting; 0 while none waits."""
+        if not self._journal.num_waiting_bytes:
+            return 0.0
+        return self._monotonic_s() - self._caught_up_s
 
     async def run(self) -> None:
         """Writes for ever."""
@@ -51,11 +66,13 @@ class LedgerWriter:
         Raises: `StoreUnavailable`, `OSError`; what could not be added stays in the journal.
         """
         async with self._turn:
+            began_s = self._monotonic_s()
             self._journal.seal()
             num_added = 0
             for path in self._journal.list_sealed():
                 num_added += await self._add(path)
                 self._journal.remove(path)
+            self._caught_up_s = began_s
         return num_added
 
     async def run_roll_ups(self) -> None:

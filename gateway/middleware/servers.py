@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 import uvicorn
 
+from contracts.sections import MetricsSettings
 from gateway.middleware.body_memory import BodyMemory
 from gateway.middleware.client_connection import ClientConnection, DirectRoutes, NoDirectRoutes
 from gateway.settings import AdminSettings, LimitSettings, ListenSettings
@@ -36,7 +37,7 @@ class Port:
     def __init__(
         self,
         application: Any,
-        listen: ListenSettings | AdminSettings,
+        listen: ListenSettings | AdminSettings | MetricsSettings,
         limits: LimitSettings,
         direct: DirectRoutes = _NO_DIRECT_ROUTES,
     ) -> None:

@@ -5,7 +5,7 @@ wires that bring the reports. Read next: `gateway.routing.choose_node` (the deci
 `gateway.routing.locality` (caches and sessions), `gateway.routing.node_health`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -194,6 +194,10 @@ class Fleet:
             now_s = self._sources.monotonic_s()
             choose_node(self._describe((), now_s), need, self._bounds, now_s, self._draw)
         return window
+
+    def list_troubled(self) -> Collection[NodeId]:
+        """Nodes that have failed lately and get few requests or none."""
+        return self.health.list_troubled(self._sources.monotonic_s())
 
     def has_ready_model(self) -> bool:
         """True when some node could serve some model now."""

@@ -12,10 +12,11 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from contracts.sections import TlsSettings
+from contracts.sections import MetricsSettings, TlsSettings
 from contracts.settings import SettingsError
 from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.http_app import NodeApp
+from gpu_pool.server.node_metrics import MetricsPort, NodeMetrics
 from gpu_pool.server.node_status import NodeStatus
 from gpu_pool.server.placement.keeper import PlacementKeeper
 from gpu_pool.settings import ListenSettings
@@ -36,9 +37,17 @@ class NodeParts:
 class NodeServer:
     """One node from its first to its last moment."""
 
-    def __init__(self, parts: NodeParts, listen: ListenSettings, drain_s: float) -> None:
+    def __init__(
+        self,
+        parts: NodeParts,
+        listen: ListenSettings,
+        metrics: MetricsSettings | None,
+        drain_s: float,
+    ) -> None:
         """`drain_s` bounds how long streams may go on after `drain` was called."""
         self.parts: Final = parts
+        status = parts.status
+        self.metrics: Final = MetricsPort(metrics, NodeMetrics(status.create_report, status.meter))
         self._listen = listen
         self._drain_s = drain_s
         self._runner = web.AppRunner(
@@ -58,6 +67,7 @@ class NodeServer:
         await site.start()
         port: int = self._runner.addresses[0][1]
         self._log.info("the node listens", host=self._listen.host, port=port)
+        await self.metrics.start(_create_tls)
         if tls is None and not self._listen.is_loopback:
             self._log.warning("the node listens beyond this machine without TLS")
         return port
@@ -83,6 +93,7 @@ class NodeServer:
         for model in self.parts.models:
             await model.close()
         await self._runner.cleanup()
+        await self.metrics.stop()
         self._log.info("the node has stopped")
 
 

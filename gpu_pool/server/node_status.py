@@ -17,6 +17,7 @@ from gpu_pool.server.hosted_core import HostedCore
 from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.placement.books import PlacementBooks
 from gpu_pool.server.placement.room import MemoryBudget
+from gpu_pool.server.stream_meter import NodeMeter
 
 REPORT_INTERVAL_S: Final = 1.0
 SHORTEST_INTERVAL_S: Final = 0.1
@@ -53,9 +54,16 @@ class NodeStatus:
     """The state of the node as a whole."""
 
     def __init__(
-        self, node_id: NodeId, boot_id: BootId, region: RegionId, jurisdiction: str
+        self,
+        node_id: NodeId,
+        boot_id: BootId,
+        region: RegionId,
+        jurisdiction: str,
+        monotonic_s: Callable[[], float],
     ) -> None:
         """A node without models; `serve` names them."""
+        self.meter: Final = NodeMeter(monotonic_s)
+        """Counts the requests of its models."""
         self.node_id: Final = node_id
         self.boot_id: Final = boot_id
         self.region: Final = region

@@ -48,6 +48,8 @@ def load_compose() -> ComposeFile:
     for name, service in content["services"].items():
         for config in service.get("configs", ()):
             file = ROOT / content["configs"][config["source"]]["file"]
+            if file.suffix != ".toml":
+                continue
             tables[name] = tomllib.loads(file.read_text(encoding="utf-8"))
     return ComposeFile(content, tables)
 

@@ -1,6 +1,8 @@
 """The operators' port: theirs alone, and without a word about tenants."""
 
-from tests.gateway.running_gateway import RunningGateway
+from pathlib import Path
+
+from tests.gateway.running_gateway import RunningGateway, run_gateway
 from tests.gateway.scripted_node import MODEL, ScriptedNode
 
 PAGES = ("/metrics", "/operator/v1/nodes")
@@ -63,3 +65,27 @@ async def test_both_ports_tell_whether_they_live_and_are_ready(gateway: RunningG
         for path in ("/health/live", "/health/ready"):
             reply = await gateway.send("GET", path, api_token=None, origin=origin)
             assert reply.status == 200
+
+
+async def test_a_port_for_metrics_alone_asks_for_no_credential_and_serves_nothing_else(
+    tmp_path: Path, database_template: Path, node: ScriptedNode
+) -> None:
+    metrics = {"port": 0}
+    async with run_gateway(tmp_path, database_template, [node], metrics=metrics) as gateway:
+        await gateway.run({"prompt": "Hi", "stream": True})
+        assert gateway.gateway.metrics_port is not None
+        origin = f"http://127.0.0.1:{gateway.gateway.metrics_port}"
+        reply = await gateway.send("GET", "/metrics", api_token=None, origin=origin)
+        assert reply.status == 200
+        text = reply.body.decode()
+        assert 'hearth_gateway_step_seconds_count{step="admission"} 1.0' in text
+        assert 'hearth_gateway_step_seconds_count{step="routing"} 1.0' in text
+        assert f'hearth_gateway_token_gap_seconds_count{{model="{MODEL}"}} 1.0' in text
+        assert 'hearth_gateway_report_age_seconds{node="node-1"}' in text
+        assert 'hearth_gateway_node_troubled{node="node-1"} 0.0' in text
+        for path in ("/operator/v1/nodes", "/operator/v1/accounts"):
+            reply = await gateway.send("GET", path, api_token=gateway.operator, origin=origin)
+            assert reply.status == 404
+        # The operators' own port asks as before.
+        reply = await gateway.send("GET", "/metrics", api_token=None, origin=gateway.admin)
+        assert reply.status == 401

@@ -30,8 +30,10 @@ engine.native_kernels engine.num_threads engine.prefix_caching engine.row_invari
 engine.swap_bytes
 gateways[].gateway_id gateways[].key_file hello_timeout_s jurisdiction listen.host listen.port
 listen.tls.certificate_file listen.tls.key_file
-log.format log.level max_cold_wait_s models[].description models[].dtype models[].name models[].path
-node_id region
+log.format log.level max_cold_wait_s max_cold_waiting
+metrics.host metrics.port metrics.tls.certificate_file metrics.tls.key_file
+models[].description models[].dtype models[].name models[].path models[].service_class
+node_id placement.device_bytes placement.host_bytes placement.turn_s region
 """
 
 

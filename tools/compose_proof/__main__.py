@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from tools.compose_proof import claims, host, root_filesystems
 from tools.compose_proof.compose_project import ComposeProject, copy_tree, create_project
+from tools.compose_proof.metrics_claims import check_metrics
 from tools.compose_proof.narration import CannotRunError, ProofError, claim, say, step
 from tools.compose_proof.private_engine import BRIDGE_ADDRESS, Engine, run_engine
 from tools.compose_proof.torch_index import fetch_torch, serve_index
@@ -78,17 +79,22 @@ def prove(cache: Path, scratch: Path) -> None:
             claims.check_rights(project)
             tenants = claims.create_tenants(project)
             claims.check_regions(project, tenants)
+            check_metrics(project, tenants)
             claims.check_loss_of_a_node(project, tenants)
             claims.check_restart(project, tenants)
 
 
 def build_stores(engine: Engine, tree: Path) -> None:
-    """What stands for the images of PostgreSQL and Valkey, under their names."""
+    """What stands for images that are not ours, under their names."""
     folder = str(tree / "tools/compose_proof/stand_ins")
-    names = {"postgres": "postgres:17-bookworm", "valkey": "valkey/valkey:8-bookworm"}
+    names = {
+        "postgres": "postgres:17-bookworm",
+        "valkey": "valkey/valkey:8-bookworm",
+        "prometheus": "prom/prometheus:v3.5.0",
+    }
     for target, tag in names.items():
         engine.run("build", "--quiet", "--target", target, "--tag", tag, folder)
-    claim(True, "Debian's PostgreSQL 17 and Valkey 8 stand for the official images")
+    claim(True, "Debian's PostgreSQL 17, Valkey 8 and Prometheus stand for the official images")
 
 
 def build(project: ComposeProject, torch_index: str) -> None:
@@ -109,7 +115,8 @@ def taken_down_at_the_end(project: ComposeProject) -> Iterator[None]:
         raise
     finally:
         with step("taking the fleet down"):
-            project.compose("down", "--volumes", "--remove-orphans", "--timeout", "10")
+            everything = ("--profile", "*", "down", "--volumes", "--remove-orphans")
+            project.compose(*everything, "--timeout", "10")
     rest = project.engine.run("ps", "--all", "--quiet") + project.engine.run("volume", "ls", "-q")
     claim(not rest, "no container and no volume is left", rest)
 

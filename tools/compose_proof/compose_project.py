@@ -72,7 +72,7 @@ def copy_tree(root: Path, target: Path) -> None:
 def create_project(engine: Engine, folder: Path, name: str) -> ComposeProject:
     """A fleet that is not built yet, with passwords and free ports of its own."""
     run_command([sys.executable, "deploy/compose/create_secrets.py"], folder=folder)
-    ports = {"GATEWAY_PORT": _find_port(), "ADMIN_PORT": _find_port()}
+    ports = {name: _find_port() for name in ("GATEWAY_PORT", "ADMIN_PORT", "PROMETHEUS_PORT")}
     environ = {**engine.environ, **{key: str(port) for key, port in ports.items()}}
     return ComposeProject(Engine(environ), folder, name, ports)
 

@@ -57,7 +57,7 @@ def python_recipe(trusted_host: str) -> Recipe:
 STORES = Recipe(
     tag="hearth-proof/stores:latest",
     release=NEXT_RELEASE,
-    packages=("postgresql-17", "valkey-server", "valkey-tools"),
+    packages=("postgresql-17", "valkey-server", "valkey-tools", "prometheus"),
     commands=(
         "groupmod -g 999 postgres && usermod -u 999 postgres",
         "install -d -o 999 -g 999 -m 1777 /var/lib/postgresql/data",

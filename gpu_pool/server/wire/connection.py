@@ -143,7 +143,7 @@ class Connection:
             if isinstance(event, Finished | Failed):
                 self._streams.pop(entry.stream_id, None)
 
-        stream = WireStream(grant, message.num_body_bytes, credit, put)
+        stream = WireStream(grant, message.num_body_bytes, credit, put, self._status.meter)
         self._streams[entry.stream_id] = (entry.attempt, stream)
         stream.set_deadline((grant.deadline_unix_ms - self._unix_ms()) / 1000)
         self._add_body(stream, message.body)

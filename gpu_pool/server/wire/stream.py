@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contracts.errors import DeadlineExceeded, InvalidRequest, ServiceError, to_error_report
 from contracts.grant import Grant
 from contracts.inference import (
+    Accepted,
     ChoiceFinished,
     Delta,
     Failed,
@@ -25,6 +26,7 @@ from contracts.inference import (
 )
 from gpu_pool.server.hosted_model import HostedModel, RunningRequest
 from gpu_pool.server.request_start import start_request
+from gpu_pool.server.stream_meter import NodeMeter, StreamMeter
 from gpu_pool.server.wire.delta_buffer import MAX_DELTA_LOGPROBS, DeltaBuffer
 
 
@@ -37,7 +39,9 @@ class WireStream:
         "_has_started",
         "_held",
         "_is_streaming",
+        "_meter",
         "_missing_bytes",
+        "_node_meter",
         "_put",
         "_running",
         "_timer",
@@ -51,8 +55,11 @@ class WireStream:
         num_body_bytes: int,
         credit: int,
         put: Callable[[GenerationEvent], None],
+        node_meter: NodeMeter,
     ) -> None:
         """`num_body_bytes` is what the gateway announced."""
+        self._node_meter = node_meter
+        self._meter: StreamMeter | None = None
         self.grant = grant
         self._total_bytes = self._missing_bytes = num_body_bytes
         self._credit = credit
@@ -91,6 +98,7 @@ class WireStream:
         """Begins to serve it; events follow. Raises: `UnsupportedFeature`."""
         self._is_streaming = isinstance(request, GenerateRequest) and request.stream
         self._has_started = True
+        self._meter = self._node_meter.open(request.model)
         self._running = start_request(model, request, self.grant, self._on_event)
 
     def add_credit(self, num_deltas: int) -> None:
@@ -122,6 +130,8 @@ class WireStream:
 
     def _on_event(self, event: GenerationEvent) -> None:
         """Sends `event`, or merges it into those that wait for credit."""
+        if self._meter is not None:
+            _note(self._meter, event)
         if isinstance(event, Delta | ReasoningDelta | ToolCallDelta):
             if self._is_streaming and self._credit > 0 and not self._held:
                 self._credit -= 1
@@ -156,3 +166,15 @@ class WireStream:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _note(meter: StreamMeter, event: GenerationEvent) -> None:
+    """Tells the meter what has come."""
+    if isinstance(event, Delta | ReasoningDelta | ToolCallDelta):
+        meter.note_tokens()
+    elif isinstance(event, Accepted):
+        meter.note_accepted()
+    elif isinstance(event, Finished):
+        meter.note_end(event.reason, event.usage)
+    elif isinstance(event, Failed):
+        meter.note_end(event.error.code, event.usage)

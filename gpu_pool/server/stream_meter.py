@@ -1,0 +1,107 @@
+"""How long requests wait at this node, how fast their tokens come and how they end.
+
+Plain counts on the hot path, without any label that names a tenant; must not know texts.
+Read next: `wire.stream` (the caller), `node_metrics` (what becomes of the counts).
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Final
+
+from contracts.ids import ModelName
+from contracts.inference import Usage
+
+WAIT_BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+GAP_BOUNDS_S: Final = (0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0)
+
+
+class Times:
+    """One histogram: counts per bucket and a sum. Units: seconds."""
+
+    __slots__ = ("bounds_s", "counts", "total_s")
+
+    def __init__(self, bounds_s: tuple[float, ...]) -> None:
+        """Nothing observed; `bounds_s` are the buckets' upper ends."""
+        self.bounds_s: Final = bounds_s
+        self.counts: Final = [0] * (len(bounds_s) + 1)
+        self.total_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Counts one time."""
+        self.counts[bisect_left(self.bounds_s, seconds)] += 1
+        self.total_s += seconds
+
+    def to_buckets(self) -> list[tuple[str, float]]:
+        """Cumulative counts by upper bound, as Prometheus wants them."""
+        total, buckets = 0, list[tuple[str, float]]()
+        for bound, count in zip((*map(str, self.bounds_s), "+Inf"), self.counts, strict=True):
+            total += count
+            buckets.append((bound, total))
+        return buckets
+
+
+class ModelCounts:
+    """What all requests of one model came to."""
+
+    __slots__ = ("ends", "first_token", "gaps", "queue", "tokens")
+
+    def __init__(self) -> None:
+        """All zero."""
+        self.queue: Final = Times(WAIT_BOUNDS_S)
+        self.first_token: Final = Times(WAIT_BOUNDS_S)
+        self.gaps: Final = Times(GAP_BOUNDS_S)
+        self.ends: Final[dict[str, int]] = {}
+        """By finish reason or error code."""
+        self.tokens: Final = [0, 0, 0]
+        """Of prompts, cached ones among them, generated."""
+
+
+class StreamMeter:
+    """One request's times; each method is called when its moment has come."""
+
+    __slots__ = ("_began_s", "_counts", "_latest_s", "_monotonic_s")
+
+    def __init__(self, counts: ModelCounts, monotonic_s: Callable[[], float]) -> None:
+        """The request is there in full."""
+        self._counts = counts
+        self._monotonic_s = monotonic_s
+        self._began_s = monotonic_s()
+        self._latest_s = 0.0
+
+    def note_accepted(self) -> None:
+        """It is being computed."""
+        self._counts.queue.observe(self._monotonic_s() - self._began_s)
+
+    def note_tokens(self) -> None:
+        """Some of its tokens have come."""
+        now_s = self._monotonic_s()
+        if self._latest_s:
+            self._counts.gaps.observe(now_s - self._latest_s)
+        else:
+            self._counts.first_token.observe(now_s - self._began_s)
+        self._latest_s = now_s
+
+    def note_end(self, how: str, usage: Usage | None) -> None:
+        """It is over."""
+        counts = self._counts
+        counts.ends[how] = counts.ends.get(how, 0) + 1
+        if usage is not None:
+            counts.tokens[0] += usage.num_prompt_tokens
+            counts.tokens[1] += usage.num_cached_tokens
+            counts.tokens[2] += usage.num_completion_tokens
+
+
+class NodeMeter:
+    """The counts of all models; belongs to one event loop."""
+
+    def __init__(self, monotonic_s: Callable[[], float]) -> None:
+        """Nothing counted."""
+        self._monotonic_s = monotonic_s
+        self.counts: Final[dict[ModelName, ModelCounts]] = {}
+
+    def open(self, model: ModelName) -> StreamMeter:
+        """The meter of one request for a model that this node has."""
+        counts = self.counts.get(model)
+        if counts is None:
+            counts = self.counts[model] = ModelCounts()
+        return StreamMeter(counts, self._monotonic_s)

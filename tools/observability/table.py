@@ -1,0 +1,340 @@
+"""The table: what an operator looks at, and what somebody should be woken for.
+
+Queries are PromQL over the names that `gateway.telemetry` and `gpu_pool.server.node_metrics`
+export; a test holds the two together. Read next: `generate`.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Query:
+    """One or several lines of a panel."""
+
+    legend: str
+    """With `{{label}}` for a label's value."""
+    expression: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One diagram."""
+
+    title: str
+    unit: str
+    """By Grafana's name: `s`, `bytes`, `percentunit`, `reqps`, `short`."""
+    queries: tuple[Query, ...]
+    is_optional: bool = False
+    """True where a fleet in order may have no data: it does not use what is measured."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Panels that belong together."""
+
+    title: str
+    panels: tuple[Panel, ...]
+
+
+@dataclass(frozen=True)
+class Alert:
+    """What should be looked at, and what to do then."""
+
+    name: str
+    expression: str
+    lasts: str
+    severity: str
+    """`page` wakes somebody, `ticket` waits until morning."""
+    summary: str
+    action: str
+
+
+def quantiles(name: str, label: str) -> tuple[Query, ...]:
+    """The middle and the slow end of a histogram, by one label."""
+    rates = f"sum by (le, {label}) (rate({name}_bucket[2m]))"
+    return tuple(
+        Query(f"p{percent} {{{{{label}}}}}", f"histogram_quantile({percent / 100}, {rates})")
+        for percent in (50, 95)
+    )
+
+
+def panel(title: str, unit: str, *queries: tuple[str, str], is_optional: bool = False) -> Panel:
+    """A panel of (legend, expression) pairs."""
+    return Panel(title, unit, tuple(Query(*query) for query in queries), is_optional)
+
+
+REQUESTS = "hearth_gateway_requests_total"
+TOKENS = "hearth_gateway_tokens_total"
+FAILED_RATE = f'(sum(rate({REQUESTS}{{status=~"5.."}}[2m])) or vector(0))'
+CACHED_RATE = f'sum by (model) (rate({TOKENS}{{kind="cached"}}[5m]))'
+PROMPT_RATE = f'sum by (model) (rate({TOKENS}{{kind="prompt"}}[5m]))'
+ROWS = (
+    Row(
+        "Traffic",
+        (
+            panel(
+                "Requests by status",
+                "reqps",
+                ("{{status}}", f"sum by (status) (rate({REQUESTS}[2m]))"),
+            ),
+            panel(
+                "Share of requests that we failed",
+                "percentunit",
+                (
+                    "5xx",
+                    f"{FAILED_RATE} / sum(rate({REQUESTS}[2m]))",
+                ),
+            ),
+            panel(
+                "Open requests and streams",
+                "short",
+                ("requests", "sum(hearth_gateway_requests_open)"),
+                ("streams at nodes", "sum(hearth_gateway_streams_open)"),
+            ),
+            panel(
+                "Retries and clients that left",
+                "reqps",
+                ("retries", "sum(rate(hearth_gateway_retries_total[2m]))"),
+                ("left early", "sum(rate(hearth_gateway_disconnects_total[2m]))"),
+            ),
+        ),
+    ),
+    Row(
+        "What clients feel",
+        (
+            Panel("First text", "s", quantiles("hearth_gateway_first_text_seconds", "model")),
+            Panel(
+                "Between tokens, a stream's mean",
+                "s",
+                quantiles("hearth_gateway_token_gap_seconds", "model"),
+            ),
+            Panel("Whole requests", "s", quantiles("hearth_gateway_request_seconds", "route")),
+            Panel(
+                "Admission (limits, budgets) and routing",
+                "s",
+                quantiles("hearth_gateway_step_seconds", "step"),
+            ),
+        ),
+    ),
+    Row(
+        "Tokens and money",
+        (
+            panel(
+                "Tokens per second",
+                "short",
+                ("{{model}} {{kind}}", f"sum by (model, kind) (rate({TOKENS}[2m]))"),
+            ),
+            panel(
+                "Prompt tokens found in the prefix cache",
+                "percentunit",
+                (
+                    "{{model}}",
+                    f"{CACHED_RATE} / {PROMPT_RATE}",
+                ),
+            ),
+            panel(
+                "Usage on its way to the ledger",
+                "bytes",
+                ("{{instance}}", "hearth_gateway_journal_bytes"),
+            ),
+            panel(
+                "How long it has waited", "s", ("{{instance}}", "hearth_gateway_ledger_lag_seconds")
+            ),
+        ),
+    ),
+    Row(
+        "Nodes",
+        (
+            panel(
+                "Connected, and without trouble",
+                "short",
+                ("link {{node}}", "min by (node) (hearth_gateway_link_up)"),
+                ("trouble {{node}}", "max by (node) (hearth_gateway_node_troubled)"),
+            ),
+            panel(
+                "Age of the latest report",
+                "s",
+                ("{{node}}", "max by (node) (hearth_gateway_report_age_seconds)"),
+            ),
+            panel(
+                "Running and waiting",
+                "short",
+                ("running {{instance}} {{model}}", "hearth_node_requests_running"),
+                ("waiting {{instance}} {{model}}", "hearth_node_requests_waiting"),
+            ),
+            panel(
+                "KV memory in use",
+                "percentunit",
+                (
+                    "{{instance}} {{model}}",
+                    "1 - hearth_node_kv_free_blocks / (hearth_node_kv_blocks > 0)",
+                ),
+            ),
+            panel(
+                "Speed under load, tokens per second",
+                "short",
+                ("prefill {{instance}} {{model}}", "hearth_node_prefill_tokens_per_second"),
+                ("decode {{instance}} {{model}}", "hearth_node_decode_tokens_per_second"),
+            ),
+            panel(
+                "Prompt tokens in line",
+                "short",
+                ("{{instance}} {{model}}", "hearth_node_queued_tokens"),
+            ),
+            Panel(
+                "From the last byte until it is computed",
+                "s",
+                quantiles("hearth_node_queue_seconds", "model"),
+            ),
+            Panel(
+                "From the last byte to the first token",
+                "s",
+                quantiles("hearth_node_first_token_seconds", "model"),
+            ),
+            Panel(
+                "Between tokens",
+                "s",
+                quantiles("hearth_node_token_gap_seconds", "model"),
+            ),
+            panel(
+                "How requests end",
+                "reqps",
+                ("{{end}}", "sum by (end) (rate(hearth_node_requests_total[2m]))"),
+            ),
+            panel(
+                "Tokens per second",
+                "short",
+                (
+                    "{{instance}} {{kind}}",
+                    "sum by (instance, kind) (rate(hearth_node_tokens_total[2m]))",
+                ),
+            ),
+            panel(
+                "Models that can serve",
+                "short",
+                ("{{instance}}", "sum by (instance) (hearth_node_model_ready)"),
+                ("draining {{instance}}", "hearth_node_draining"),
+            ),
+        ),
+    ),
+    Row(
+        "Where weights are",
+        (
+            panel(
+                "Models by tier",
+                "short",
+                ("{{tier}}", "sum by (tier) (hearth_node_model_tier)"),
+                is_optional=True,
+            ),
+            panel(
+                "Wakes",
+                "short",
+                ("{{model}}", "sum by (model) (increase(hearth_node_wakes_total[10m]))"),
+                is_optional=True,
+            ),
+            panel(
+                "What the last wake took",
+                "s",
+                ("{{instance}} {{model}}", "hearth_node_last_wake_seconds"),
+                is_optional=True,
+            ),
+            panel(
+                "Memory of models", "bytes", ("{{instance}} {{kind}}", "hearth_node_memory_bytes")
+            ),
+        ),
+    ),
+)
+
+ALERTS = (
+    Alert(
+        "HearthGatewayDown",
+        'up{job="hearth-gateway"} == 0',
+        "1m",
+        "page",
+        "{{ $labels.instance }} does not answer.",
+        "Look at the process and its log; clients of this gateway are refused.",
+    ),
+    Alert(
+        "HearthNothingReady",
+        "sum(hearth_node_model_ready) == 0",
+        "1m",
+        "page",
+        "No node can serve any model.",
+        "Read /health/ready and the log of each node.",
+    ),
+    Alert(
+        "HearthNodeLost",
+        "min by (node) (hearth_gateway_link_up) == 0",
+        "2m",
+        "page",
+        "The gateway has no connection to {{ $labels.node }}.",
+        "Look at the node, the network between and both clocks; accounts that are bound to its "
+        "region are refused if it was the last there.",
+    ),
+    Alert(
+        "HearthNodeTroubled",
+        "max by (node) (hearth_gateway_node_troubled) == 1",
+        "5m",
+        "ticket",
+        "{{ $labels.node }} keeps failing requests.",
+        "Read its log for engine cores that ended, and how requests end in its metrics.",
+    ),
+    Alert(
+        "HearthReportsStale",
+        "max by (node) (hearth_gateway_report_age_seconds) > 5",
+        "1m",
+        "ticket",
+        "{{ $labels.node }} is connected and says nothing.",
+        "It counts as saturated: its event loop is blocked or the machine has no CPU left.",
+    ),
+    Alert(
+        "HearthFailing",
+        f'sum(rate({REQUESTS}{{status=~"5.."}}[5m])) / sum(rate({REQUESTS}[5m])) > 0.02',
+        "5m",
+        "page",
+        "More than two in a hundred requests fail on our side.",
+        "Read the gateway's log by request id; compare with what nodes say of how requests end.",
+    ),
+    Alert(
+        "HearthFirstTextSlow",
+        "histogram_quantile(0.95, sum by (le, model) "
+        "(rate(hearth_gateway_first_text_seconds_bucket[5m]))) > 5",
+        "10m",
+        "ticket",
+        "One stream in twenty of {{ $labels.model }} waits more than 5 s for its first text.",
+        "Look at the queue and the KV memory of its nodes; add a node or lower a limit.",
+    ),
+    Alert(
+        "HearthAdmissionSlow",
+        "histogram_quantile(0.95, sum by (le) "
+        '(rate(hearth_gateway_step_seconds_bucket{step="admission"}[5m]))) > 0.05',
+        "10m",
+        "ticket",
+        "Limits and budgets take more than 50 ms.",
+        "Look at Valkey and the database: both are asked before a request may start.",
+    ),
+    Alert(
+        "HearthLedgerBehind",
+        "hearth_gateway_ledger_lag_seconds > 60",
+        "1m",
+        "page",
+        "{{ $labels.instance }} has had usage for a minute that the ledger does not take.",
+        "Look at the database. Nothing is lost while journal.folder has room.",
+    ),
+    Alert(
+        "HearthKvMemoryFull",
+        "1 - hearth_node_kv_free_blocks / (hearth_node_kv_blocks > 0) > 0.95",
+        "10m",
+        "ticket",
+        "{{ $labels.instance }} has hardly any KV memory left for {{ $labels.model }}.",
+        "Sequences are preempted from here on: raise engine.kv_bytes or add a node.",
+    ),
+    Alert(
+        "HearthQueueLong",
+        "hearth_node_requests_waiting > 64",
+        "5m",
+        "ticket",
+        "{{ $labels.instance }} has a long line for {{ $labels.model }}.",
+        "Add a node, or lower the limits of whoever sends it: see usage by account.",
+    ),
+)
