@@ -17,7 +17,11 @@ CONTENT = os.urandom(3 * BLOCK_BYTES + 17)
 
 def write(folder: Path) -> Path:
     path = folder / "weights"
-    path.write_bytes(CONTENT)
+    with path.open("wb") as file:
+        file.write(CONTENT)
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # out of the page cache
     return path
 
 
@@ -58,7 +62,9 @@ def test_a_file_system_that_refuses_only_to_read_is_read_through_the_cache(
 ) -> None:
     really_read = os.preadv
 
-    def refuse(file: int, views: list[memoryview], offset: int) -> int:
+    def refuse(file: int, views: list[memoryview], offset: int, flags: int = 0) -> int:
+        if flags:
+            raise BlockingIOError
         if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT:
             raise OSError(errno.EINVAL, "no direct reads")
         return really_read(file, views, offset)
@@ -78,10 +84,47 @@ def test_a_file_that_is_cut_while_it_is_open_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_drive_that_fails_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_file: int, _views: list[memoryview], _offset: int) -> int:
+    def fail(_file: int, _views: list[memoryview], _offset: int, flags: int = 0) -> int:
+        if flags:
+            raise BlockingIOError
         raise OSError(errno.EIO, "Input/output error")
 
     with DirectFile(write(tmp_path)) as file:
         monkeypatch.setattr(os, "preadv", fail)
         with pytest.raises(CheckpointError, match="Input/output error"):
             read_all(file)
+
+
+def test_a_file_is_taken_from_the_cache_only_where_the_cache_has_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, really_read = write(tmp_path), os.preadv
+    cached = {0, BLOCK_BYTES, 2 * BLOCK_BYTES}
+
+    def read(file: int, views: list[bytearray], offset: int, flags: int = 0) -> int:
+        if flags and offset not in cached:
+            raise BlockingIOError
+        return really_read(file, views, offset)
+
+    monkeypatch.setattr(os, "preadv", read)
+    for is_whole in (True, False):
+        with DirectFile(path) as file:
+            assert file.is_direct is not is_whole
+            assert read_all(file) == CONTENT
+        cached.discard(BLOCK_BYTES)
+
+
+def test_a_file_system_that_cannot_tell_what_is_cached_is_read_past_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_read = os.preadv
+
+    def read(file: int, views: list[bytearray], offset: int, flags: int = 0) -> int:
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, "not here")
+        return really_read(file, views, offset)
+
+    monkeypatch.setattr(os, "preadv", read)
+    with DirectFile(write(tmp_path)) as file:
+        assert file.is_direct
+        assert read_all(file) == CONTENT
