@@ -2,7 +2,8 @@
 
 A frame is a list of entries `[stream_id, attempt, message]`; the message stays raw until its
 stream takes it, so that a bad one harms one stream. Stream 0 speaks for the connection itself.
-To the node: `Open`, `Body`, `Abort`, `Credit`. Back: `GenerationEvent`s, and `Report` on stream 0.
+To the node: `Open`, `Body`, `Abort`, `Credit`, and `Place` on stream 0. Back: `GenerationEvent`s,
+and `Report` on stream 0.
 The upgrade request names the gateway and its nonce; then `Challenge` and `Hello` prove both sides.
 Must not know sockets. Read next: `gateway/upstream/`, `gpu_pool/server/`.
 """
@@ -14,6 +15,7 @@ import msgspec
 
 from contracts.fleet import NodeReport
 from contracts.inference import GenerationEvent
+from contracts.placement import PlacementPlan
 
 WIRE_PATH: Final = "/wire/v1"
 GATEWAY_HEADER: Final = "x-hearth-gateway"
@@ -75,13 +77,21 @@ class Credit(msgspec.Struct, frozen=True, array_like=True, tag=14):
     num_deltas: int
 
 
+class Place(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """Stream 0, gateway to node: where its models should be. Only for nodes whose reports say where
+    they are: earlier ones close the connection.
+    """
+
+    plan: PlacementPlan
+
+
 class Report(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """Stream 0, node to gateway: the node's state."""
 
     report: NodeReport
 
 
-ToNode = Hello | Open | Body | Abort | Credit
+ToNode = Hello | Open | Body | Abort | Credit | Place
 FromNode = GenerationEvent | Challenge | Report
 
 

@@ -87,7 +87,7 @@ def create_node(
     status.serve(models, refused, keeper.books)
     keys = read_gateway_keys(settings.gateways)
     wire = WireSettings(keys, unix_ms, secrets.token_bytes, settings.hello_timeout_s)
-    app = NodeApp(wire, status)
+    app = NodeApp(wire, status, keeper.follow)
     parts = NodeParts(app, status, keeper, list(models.values()))
     return NodeServer(parts, settings.listen, settings.metrics, settings.drain_s)
 

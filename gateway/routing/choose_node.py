@@ -15,6 +15,7 @@ from gateway.routing.cost import (
     NOTHING_SENT,
     estimate_cost_s,
     estimate_own_s,
+    estimate_wake_s,
     measure_load_tokens,
 )
 from gateway.routing.empty_choice import explain_empty_choice, is_lawful
@@ -88,7 +89,8 @@ class _Search:
                 return
         load = node.loads[need.model]
         cached = self.estimate_cached(node_id)
-        cost = (reason is not None, estimate_cost_s(load, sent, need, cached, latency_s))
+        away_s = latency_s + estimate_wake_s(node.find_wake_s(need.model))
+        cost = (reason is not None, estimate_cost_s(load, sent, need, cached, away_s))
         self._seen[node_id] = cost
         if reason is None:
             self._loads.append(measure_load_tokens(load, sent))
@@ -234,4 +236,5 @@ def _find_rejection(
 
 def _find_unready(node: NodeSnapshot, need: RouteNeed) -> Rejection | None:
     """The filter that comes last and gives way."""
-    return None if node.loads[need.model].is_ready else Rejection.MODEL_NOT_READY
+    is_known = node.find_wake_s(need.model) is not None
+    return None if is_known else Rejection.MODEL_NOT_READY

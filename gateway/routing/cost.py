@@ -15,20 +15,23 @@ DEFAULT_DECODE_PER_S: Final = 2000.0
 """Of nodes that have not measured theirs yet. Units: tokens per second."""
 _UNKNOWN_TOKENS: Final = 512
 """Of a waiting request, where the node does not say."""
-WAKE_S: Final = 30.0
-"""Until a model that is not ready can answer."""
+UNKNOWN_WAKE_S: Final = 30.0
+"""Until a model can answer that is not ready, where the node does not say; also the most that is
+believed: a wrong figure must not keep a node out for good.
+"""
 _KV_PRESSURE_S: Final = 0.15
 _FULLEST: Final = 0.99
 NOTHING_SENT: Final = Sent()
 
 
 def estimate_cost_s(
-    load: ModelLoad, sent: Sent, need: RouteNeed, num_cached_tokens: int, latency_s: float
+    load: ModelLoad, sent: Sent, need: RouteNeed, num_cached_tokens: int, away_s: float
 ) -> float:
     """Seconds until the node has given this request its first tokens.
 
     The queue and this prompt at the speed of prefill; then its share of decode among all others;
-    the growing risk of a preemption as KV memory fills up; the model's wake-up; the way there.
+    the growing risk of a preemption as KV memory fills up; and `away_s`, for what lies between
+    the request and the model: the way there, and the wake-up of its weights.
     """
     num_queued = load.num_queued_tokens or load.num_waiting * _UNKNOWN_TOKENS
     num_new = max(need.num_prompt_tokens - num_cached_tokens, 1)
@@ -43,8 +46,12 @@ def estimate_cost_s(
     )
     used = measure_kv_use(load, sent, num_new)
     pressure_s = _KV_PRESSURE_S * used / (1 - used)
-    wake_s = 0.0 if load.is_ready else WAKE_S
-    return prefill_s + decode_s + pressure_s + wake_s + latency_s
+    return prefill_s + decode_s + pressure_s + away_s
+
+
+def estimate_wake_s(wake_s: float | None) -> float:
+    """What a node says of the time until a model is awake, as far as that is believed."""
+    return UNKNOWN_WAKE_S if wake_s is None else min(wake_s, UNKNOWN_WAKE_S)
 
 
 def estimate_own_s(load: ModelLoad, need: RouteNeed, num_cached_tokens: int) -> float:

@@ -13,6 +13,7 @@ import structlog
 
 from contracts.fleet import ModelCard, NodeReport
 from contracts.ids import ModelName, NodeId, RegionId, is_node_id
+from contracts.placement import MemoryUse
 from gateway.routing.choose_node import choose_node
 from gateway.routing.locality import Locality
 from gateway.routing.node_health import NodeHealth
@@ -138,6 +139,8 @@ class Fleet:
             cards={card.name: card for card in report.models},
             loads={load.name: load for load in report.loads},
             failed={model.name: model.reason for model in report.failed},
+            placements={placement.name: placement for placement in report.placements},
+            memory=report.memory,
         )
         self._put(node)
         self.locality.note_capacity(report.node_id, report.loads)
@@ -200,13 +203,13 @@ class Fleet:
         return self.health.list_troubled(self._sources.monotonic_s())
 
     def has_ready_model(self) -> bool:
-        """True when some node could serve some model now."""
+        """True when some node could serve some model now, if only after waking it."""
         now_s = self._sources.monotonic_s()
         return any(
             node.is_connected
             and not node.is_draining
             and now_s - node.reported_s <= self._bounds.report_ttl_s
-            and any(load.is_ready for load in node.loads.values())
+            and any(node.find_wake_s(model) is not None for model in node.loads)
             for node in self.snapshots
         )
 
@@ -257,4 +260,6 @@ def _create_unknown(node_id: NodeId) -> NodeSnapshot:
         cards={},
         loads={},
         failed={},
+        placements={},
+        memory=MemoryUse(),
     )

@@ -11,6 +11,7 @@ import msgspec
 
 from contracts.fleet import ModelCard, ModelLoad
 from contracts.ids import BootId, ModelName, NodeId, RegionId
+from contracts.placement import MemoryUse, ModelPlacement, Tier
 
 
 class Rejection(StrEnum):
@@ -72,6 +73,21 @@ class NodeSnapshot:
     loads: Mapping[ModelName, ModelLoad]
     failed: Mapping[ModelName, str]
     """Models that it should serve and cannot, with the reason, which is for operators only."""
+    placements: Mapping[ModelName, ModelPlacement]
+    """Where its models' weights are, if it says so."""
+    memory: MemoryUse
+
+    def find_wake_s(self, model: ModelName) -> float | None:
+        """Seconds until the model's weights are where it can compute; None when nobody can tell,
+        as while it is loaded for the first time.
+        """
+        if self.loads[model].is_ready:
+            return 0.0
+        placement = self.placements.get(model)
+        if placement is None or placement.tier is Tier.GPU:
+            return None
+        is_coming = placement.is_moving or placement.num_waiting
+        return placement.wake_s / 2 if is_coming else placement.wake_s
 
 
 class RouteNeed(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from contracts.errors import DeadlineExceeded, PoolSaturated, ServiceError, Stre
 from contracts.fleet import NodeReport
 from contracts.grant import Grant, GrantSealer
 from contracts.ids import NodeId
+from contracts.placement import PlacementPlan
 from contracts.wire import (
     CONNECTION_STREAM,
     Challenge,
@@ -25,6 +26,7 @@ from contracts.wire import (
     FromNode,
     FromNodeEntry,
     Hello,
+    Place,
     Report,
     decode_frame_from_node,
     encode_frame,
@@ -120,6 +122,11 @@ class NodeConnection:
     def send_credit(self, stream: NodeStream, num_deltas: int) -> None:
         """Lets the node send `num_deltas` more."""
         self._outbox.add(stream.stream_id, stream.attempt, Credit(num_deltas))
+        self._wake_writer()
+
+    def place(self, plan: PlacementPlan) -> None:
+        """Tells the node where its models should be."""
+        self._outbox.add(CONNECTION_STREAM, 0, Place(plan))
         self._wake_writer()
 
     def note(self, stream: NodeStream) -> None:

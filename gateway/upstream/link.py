@@ -17,6 +17,7 @@ from contracts.errors import NodeUnreachable
 from contracts.fleet import NodeReport
 from contracts.grant import NONCE_BYTES, Grant
 from contracts.ids import GatewayId, NodeId
+from contracts.placement import PlacementPlan
 from contracts.settings import Secret
 from contracts.wire import MAX_FRAME_BYTES, WIRE_PATH, Hello
 from gateway.sources import Sources
@@ -89,6 +90,12 @@ class NodeLink:
         if self._connection is None:
             raise NodeUnreachable("The node cannot be reached right now.")
         return self._connection.open(grant, body)
+
+    def place(self, plan: PlacementPlan) -> None:
+        """Tells the node where its models should be. Raises: `NodeUnreachable`."""
+        if self._connection is None:
+            raise NodeUnreachable("The node cannot be reached right now.")
+        self._connection.place(plan)
 
     def sweep(self) -> None:
         """Fails streams that have waited too long."""

@@ -12,6 +12,7 @@ import aiohttp
 from contracts.errors import NodeUnreachable
 from contracts.grant import Grant
 from contracts.ids import GatewayId, NodeId
+from contracts.placement import PlacementPlan
 from gateway.settings import LimitSettings, NodeSettings
 from gateway.sources import Sources
 from gateway.upstream.connection import StreamBounds
@@ -43,10 +44,11 @@ class NodeLinks:
 
     def open(self, node_id: NodeId, grant: Grant, body: bytes) -> NodeStream:
         """Starts a stream at a node. Raises: `NodeUnreachable`."""
-        link = self._links.get(node_id)
-        if link is None:
-            raise NodeUnreachable("The node is not known to this gateway.")
-        return link.open(grant, body)
+        return self._get(node_id).open(grant, body)
+
+    def place(self, plan: PlacementPlan) -> None:
+        """Tells the plan's node where its models should be. Raises: `NodeUnreachable`."""
+        self._get(plan.node_id).place(plan)
 
     async def start(self) -> None:
         """Begins to connect to every node; returns at once."""
@@ -63,6 +65,13 @@ class NodeLinks:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
+
+    def _get(self, node_id: NodeId) -> NodeLink:
+        """The link to a node. Raises: `NodeUnreachable`."""
+        link = self._links.get(node_id)
+        if link is None:
+            raise NodeUnreachable("The node is not known to this gateway.")
+        return link
 
     async def _sweep(self) -> None:
         while True:

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from contracts.wire import FRAGMENT_BYTES, Abort, Body, Credit, Hello, Open, ToNode
+from contracts.wire import FRAGMENT_BYTES, Abort, Body, Credit, Hello, Open, Place, ToNode
 
 Entry = tuple[int, int, ToNode]
 MAX_FRAME_PAYLOAD_BYTES: Final = 1024 * 1024
@@ -35,7 +35,7 @@ class Outbox:
         """Bytes of the bodies inside `_short`."""
         self._bodies: deque[_Remainder] = deque()
 
-    def add(self, stream_id: int, attempt: int, message: Hello | Credit) -> None:
+    def add(self, stream_id: int, attempt: int, message: Hello | Credit | Place) -> None:
         """Adds a short message."""
         self._short.append((stream_id, attempt, message))
 

@@ -15,6 +15,7 @@ from aiohttp import WSCloseCode, web
 
 from contracts.errors import PoolSaturated, ServiceError, Unauthenticated, to_error_report
 from contracts.ids import GatewayId
+from contracts.placement import PlacementPlan
 from contracts.wire import MAX_FRAME_BYTES, WIRE_PATH
 from gpu_pool.server.node_status import NodeStatus, Readiness
 from gpu_pool.server.wire.connection import Connection, ProtocolError
@@ -48,10 +49,16 @@ class WireSettings:
 class NodeApp:
     """The routes, and the connections that are open."""
 
-    def __init__(self, settings: WireSettings, status: NodeStatus) -> None:
-        """Nothing listens yet: whoever runs `application` decides where."""
+    def __init__(
+        self, settings: WireSettings, status: NodeStatus, follow: Callable[[PlacementPlan], None]
+    ) -> None:
+        """Nothing listens yet: whoever runs `application` decides where.
+
+        `follow` is called with the plans that gateways bring.
+        """
         self._settings = settings
         self._status = status
+        self._follow = follow
         self._connections: dict[web.WebSocketResponse, Connection] = {}
         self._doorstep = Doorstep(settings.hello_timeout_s)
         self._refused_s = float("-inf")
@@ -137,7 +144,7 @@ class NodeApp:
         writer = FrameWriter(socket)
         unix_ms = self._settings.unix_ms
         gate = GrantGate(session.connection_key, self._status.region, unix_ms)
-        connection = Connection(writer, gate, self._status, unix_ms)
+        connection = Connection(writer, gate, self._status, self._follow, unix_ms)
         self._connections[socket] = connection
         writing = asyncio.create_task(writer.run())
         reading = asyncio.create_task(connection.run(socket, session.first_entries))

@@ -22,6 +22,7 @@ from contracts.errors import (
 )
 from contracts.fleet import NodeReport
 from contracts.inference import Failed, Finished, GenerationEvent
+from contracts.placement import PlacementPlan
 from contracts.wire import (
     CONNECTION_STREAM,
     FRAGMENT_BYTES,
@@ -30,6 +31,7 @@ from contracts.wire import (
     Credit,
     Entry,
     Open,
+    Place,
     Report,
     ToNode,
     decode_frame,
@@ -56,12 +58,18 @@ class Connection:
     """An authenticated connection."""
 
     def __init__(
-        self, writer: FrameWriter, gate: GrantGate, status: NodeStatus, unix_ms: Callable[[], int]
+        self,
+        writer: FrameWriter,
+        gate: GrantGate,
+        status: NodeStatus,
+        follow: Callable[[PlacementPlan], None],
+        unix_ms: Callable[[], int],
     ) -> None:
-        """Nothing is sent or served before `run`."""
+        """Nothing is sent or served before `run`. `follow` does what a plan asks."""
         self._writer = writer
         self._gate = gate
         self._status = status
+        self._follow = follow
         self._unix_ms = unix_ms
         self._streams: dict[int, tuple[int, WireStream]] = {}
         """By stream id: the attempt, which fences earlier ones, and the stream."""
@@ -97,7 +105,8 @@ class Connection:
         """Hands every entry to its stream, whatever becomes of the others."""
         for entry in entries:
             if entry.stream_id == CONNECTION_STREAM:
-                raise ProtocolError("Nothing may follow on stream 0.")
+                self._place(entry)
+                continue
             try:
                 message = decode_to_node(entry.message)
             except MALFORMED:
@@ -107,6 +116,17 @@ class Connection:
                 self._handle(entry, message)
             except ServiceError as error:
                 self._refuse(entry, error)
+
+    def _place(self, entry: Entry) -> None:
+        """Follows a plan, unless it is for an earlier life. Raises: `ProtocolError`."""
+        try:
+            message = decode_to_node(entry.message)
+        except MALFORMED as error:
+            raise ProtocolError("A message on stream 0 is malformed.") from error
+        if not isinstance(message, Place):
+            raise ProtocolError("Only plans may follow on stream 0.")
+        if message.plan.boot_id == self._status.boot_id:
+            self._follow(message.plan)
 
     def _handle(self, entry: Entry, message: ToNode) -> None:
         """Acts on one message. Raises: `ServiceError`, which ends the stream."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from contracts.fleet import ModelCard, ModelLoad, NodeReport
 from contracts.ids import BootId, ModelName, NodeId, RegionId
+from contracts.placement import MemoryUse
 from gateway.routing.choose_node import choose_node
 from gateway.routing.fleet import Fleet
 from gateway.routing.locality import Locality
@@ -85,6 +86,8 @@ def create_node(node_id: str, region: str | None = "weur", **changes: Any) -> No
         cards={MODEL: create_card()},
         loads={MODEL: create_load()},
         failed={},
+        placements={},
+        memory=MemoryUse(),
     )
     return replace(node, **changes)
 

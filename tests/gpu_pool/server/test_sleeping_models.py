@@ -3,8 +3,6 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -13,62 +11,21 @@ import pytest
 from contracts.errors import ModelCold, PoolSaturated
 from contracts.ids import ModelName
 from contracts.inference import Accepted, Failed, Finished, GenerationEvent
-from contracts.placement import ModelPlacement, ServiceClass, Tier
+from contracts.placement import PlacementPlan, PlacementTarget, ServiceClass, Tier
+from contracts.wire import Place, encode_frame
 from gpu_pool.server.node_status import Readiness
-from gpu_pool.settings import EngineSettings, PlacementSettings, ServedModelSettings
-from tests.fixtures.double_node import DoubleNode, run_double_node
+from tests.fixtures.crowded_node import NAMES, A, B, C, find, run_crowded
+from tests.fixtures.double_node import DoubleNode
 from tests.fixtures.gateway_client import GatewayClient, ask, failure_code
 from tests.fixtures.node_process import is_alive, wait_until
 
-NAMES = tuple(ModelName(f"@test/{letter}") for letter in "abc")
-A, B, C = NAMES
 LONG = {"max_tokens": 3000, "ignore_eos": True}
-
-
-@asynccontextmanager
-async def run_crowded(
-    directory: Path,
-    checkpoint: Path,
-    *options: str,
-    num_asleep: int = 2,
-    turn_s: float = 0.0,
-    classes: tuple[ServiceClass, ...] = (ServiceClass.BEST_EFFORT,) * 3,
-    **changes: object,
-) -> AsyncIterator[DoubleNode]:
-    """A node of three models of which one fits on the device and `num_asleep` in the host."""
-    weights = (checkpoint / "model.safetensors").stat().st_size
-    engine = EngineSettings(max_running=8, max_waiting=8, kv_bytes=1024)
-    async with run_double_node(
-        directory,
-        checkpoint,
-        "--weights-bytes",
-        str(weights),
-        *options,
-        models=tuple(
-            ServedModelSettings(name=name, path=checkpoint, service_class=service_class)
-            for name, service_class in zip(NAMES, classes, strict=True)
-        ),
-        engine=engine,
-        placement=PlacementSettings(
-            device_bytes=weights + engine.kv_bytes,
-            host_bytes=num_asleep * weights,
-            turn_s=turn_s,
-        ),
-        **changes,
-    ) as node:
-        yield node
 
 
 async def generate(
     client: GatewayClient, name: ModelName, **sampling: object
 ) -> list[GenerationEvent]:
     return await client.generate(ask(name, **sampling), model=name)
-
-
-def find(node: DoubleNode, name: ModelName) -> ModelPlacement:
-    """What the node says of a model."""
-    report = node.server.parts.status.create_report()
-    return next(one for one in report.placements if one.name == name)
 
 
 async def test_more_models_are_served_than_fit(tmp_path: Path, checkpoint: Path) -> None:
@@ -226,3 +183,31 @@ async def test_two_busy_models_take_turns(tmp_path: Path, checkpoint: Path) -> N
 
         await asyncio.gather(*(ask_on_and_on(name) for name in (A, B) for _ in range(3)))
         assert 1 <= find(node, B).num_wakes <= 7  # not a wake for each of 15 requests
+
+
+def create_plan(node: DoubleNode, number: int, **changes: object) -> Place:
+    """A plan that wants `B` on the device and `A` asleep."""
+    plan = PlacementPlan(
+        node_id=node.settings.node_id,
+        boot_id=node.server.parts.status.boot_id,
+        number=number,
+        targets=(
+            PlacementTarget(name=A, tier=Tier.HOST),
+            PlacementTarget(name=B, tier=Tier.GPU, is_pinned=True),
+        ),
+    )
+    return Place(msgspec.structs.replace(plan, **changes))
+
+
+async def test_a_plan_moves_models_and_one_for_an_earlier_life_does_not(
+    tmp_path: Path, checkpoint: Path
+) -> None:
+    async with run_crowded(tmp_path, checkpoint) as node, GatewayClient(node.address) as client:
+        stale = create_plan(node, 1, boot_id="0" * 32)
+        await client.send_frame(encode_frame([(0, 0, stale)]))
+        assert isinstance((await generate(client, A))[-1], Finished)
+        assert find(node, B).tier is Tier.DISK
+        await client.send_frame(encode_frame([(0, 0, create_plan(node, 2))]))
+        await wait_until(lambda: find(node, B).tier is Tier.GPU)
+        assert (find(node, A).tier, find(node, B).is_pinned) == (Tier.HOST, True)
+        assert failure_code(await generate(client, A)) == ModelCold.code
