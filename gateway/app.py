@@ -119,7 +119,7 @@ def create_gateway(settings: GatewaySettings, sources: Sources) -> Gateway:
     request_path = create_request_path(
         settings, requests, authenticators, bookkeeping.books, pool, telemetry, sources
     )
-    services = PageServices(pool.fleet, telemetry, sources, tenancy, tenancy)
+    services = PageServices(pool.fleet, telemetry, sources, tenancy, tenancy, pool.desk)
     pages = create_pages(settings, requests, authenticators, request_path, services)
     return Gateway(tenancy, authenticators, bookkeeping, pool, pages)
 

@@ -74,6 +74,8 @@ class Forwarder:
         failure: ServiceError | None = None
         while True:
             plan = self._plan(context, need, failure)
+            if failure is None:
+                self._fleet.note_demand(need)
             context.model = request.model
             try:
                 attempt = self._attempts.open(context, need, plan, body)

@@ -12,6 +12,7 @@ from gateway.attempts import Attempts
 from gateway.forwarding import Forwarder
 from gateway.routing.fleet import Fleet
 from gateway.routing.locality import Locality
+from gateway.routing.placement_desk import PlacementDesk
 from gateway.routing.regions import Region, RegionCatalogue
 from gateway.routing.route_plan import RouteBounds
 from gateway.routing.sessions import SessionMap
@@ -28,6 +29,7 @@ class Pool:
     fleet: Fleet
     links: NodeLinks
     forwarder: Forwarder
+    desk: PlacementDesk
 
 
 def create_pool(settings: GatewaySettings, telemetry: Telemetry, sources: Sources) -> Pool:
@@ -48,7 +50,8 @@ def create_pool(settings: GatewaySettings, telemetry: Telemetry, sources: Source
         "hearth_gateway_streams_open", "Streams open at nodes.", lambda: links.num_streams
     )
     attempts = Attempts(fleet, links, telemetry, routing, sources)
-    return Pool(fleet, links, Forwarder(fleet, attempts))
+    desk = PlacementDesk(fleet, settings.gateway_id, links.place, sources)
+    return Pool(fleet, links, Forwarder(fleet, attempts), desk)
 
 
 def watch_nodes(telemetry: Telemetry, fleet: Fleet, links: NodeLinks, sources: Sources) -> None:

@@ -11,8 +11,9 @@ from typing import Protocol
 
 from msgspec import UNSET, UnsetType
 
+from contracts.fleet_view import PlacementRule
 from contracts.grant import RetentionClass
-from contracts.ids import AccountId, ApiTokenId, OperatorId, RegionId
+from contracts.ids import AccountId, ApiTokenId, ModelName, OperatorId, RegionId
 from contracts.pricing import Price, TokenRates
 from contracts.quotas import Quota, QuotaLimits, QuotaScope
 from tenancy.interfaces import (
@@ -72,6 +73,8 @@ class Action(StrEnum):
     QUOTA_DELETE = "quota.delete"
     PRICE_SET = "price.set"
     PRICE_END = "price.end"
+    PLACEMENT_RULE_SET = "placement_rule.set"
+    PLACEMENT_RULE_END = "placement_rule.end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +300,22 @@ class PriceAdministration(Protocol):
         ...
 
 
+class PlacementAdministration(Protocol):
+    """What operators want of where weights are; an API token's actor is refused."""
+
+    async def set_placement_rule(self, rule: PlacementRule) -> PlacementRule:
+        """What holds for the model from now on. Raises: `InvalidRequest`."""
+        ...
+
+    async def end_placement_rule(self, model: ModelName) -> None:
+        """Demand alone decides about the model from now on. Raises: `NotFound`."""
+        ...
+
+    async def list_placement_rules(self) -> list[PlacementRule]:
+        """Every rule, in order of model, those that are over included."""
+        ...
+
+
 class Administration(
     AccountAdministration,
     ApiTokenAdministration,
@@ -304,6 +323,7 @@ class Administration(
     OperatorAdministration,
     QuotaAdministration,
     PriceAdministration,
+    PlacementAdministration,
     Protocol,
 ):
     """All that one actor may read and change."""

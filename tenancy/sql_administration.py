@@ -8,6 +8,7 @@ from tenancy.audit.store import AuditStore
 from tenancy.encryption.store import DataKeyStore
 from tenancy.members.store import MemberStore
 from tenancy.operators.store import OperatorStore
+from tenancy.placement.store import PlacementRuleStore
 from tenancy.prices.store import PriceStore
 from tenancy.quotas.store import QuotaStore
 from tenancy.tokens.store import ApiTokenStore
@@ -20,6 +21,7 @@ class SqlAdministration(
     OperatorStore,
     QuotaStore,
     PriceStore,
+    PlacementRuleStore,
     AuditStore,
     DataKeyStore,
 ):

@@ -145,6 +145,15 @@ prices: Final = Table(
     Index(None, "model", "version"),
 )
 
+placement_rules: Final = Table(
+    "placement_rules",
+    metadata,
+    Column("model", String(MAX_MODEL_NAME_LENGTH), primary_key=True),
+    Column("service_class", String(16), nullable=False),
+    Column("tier", String(16)),  # NULL leaves it to demand
+    Column("until_unix_s", BigInteger),  # when `tier` ends to hold; NULL is never
+)
+
 data_keys: Final = Table(
     "data_keys",
     metadata,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from gateway.api.control_routes import list_control_routes
 from gateway.api.health_pages import HealthPages
 from gateway.api.operator_pages import OperatorPages
+from gateway.api.placement_pages import PlacementPages, list_placement_routes
 from gateway.api.route_table import PortKind, Route, check_routes
 from gateway.api.services import PageServices
 from gateway.auth.access import OPERATOR, PUBLIC
@@ -19,12 +20,14 @@ def create_operator_routes(
     """The checked table."""
     health = HealthPages(is_ready)
     pages = OperatorPages(services.fleet, services.telemetry, services.sources)
+    placement = PlacementPages(services.desk, services.administrations, services.sources)
     return check_routes(
         PortKind.OPERATORS,
         (
             Route("metrics", "GET", "/metrics", OPERATOR, pages.metrics),
             Route("nodes", "GET", "/operator/v1/nodes", OPERATOR, pages.nodes),
             *list_control_routes(services),
+            *list_placement_routes(placement),
             Route("operators_live", "GET", "/health/live", PUBLIC, health.live),
             Route("operators_ready", "GET", "/health/ready", PUBLIC, health.ready),
         ),

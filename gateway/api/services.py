@@ -7,6 +7,7 @@ Owns nothing: a bundle that the composition root fills once. Read next: `gateway
 from dataclasses import dataclass
 
 from gateway.routing.fleet import Fleet
+from gateway.routing.placement_desk import PlacementDesk
 from gateway.sources import Sources
 from gateway.telemetry import Telemetry
 from tenancy.administration import Administrations
@@ -22,3 +23,4 @@ class PageServices:
     sources: Sources
     administrations: Administrations
     ledger: UsageBooks
+    desk: PlacementDesk

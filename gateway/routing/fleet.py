@@ -15,6 +15,7 @@ from contracts.fleet import ModelCard, NodeReport
 from contracts.ids import ModelName, NodeId, RegionId, is_node_id
 from contracts.placement import MemoryUse
 from gateway.routing.choose_node import choose_node
+from gateway.routing.demand import DemandRecorder
 from gateway.routing.locality import Locality
 from gateway.routing.node_health import NodeHealth
 from gateway.routing.regions import RegionCatalogue
@@ -60,6 +61,7 @@ class Fleet:
         self._sent: dict[tuple[NodeId, ModelName], Sent] = {}
         self.health: Final = NodeHealth(self._nodes)
         self.locality: Final = locality
+        self.demand: Final = DemandRecorder()
 
     @property
     def snapshots(self) -> tuple[NodeSnapshot, ...]:
@@ -90,6 +92,11 @@ class Fleet:
         self.health.note_sent(plan.node_id)
         self.locality.note_sent(need, plan.node_id, now_s)
         return plan
+
+    def note_demand(self, need: RouteNeed) -> None:
+        """A request has come for a model that is offered; its further attempts are no demand."""
+        unix_ms = int(self._sources.unix_s() * 1000)
+        self.demand.note(need.model, need.allowed_regions, unix_ms)
 
     def release(self, plan: RoutePlan) -> None:
         """The request of `plan` is over; a report since then has counted it, or its end, itself."""

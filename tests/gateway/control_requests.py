@@ -7,12 +7,15 @@ be added without being tried by a stranger. Read next: `test_two_accounts`, `tes
 from dataclasses import dataclass, field
 from typing import Any
 
+from contracts.ids import GatewayId
 from gateway.api.operator_routes import create_operator_routes
 from gateway.api.policy_forms import ACCOUNT_RESOURCE
 from gateway.api.route_table import PortKind, Route
 from gateway.api.services import PageServices
 from gateway.api.tenant_routes import create_tenant_routes
-from gateway.sources import create_sources
+from gateway.routing.fleet import Fleet
+from gateway.routing.placement_desk import PlacementDesk
+from gateway.sources import Sources, create_sources
 from gateway.telemetry import Telemetry
 from tenancy.administration import Actor, Administration
 from tenancy.permissions import PERMISSION_GROUPS, Permission
@@ -45,11 +48,17 @@ NO_LEDGER: Any = None
 """Is never asked either."""
 
 
+def create_desk(fleet: Fleet, sources: Sources) -> PlacementDesk:
+    """A desk whose plans go nowhere."""
+    return PlacementDesk(fleet, GatewayId("g"), lambda plan: None, sources)
+
+
 def list_routes(kind: PortKind) -> tuple[Route, ...]:
     """The routes of one port."""
     sources = create_sources()
     fleet = create_fleet(sources=sources)
-    services = PageServices(fleet, Telemetry(), sources, NoTenancy(), NO_LEDGER)
+    desk = create_desk(fleet, sources)
+    services = PageServices(fleet, Telemetry(), sources, NoTenancy(), NO_LEDGER, desk)
     create = create_tenant_routes if kind is PortKind.TENANTS else create_operator_routes
     return create(services, lambda: True)
 
@@ -80,6 +89,8 @@ def create_body(form: type, account_id: str) -> dict[str, Any]:
         "MemberCreate": {"email": "made@example.org"},
         "OperatorCreate": {"name": "made"},
         "QuotaSet": {"requests_per_min": 1000},
+        "PlanPut": {"node_id": "node-1", "boot_id": "boot", "number": 1, "targets": []},
+        "RuleSet": {"model": MODEL, "tier": "gpu"},
         "PriceSet": {"model": "@made/*", "money": rates},
     }
     return bodies[form.__name__]

@@ -29,6 +29,7 @@ from contracts.inference import (
     NodeRequest,
     Usage,
 )
+from contracts.placement import MemoryUse, ModelPlacement, PlacementPlan, Tier
 from contracts.wire import (
     CONNECTION_STREAM,
     GATEWAY_NONCE_HEADER,
@@ -40,6 +41,7 @@ from contracts.wire import (
     FromNode,
     Hello,
     Open,
+    Place,
     Report,
     decode_frame,
     decode_to_node,
@@ -120,6 +122,11 @@ class ScriptedNode:
         self.streams: list[ScriptedStream] = []
         self.sockets: list[web.WebSocketResponse] = []
         self.num_hellos = 0
+        self.placements: tuple[ModelPlacement, ...] | None = None
+        """None: its models are on the device."""
+        self.memory = MemoryUse()
+        self.plans: list[PlacementPlan] = []
+        """What gateways have asked for."""
         self.port = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._runner: web.AppRunner | None = None
@@ -161,6 +168,14 @@ class ScriptedNode:
             with contextlib.suppress(ConnectionError, RuntimeError):
                 await socket.send_bytes(encode_frame([(CONNECTION_STREAM, 0, self._report())]))
 
+    def _list_placements(self) -> tuple[ModelPlacement, ...]:
+        if self.placements is not None:
+            return self.placements
+        return tuple(
+            ModelPlacement(name=name, tier=Tier.GPU, weights_bytes=1, kv_bytes=1)
+            for name in self.models
+        )
+
     def _report(self) -> Report:
         return Report(
             NodeReport(
@@ -195,6 +210,8 @@ class ScriptedNode:
                     )
                     for name in self.models
                 ),
+                placements=self._list_placements(),
+                memory=self.memory,
             )
         )
 
@@ -244,6 +261,8 @@ class ScriptedNode:
                         self._add(streams[key], body)
                     case Abort():
                         streams[key].aborted.set()
+                    case Place(plan):
+                        self.plans.append(plan)
                     case Credit(num_deltas):
                         streams[key].credit += num_deltas
                         streams[key].credited.set()

@@ -27,7 +27,8 @@ from tenancy.tables import metadata
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = {"audit_chain", "audit_log", "data_keys", "members"} | {
     *("accounts", "api_tokens", "operators", "tenancy_epoch", "alembic_version"),
-    *("quotas", "prices", "usage_ledger", "usage_pending", "usage_hourly", "usage_daily"),
+    *("placement_rules", "quotas", "prices"),
+    *("usage_ledger", "usage_pending", "usage_hourly", "usage_daily"),
     "budget_slices",
 }
 URL = "sqlite:///a.db"

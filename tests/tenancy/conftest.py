@@ -32,6 +32,7 @@ __all__ = ["postgres_server"]
 EMPTY_TABLES: Final = (
     "TRUNCATE accounts, api_tokens, operators, quotas, data_keys, members, audit_log; "
     "TRUNCATE usage_ledger, usage_pending, usage_hourly, usage_daily, budget_slices; "
+    "TRUNCATE placement_rules; "
     "UPDATE audit_chain SET sequence = 0, hash = decode(repeat('00', 32), 'hex'); "
     "DELETE FROM prices WHERE version > 1"
 )

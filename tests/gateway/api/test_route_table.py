@@ -19,6 +19,7 @@ from gateway.sources import create_sources
 from gateway.telemetry import Telemetry
 from tenancy.administration import Actor, Administration
 from tenancy.permissions import Permission
+from tests.gateway.control_requests import create_desk
 from tests.gateway.routing.fleet_words import create_fleet
 
 NEEDS = Needs(Permission.WORKERS_AI_READ)
@@ -50,7 +51,8 @@ def list_routes() -> tuple[Route, ...]:
     def is_ready() -> bool:
         return True
 
-    services = PageServices(fleet, Telemetry(), sources, NoTenancy(), NO_LEDGER)
+    desk = create_desk(fleet, sources)
+    services = PageServices(fleet, Telemetry(), sources, NoTenancy(), NO_LEDGER, desk)
     operators = create_operator_routes(services, is_ready)
     return create_tenant_routes(services, is_ready) + operators
 

@@ -1,0 +1,183 @@
+"""The composition root of hot standby: reads the fleet, plans, and puts the plans, round by round.
+
+Reading `create_controller` is reading the architecture. Nodes go on alone while this is away; what
+it needs to know it reads again from the gateways when it is back. Must not contain any planning.
+Read next: `hot_standby.placement_planner`, `hot_standby.pool_control`.
+"""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import structlog
+
+from contracts.fleet_view import FleetView
+from contracts.placement import PlacementPlan
+from contracts.sections import LogFormat, LogSettings
+from hot_standby.demand import SLOT_S, DemandBook
+from hot_standby.fleet_state import merge_views
+from hot_standby.placement_planner import plan_placement
+from hot_standby.pool_control import GatewayControl, PoolControl, create_pool_control
+from hot_standby.settings import StandbySettings
+from hot_standby.state_file import StateFile
+from hot_standby.tiers import MoveSpeeds
+
+log = structlog.get_logger(__name__)
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+class Controller:
+    """One planner's process."""
+
+    def __init__(
+        self,
+        settings: StandbySettings,
+        pool: PoolControl,
+        book: DemandBook,
+        state_file: StateFile,
+        unix_s: Callable[[], float],
+    ) -> None:
+        """Knows what the state file knows."""
+        self._settings = settings
+        self._pool = pool
+        self._book = book
+        self._state_file = state_file
+        self._unix_s = unix_s
+        self._speeds = MoveSpeeds(**msgspec.structs.asdict(settings.moves))
+        self._classes = {model.name: model.service_class for model in settings.models}
+        self._slot = int(unix_s() // SLOT_S)
+        book.load(state_file.read())
+
+    async def run(self) -> None:
+        """Plans for ever."""
+        while True:
+            began_s = time.monotonic()
+            try:
+                await self.act()
+            except Exception as error:  # a round that fails must not be the last one
+                log.error("round_failed", error=type(error).__name__, message=str(error))
+            await asyncio.sleep(max(self._settings.period_s - (time.monotonic() - began_s), 0.01))
+
+    async def act(self) -> int:
+        """One round; how many plans were put."""
+        read = await self._pool.read()
+        if not read:
+            return 0
+        views = [view for _, view in read]
+        # Gateways date their samples: their clock counts, and a node's plans outlive this process.
+        now_s = max(view.unix_ms for view in views) / 1000
+        plans = self._plan(views, now_s)
+        num_put = 0
+        for plan in plans:
+            if self._is_news(plan, views):
+                num_put += await self._put(plan, read)
+        self._keep_days()
+        return num_put
+
+    async def close(self) -> None:
+        """Keeps what is known of days; nothing may follow."""
+        self._state_file.write(self._book.dump())
+        await self._pool.close()
+
+    def _plan(self, views: list[FleetView], now_s: float) -> tuple[PlacementPlan, ...]:
+        """What every node should do."""
+        self._book.advance(now_s)
+        for view in views:
+            self._book.absorb(view)
+        state = merge_views(views, self._settings.max_report_age_s, self._speeds, self._classes)
+        known = [node.plan.number for view in views for node in view.nodes if node.plan]
+        number = max(int(now_s * 1000), *(number + 1 for number in known), 1)
+        demands = self._book.foretell(now_s)
+        return plan_placement(state, demands, self._settings.planner, now_s, number)
+
+    def _is_news(self, plan: PlacementPlan, views: list[FleetView]) -> bool:
+        """False where the node has been told the same already, in this life, by whomever."""
+        told = [
+            node.plan
+            for view in views
+            for node in view.nodes
+            if node.node_id == plan.node_id and node.plan and node.boot_id == plan.boot_id
+        ]
+        newest = max(told, key=lambda each: each.number, default=None)
+        if newest is None:
+            return True
+        return (newest.boot_id, newest.targets, newest.eviction_order) != (
+            plan.boot_id,
+            plan.targets,
+            plan.eviction_order,
+        )
+
+    async def _put(self, plan: PlacementPlan, read: list[tuple[GatewayControl, FleetView]]) -> bool:
+        """Through a gateway that is connected to the node."""
+        through = [
+            gateway
+            for gateway, view in read
+            if any(node.node_id == plan.node_id and node.is_connected for node in view.nodes)
+        ]
+        is_put = await self._pool.put(plan, through)
+        if is_put:
+            log.info("plan_put", node_id=plan.node_id, number=plan.number)
+        return is_put
+
+    def _keep_days(self) -> None:
+        """Writes the profile of days when another slot of the day has begun."""
+        slot = int(self._unix_s() // SLOT_S)
+        if slot != self._slot:
+            self._slot = slot
+            self._state_file.write(self._book.dump())
+
+
+def create_controller(settings: StandbySettings) -> Controller:
+    """Every part, put together; nothing has been asked yet."""
+    return Controller(
+        settings,
+        create_pool_control(settings.gateways, settings.operator_token, settings.timeout_s),
+        DemandBook(settings.demand),
+        StateFile(settings.state_file),
+        time.time,
+    )
+
+
+def run_controller(settings: StandbySettings) -> None:
+    """Plans until SIGINT or SIGTERM."""
+    _configure_log(settings.log)
+    asyncio.run(_run(settings))
+
+
+async def _run(settings: StandbySettings) -> None:
+    """One process's life."""
+    controller = create_controller(settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+    log.info("standby_started", gateways=[gateway.url for gateway in settings.gateways])
+    planning = asyncio.create_task(controller.run())
+    await stop.wait()
+    planning.cancel()
+    await asyncio.gather(planning, return_exceptions=True)
+    await controller.close()
+    log.info("standby_stopped")
+
+
+def _configure_log(settings: LogSettings) -> None:
+    """Lines on standard error, at the level asked for."""
+    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
+    if settings.format is LogFormat.JSON:
+        renderer = structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[settings.level]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

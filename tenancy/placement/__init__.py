@@ -1,0 +1,1 @@
+"""What operators want of where weights are: rules by model."""
