@@ -4,19 +4,17 @@ Owns only the putting together; `gateway.app` holds the result. Read next:
 `gateway.routing.fleet`, `gateway.upstream.links`, `gateway.forwarding`.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from contracts.ids import RegionId
 from gateway.attempts import Attempts
 from gateway.forwarding import Forwarder
 from gateway.routing.fleet import Fleet
 from gateway.routing.locality import Locality
 from gateway.routing.placement_desk import PlacementDesk
-from gateway.routing.regions import Region, RegionCatalogue
+from gateway.routing.regions import create_catalogue
 from gateway.routing.route_plan import RouteBounds
 from gateway.routing.sessions import SessionMap
-from gateway.settings import GatewaySettings, RegionSettings
+from gateway.settings import GatewaySettings
 from gateway.sources import Sources
 from gateway.telemetry import Telemetry
 from gateway.upstream.links import NodeLinks, create_node_links
@@ -71,12 +69,3 @@ def watch_nodes(telemetry: Telemetry, fleet: Fleet, links: NodeLinks, sources: S
         "1 while its breaker is open or it is on probation.",
         lambda: {node_id: float(node_id in fleet.list_troubled()) for node_id in links.up},
     )
-
-
-def create_catalogue(own: RegionId, regions: Iterable[RegionSettings]) -> RegionCatalogue:
-    """The regions as settings name them."""
-    known = {
-        region.name: Region(region.jurisdiction, region.latency_ms / 1000, region.entry)
-        for region in regions
-    }
-    return RegionCatalogue(own, known)

@@ -10,6 +10,7 @@ from typing import Final
 
 from contracts.errors import ResidencyViolation
 from contracts.ids import RegionId
+from gateway.settings import RegionSettings
 
 UNKNOWN_LATENCY_S: Final = 0.1
 """To a region that the catalogue does not name."""
@@ -67,3 +68,12 @@ class RegionCatalogue:
         names = sorted(self._regions if regions is None else regions)
         entries = [self._regions[name].entry for name in names if name in self._regions]
         return [entry for entry in entries if entry is not None]
+
+
+def create_catalogue(own: RegionId, regions: Iterable[RegionSettings]) -> RegionCatalogue:
+    """The regions as settings name them."""
+    known = {
+        region.name: Region(region.jurisdiction, region.latency_ms / 1000, region.entry)
+        for region in regions
+    }
+    return RegionCatalogue(own, known)
