@@ -20,7 +20,7 @@ from contracts.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from tenancy.administration import Actor, Administration
-    from tenancy.audit.verification import Verdict
+    from tenancy.audit.verdict import Verdict
     from tenancy.encryption.key_ring import KeyRing
 
 ResultT = TypeVar("ResultT")
@@ -72,23 +72,7 @@ def verify_audit_log(place: TenancyPlace) -> "Verdict":
 
     Raises: `CommandFailed`, `SettingsError`.
     """
-    return asyncio.run(_verify(place))
-
-
-async def _verify(place: TenancyPlace) -> "Verdict":
-    from tenancy.audit.heads import read_heads
-    from tenancy.audit.verification import verify_log
-    from tenancy.db import Database, create_engine, parse_database_url
-
-    try:
-        keys = await prepare(place, may_create=False)
-        database = Database(create_engine(parse_database_url(place.database_url)))
-        try:
-            return await verify_log(database, read_heads(place.audit_heads, keys))
-        finally:
-            await database.close()
-    except StoreUnavailable as error:
-        raise explain(place, error) from error
+    return run_with_tenancy(place, lambda tenancy: tenancy.verify_audit_log())
 
 
 async def _run(

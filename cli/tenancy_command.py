@@ -20,7 +20,7 @@ from contracts.ids import AccountId
 from tenancy.administration import Administration
 
 if TYPE_CHECKING:
-    from tenancy.audit.verification import Verdict
+    from tenancy.audit.verdict import Verdict
 
 ResultT = TypeVar("ResultT")
 Command = Callable[..., None]

@@ -1,6 +1,6 @@
 """How commands read the ledger of an account, to be signed.
 
-Owns the walk through its pages. Read next: `tenancy.usage.export`, `cli.tenancy_access`.
+Owns nothing but the way there. Read next: `tenancy.usage.export_store`, `cli.tenancy_access`.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Final
 
 from cli.tenancy_access import TenancyPlace, explain, prepare
-from contracts.budgets import format_day
 from contracts.errors import StoreUnavailable
 from contracts.ids import AccountId
 
-_PAGE_SIZE: Final = 1000
+_NUM_FRAMING: Final = 2
+"""Lines around the records: the header and the seal."""
 
 
 def export_usage(
@@ -37,34 +37,19 @@ def find_export_key(place: TenancyPlace) -> str:
 async def _export(
     place: TenancyPlace, account_id: AccountId, days: range, write: Callable[[bytes], object]
 ) -> int:
+    from contracts.usage import ExportForm
     from tenancy.directory import create_tenancy
-    from tenancy.usage.export import ExportHeader, UsageSealer
 
-    num_records = 0
+    num_lines = 0
     try:
         keys = await prepare(place, may_create=False)
         tenancy = create_tenancy(place.database_url, keys, time.time, secrets.token_bytes)
         try:
-            sealer = UsageSealer(
-                ExportHeader(
-                    account_id=account_id,
-                    since=format_day(days.start),
-                    before=format_day(days.stop),
-                    created_unix_s=int(time.time()),
-                )
-            )
-            write(sealer.open())
-            for day in days:
-                after = None
-                while records := await tenancy.list_usage_records(
-                    account_id, day, limit=_PAGE_SIZE, after=after
-                ):
-                    write(sealer.add(records))
-                    num_records += len(records)
-                    after = records[-1].request_id
-            write(sealer.close(keys))
+            async for lines in tenancy.export_usage(account_id, days, ExportForm.JSONL):
+                write(lines)
+                num_lines += lines.count(b"\n")
         finally:
             await tenancy.close()
     except StoreUnavailable as error:
         raise explain(place, error) from error
-    return num_records
+    return num_lines - _NUM_FRAMING

@@ -79,6 +79,15 @@ def read_day(request_id: RequestId) -> int:
     return read_unix_ms(request_id) // MS_PER_DAY
 
 
+class ExportForm(StrEnum):
+    """How a ledger is written out."""
+
+    JSONL = "jsonl"
+    """A line of JSON for each request, signed at the end."""
+    CSV = "csv"
+    """A table for spreadsheets; carries no signature."""
+
+
 class Step(StrEnum):
     """How finely usage is summed up."""
 

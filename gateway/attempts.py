@@ -83,12 +83,27 @@ class Attempts:
         context.num_attempts += 1
         if context.num_attempts > 1:
             self._telemetry.count_retry()
+        self.note(context, need, plan)
         try:
             stream = self._links.open(plan.node_id, _create_grant(context, need, plan), body)
         except BaseException:
             self._fleet.release(plan)
             raise
         return Attempt(need, plan, stream)
+
+    def note(
+        self, context: RequestContext, need: RouteNeed, outcome: RoutePlan | ServiceError
+    ) -> None:
+        """Remembers for a while why the request went where it went, or nowhere."""
+        principal = context.principal
+        assert principal is not None
+        self._fleet.decisions.note(
+            self.sources.unix_s(),
+            (context.request_id, principal.account_id),
+            need.model,
+            context.num_attempts,
+            outcome,
+        )
 
     def close(self, attempt: Attempt, error: ServiceError | None) -> None:
         """The attempt is over, with the error if it failed. The first call counts."""

@@ -1,18 +1,14 @@
 """Puts the pages of both ports together: the JSON routes, and the console beside them.
 
-A part of the composition root. Read next: `gateway.api.listeners`, `gateway.console.table`.
+A part of the composition root. Read next: `gateway.api.listeners`, `gateway.console.composition`.
 """
 
 from dataclasses import dataclass
 
-from gateway.api.inference_routes import create_inference_routes
 from gateway.api.listeners import Listeners, create_listeners
 from gateway.api.services import PageServices
 from gateway.auth.authenticator import Authenticators
-from gateway.console.assets import Assets
-from gateway.console.parts import ConsoleParts
-from gateway.console.rendering import Renderer
-from gateway.console.table import create_console_routes
+from gateway.console.composition import create_console
 from gateway.console.traffic_history import TrafficHistory
 from gateway.request_context import OpenRequests
 from gateway.request_path import RequestPath
@@ -35,14 +31,8 @@ def create_pages(
     services: PageServices,
 ) -> Pages:
     """Ports not yet bound. Raises: `InvariantBroken` for a route that demands nothing."""
-    names = frozenset(route.name for route in create_inference_routes())
-    telemetry = services.telemetry
-    history = TrafficHistory(lambda: telemetry.sum_traffic(names), services.sources)
-    assets = Assets()
-    renderer = Renderer(assets, settings.gateway_id)
-    parts = ConsoleParts(services, authenticators, history, renderer)
-    console = create_console_routes(parts, assets)
+    whole = create_console(settings.gateway_id, authenticators, request_path, services)
     listeners = create_listeners(
-        settings, requests, authenticators, request_path, services, console
+        settings, requests, authenticators, request_path, services, whole.console
     )
-    return Pages(listeners, history)
+    return Pages(listeners, whole.history)

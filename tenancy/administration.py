@@ -16,6 +16,7 @@ from contracts.grant import RetentionClass
 from contracts.ids import AccountId, ApiTokenId, ModelName, OperatorId, RegionId
 from contracts.pricing import Price, TokenRates
 from contracts.quotas import Quota, QuotaLimits, QuotaScope
+from tenancy.audit.verdict import Verdict
 from tenancy.interfaces import (
     Account,
     AccountStatus,
@@ -339,6 +340,13 @@ class Administration(
         """At most `limit` entries, those beyond sequence `after` in the direction asked for.
 
         Raises: `Forbidden` when an API token's actor asks for more than its own account.
+        """
+        ...
+
+    async def verify_audit_log(self) -> Verdict:
+        """What a check of the whole log against its hashes and signed heads finds.
+
+        Raises: `Forbidden` for an API token's actor, `Conflict` while another check runs.
         """
         ...
 

@@ -7,12 +7,12 @@ from tenancy.interfaces import ProcessClaim
 from tenancy.prices.store import PriceList
 from tenancy.process_claim import create_process_claim
 from tenancy.usage.budgets import BudgetStore
-from tenancy.usage.ledger import LedgerStore
+from tenancy.usage.export_store import ExportStore
 from tenancy.usage.roll_up import RollUpStore
 from tenancy.usage.summaries import SummaryStore
 
 
-class GatewayStore(PriceList, LedgerStore, RollUpStore, SummaryStore, BudgetStore):
+class GatewayStore(PriceList, ExportStore, RollUpStore, SummaryStore, BudgetStore):
     """The part of tenancy that deals with money while requests are served."""
 
     def create_process_claim(self) -> ProcessClaim:

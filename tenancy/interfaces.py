@@ -4,7 +4,7 @@ Implemented in `tenancy.directory`, on SQLite and PostgreSQL under the same test
 HTTP nor how anything is changed (`tenancy.administration`). Times are seconds since 1970, UTC.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -15,7 +15,7 @@ from contracts.ids import AccountId, ApiTokenId, OperatorId, RegionId, RequestId
 from contracts.pricing import Price
 from contracts.quotas import Quota
 from contracts.settings import Secret
-from contracts.usage import Step, UsageCursor, UsageRecord, UsageSummary, UsageTotal
+from contracts.usage import ExportForm, Step, UsageCursor, UsageRecord, UsageSummary, UsageTotal
 from tenancy.permissions import Permission
 from tenancy.policies import AddressCondition, ModelAccess, Policies, evaluate_permissions
 
@@ -192,6 +192,15 @@ class UsageLedger(Protocol):
         """At most `limit` records of requests begun on `day`, in order of id, those after `after`.
 
         Raises: `InvalidRequest` (limit).
+        """
+        ...
+
+    def export_usage(
+        self, account_id: AccountId, days: range, form: ExportForm
+    ) -> AsyncIterator[bytes]:
+        """An export of requests that began on `days`, piece by piece, in order of their ids.
+
+        Raises: `StoreUnavailable`, then it ends without its last line.
         """
         ...
 

@@ -7,7 +7,7 @@ together or not at all, then the log's new head is signed. Read next: `tenancy.a
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -37,6 +37,8 @@ class StoreParts:
     clock: Clock
     randomness: Randomness
     heads: HeadLog
+    checking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while the audit log is checked, which reads all of it."""
 
 
 class Store:

@@ -57,6 +57,35 @@ async def list_pages(gateway: RunningGateway) -> list[dict[str, object]]:
         {"path": "/console", "name": "console-overview"},
         {"path": "/console/accounts", "name": "console-accounts"},
         {"path": account, "name": "console-account"},
+        {"path": f"{account}/tokens", "name": "console-tokens"},
+        {
+            "path": f"{account}/tokens",
+            "name": "console-token",
+            "steps": [
+                {"fill": "#name", "value": "new program"},
+                {"click": "text=Create API token"},
+                {"wait": "#value"},
+            ],
+        },
+        {"path": f"{account}/limits", "name": "console-limits"},
+        {"path": f"{account}/limits/edit", "name": "console-limit"},
+        {"path": f"{account}/usage", "name": "console-account-usage"},
+        {"path": "/console/usage", "name": "console-usage"},
+        {"path": "/console/models", "name": "console-models"},
+        {"path": "/console/fleet", "name": "console-fleet"},
+        {
+            "path": f"/console/playground?account_id={aster.account_id}",
+            "name": "console-playground",
+            "steps": [
+                {"click": "text=Make an API token for an hour", "when": "text=Make an API token"},
+                {"wait": "#question"},
+                {"click": "#ask"},
+                {"wait": "#answer[data-state=done]"},
+            ],
+        },
+        {"path": "/console/routing", "name": "console-routing"},
+        {"path": "/console/audit", "name": "console-audit"},
+        {"path": "/console/audit/check", "name": "console-audit-check"},
     ]
 
 

@@ -10,7 +10,9 @@ from typing import Final
 import msgspec
 
 from tenancy.administration import ActorKind, AuditEntry
+from tenancy.audit.verdict import Finding, Verdict
 
+MAX_SHOWN_FINDINGS: Final = 100
 _TYPES: Final = {
     "create": "create",
     "add": "create",
@@ -87,6 +89,27 @@ class TenantEntry(msgspec.Struct, frozen=True, kw_only=True):
     actor: ActorFields
     raw: RawFields
     resource: ResourceFields
+
+
+class VerdictFields(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check has found; of many findings the first."""
+
+    is_intact: bool
+    num_entries: int
+    last_signed: int
+    num_findings: int
+    findings: tuple[Finding, ...]
+
+
+def to_verdict_fields(verdict: Verdict) -> VerdictFields:
+    """The verdict as it is shown."""
+    return VerdictFields(
+        is_intact=not verdict.findings,
+        num_entries=verdict.num_entries,
+        last_signed=verdict.last_signed,
+        num_findings=len(verdict.findings),
+        findings=tuple(verdict.findings[:MAX_SHOWN_FINDINGS]),
+    )
 
 
 def to_operator_entry(entry: AuditEntry) -> OperatorEntry:

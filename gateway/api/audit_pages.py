@@ -12,9 +12,9 @@ from starlette.responses import Response
 
 from contracts.errors import InvalidRequest
 from contracts.ids import AccountId, is_account_id
-from gateway.api.audit_forms import to_operator_entry, to_tenant_entry
+from gateway.api.audit_forms import to_operator_entry, to_tenant_entry, to_verdict_fields
 from gateway.api.forms import read_choice, read_number, read_time_us, refuse_unknown_query
-from gateway.api.pages import find_account, reply_cursor
+from gateway.api.pages import find_account, reply, reply_cursor
 from gateway.api.query_fields import Direction, Limit, Moment, QueryField
 from gateway.auth.caller import Caller
 from tenancy.administration import Administrations, AuditEntry, AuditFilter
@@ -59,6 +59,12 @@ class AuditPages:
         wanted = None if account_id is None else AccountId(account_id)
         entries, limit, after = await self._read(request, caller, wanted, {"account_id"})
         return reply_cursor([to_operator_entry(entry) for entry in entries], limit, after)
+
+    async def check(self, request: Request, caller: Caller) -> Response:
+        """What a check of the whole log against its hashes and signed heads finds."""
+        refuse_unknown_query(request, ())
+        verdict = await self._administrations.act_as(caller.to_actor()).verify_audit_log()
+        return reply(to_verdict_fields(verdict))
 
     async def _read(
         self,

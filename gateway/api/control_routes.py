@@ -16,7 +16,7 @@ from gateway.api.route_table import Route
 from gateway.api.services import PageServices
 from gateway.api.token_pages import TokenPages
 from gateway.api.token_routes import list_token_routes
-from gateway.api.usage_pages import USAGE_QUERY, UsagePages
+from gateway.api.usage_pages import EXPORT_QUERY, USAGE_QUERY, UsagePages
 from gateway.auth.access import OPERATOR
 
 _BASE: Final = "/operator/v1"
@@ -43,6 +43,14 @@ def list_control_routes(services: PageServices) -> tuple[Route, ...]:
             usage.list_totals,
             query=USAGE_QUERY,
         ),
+        Route(
+            "control_usage_export",
+            "GET",
+            _ACCOUNT + "/usage/export",
+            OPERATOR,
+            usage.export,
+            query=EXPORT_QUERY,
+        ),
         Route("control_operators", "GET", operators, OPERATOR, platform.list_operators),
         Route(
             "control_operator_create",
@@ -63,6 +71,7 @@ def list_control_routes(services: PageServices) -> tuple[Route, ...]:
         Route("control_price_set", "PUT", prices, OPERATOR, platform.set_price, form=PRICE_SET),
         Route("control_price_end", "DELETE", prices, OPERATOR, platform.end_price),
         Route("control_audit", "GET", _BASE + "/audit", OPERATOR, audit.list_all),
+        Route("control_audit_check", "GET", _BASE + "/audit/check", OPERATOR, audit.check),
     )
 
 

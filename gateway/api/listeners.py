@@ -9,8 +9,7 @@ from collections.abc import Callable
 from gateway.api.cross_origin import CrossOrigin, CrossOriginPages
 from gateway.api.guard import Guard
 from gateway.api.operator_routes import create_metrics_routes, create_operator_routes
-from gateway.api.ports import InferenceRoutes, create_pages
-from gateway.api.route_table import PortKind, Route, check_routes
+from gateway.api.ports import Console, InferenceRoutes, create_pages
 from gateway.api.services import PageServices
 from gateway.api.tenant_routes import create_tenant_routes
 from gateway.auth.authenticator import Authenticators
@@ -83,16 +82,14 @@ def create_listeners(
     authenticators: Authenticators,
     request_path: RequestPath,
     services: PageServices,
-    console: tuple[Route, ...],
+    console: Console,
 ) -> Listeners:
     """All ports, not yet bound. Raises: `InvariantBroken` for a route that demands nothing."""
     readiness = Readiness(services.fleet.has_ready_model)
     guard = Guard(requests, authenticators, services.telemetry)
     cross_origin = CrossOrigin(settings.cross_origin)
     tenants = create_tenant_routes(services, readiness.is_ready)
-    operators = check_routes(
-        PortKind.OPERATORS, (*create_operator_routes(services, readiness.is_ready), *console)
-    )
+    operators = create_operator_routes(services, readiness.is_ready, console.routes)
     metrics = None
     if settings.metrics is not None:
         pages = create_pages(create_metrics_routes(services), guard)
@@ -104,7 +101,7 @@ def create_listeners(
             settings.limits,
             InferenceRoutes(tenants, request_path, cross_origin),
         ),
-        Port(create_pages(operators, guard), settings.admin, settings.limits),
+        Port(create_pages(operators, guard), settings.admin, settings.limits, console.direct),
         metrics,
         readiness,
     )

@@ -15,9 +15,9 @@ from gateway.auth.access import OPERATOR, PUBLIC
 
 
 def create_operator_routes(
-    services: PageServices, is_ready: Callable[[], bool]
+    services: PageServices, is_ready: Callable[[], bool], console: tuple[Route, ...] = ()
 ) -> tuple[Route, ...]:
-    """The checked table."""
+    """The checked table, the console's pages with it."""
     health = HealthPages(is_ready)
     pages = OperatorPages(services.fleet, services.telemetry, services.sources)
     placement = PlacementPages(services.desk, services.administrations, services.sources)
@@ -30,6 +30,7 @@ def create_operator_routes(
             *list_placement_routes(placement),
             Route("operators_live", "GET", "/health/live", PUBLIC, health.live),
             Route("operators_ready", "GET", "/health/ready", PUBLIC, health.ready),
+            *console,
         ),
     )
 

@@ -6,6 +6,7 @@ Read next: `gateway.api.tenant_routes`, `gateway.api.operator_routes`.
 """
 
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from gateway.api.guard import Guard, create_unroutable
 from gateway.api.inference_paths import InferencePaths
 from gateway.api.route_table import Route
 from gateway.inference_call import InferenceCall
+from gateway.middleware.client_connection import DirectRoutes
 from gateway.middleware.exchange import HttpExchange
 from gateway.request_path import RequestPath
 
@@ -24,6 +26,15 @@ _INFERENCE_METHOD: Final = b"POST"
 _MAX_KNOWN_PATHS: Final = 2048
 _MAX_KNOWN_CHARS: Final = 256
 """Together half a megabyte of paths at most, whoever makes them up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """What the console adds to the operators' port."""
+
+    routes: tuple[Route, ...]
+    direct: DirectRoutes
+    """Requests of its pages that are answered past the framework."""
 
 
 class InferenceRoutes:

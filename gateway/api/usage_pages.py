@@ -10,12 +10,13 @@ from typing import Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
+from contracts.budgets import format_day
 from contracts.errors import InvalidRequest
 from contracts.ids import ApiTokenId, ModelName
 from contracts.pricing import TokenCounts
-from contracts.usage import Step, UsageCursor, UsageTotal
+from contracts.usage import ExportForm, Step, UsageCursor, UsageTotal
 from gateway.api.forms import (
     format_unix_s,
     read_choice,
@@ -40,6 +41,17 @@ USAGE_QUERY: Final = (
     QueryField("limit", Limit),
     QueryField("cursor", str),
 )
+EXPORT_QUERY: Final = (
+    QueryField("since", Moment, is_required=True),
+    QueryField("before", Moment, is_required=True),
+    QueryField("format", ExportForm),
+)
+MAX_EXPORTED_DAYS: Final = 366
+_EXPORT_TYPES: Final = {
+    ExportForm.JSONL: "application/x-ndjson",
+    ExportForm.CSV: "text/csv; charset=utf-8; header=present",
+}
+_KNOWN_OF_EXPORTS: Final = frozenset(field.name for field in EXPORT_QUERY)
 _KNOWN: Final = frozenset(field.name for field in USAGE_QUERY)
 _cursor_decoder: Final = msgspec.json.Decoder(tuple[int, str, str])
 
@@ -77,10 +89,48 @@ class UsagePages:
             0 if since_us is None else -(-since_us // _STEP_US[step]),
             _LATEST if before_us is None else -(-before_us // _STEP_US[step]),
             limit=limit,
-            after=_parse_cursor(query.get("cursor")),
+            after=parse_cursor(query.get("cursor")),
         )
-        after = _format_cursor(totals[-1]) if len(totals) == limit else ""
+        after = format_cursor(totals[-1]) if len(totals) == limit else ""
         return reply_cursor([_to_fields(total, step) for total in totals], limit, after)
+
+    async def export(self, request: Request, caller: Caller) -> Response:
+        """Every request that began on the days in [`since`, `before`), as a file."""
+        refuse_unknown_query(request, _KNOWN_OF_EXPORTS)
+        query = request.query_params
+        form = ExportForm(
+            read_choice(query.get("format"), "format", (ExportForm.JSONL, ExportForm.CSV))
+        )
+        account_id = find_account(request, caller)
+        days = read_days(query.get("since"), query.get("before"))
+        name = f"usage-{account_id[:8]}-{format_day(days.start)}-{format_day(days.stop)}.{form}"
+        return StreamingResponse(
+            self._ledger.export_usage(account_id, days, form),
+            media_type=_EXPORT_TYPES[form],
+            headers={
+                "content-disposition": f'attachment; filename="{name}"',
+                "x-content-type-options": "nosniff",
+                "cache-control": "no-store",
+            },
+        )
+
+
+def read_days(since: str | None, before: str | None) -> range:
+    """The days from `since` to before `before`, both of which must be given.
+
+    Raises: `InvalidRequest`.
+    """
+    days: list[int] = []
+    for name, text in (("since", since), ("before", before)):
+        time_us = read_time_us(text, name)
+        if time_us is None:
+            raise InvalidRequest(f"`{name}` is missing: give a date.", param=name)
+        days.append(time_us // _STEP_US[Step.DAY])
+    if not 0 < days[1] - days[0] <= MAX_EXPORTED_DAYS:
+        raise InvalidRequest(
+            f"`before` must be 1 to {MAX_EXPORTED_DAYS} days after `since`.", param="before"
+        )
+    return range(*days)
 
 
 def _to_fields(total: UsageTotal, step: Step) -> UsageFields:
@@ -96,13 +146,13 @@ def _to_fields(total: UsageTotal, step: Step) -> UsageFields:
     )
 
 
-def _format_cursor(last: UsageTotal) -> str:
+def format_cursor(last: UsageTotal) -> str:
     """Where a page ends, as text that clients hand back."""
     place = (last.period, last.model, last.api_token_id)
     return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode()
 
 
-def _parse_cursor(text: str | None) -> UsageCursor | None:
+def parse_cursor(text: str | None) -> UsageCursor | None:
     """The place that `text` stands for. Raises: `InvalidRequest`."""
     if not text:
         return None

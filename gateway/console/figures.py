@@ -20,7 +20,7 @@ def format_money(nano: int) -> str:
         return "0"
     if abs(value) >= 100:
         return f"{value:,.2f}"
-    if abs(value) >= 1:
+    if abs(value) >= Decimal("0.01"):
         return f"{value:,.4f}"
     return f"{value:,.9f}".rstrip("0")
 

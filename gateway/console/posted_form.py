@@ -43,7 +43,7 @@ class PostedFormReader(FormReader[PostedT]):
         refuse_foreign(request)
         fields = await _read_fields(request)
         sent = fields.pop(TOKEN_FIELD, [""])
-        if not form_token or not hmac.compare_digest(sent[0].encode(), form_token.encode()):
+        if not is_form_token(sent[0], form_token):
             raise Forbidden("This form is not from a page of your session. Load it and try again.")
         return self._convert(fields)
 
@@ -63,12 +63,24 @@ class PostedFormReader(FormReader[PostedT]):
 
 def refuse_foreign(request: Request) -> None:
     """Raises `Forbidden` for what another site makes a browser send."""
-    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    is_ours = site in _OURS
-    if site is None:  # an older browser, or none
-        is_ours = origin is None or urlsplit(origin).netloc == request.headers.get("host")
-    if not is_ours:
+    headers = request.headers
+    if not is_ours(headers.get("sec-fetch-site"), headers.get("origin"), headers.get("host")):
         raise Forbidden("This request comes from a page of another site.")
+
+
+def is_ours(site: str | None, origin: str | None, host: str | None) -> bool:
+    """True when a browser says that a page of ours sends this, or says nothing at all.
+
+    Browsers of today send `Sec-Fetch-Site` to us over TLS or on loopback; others send `Origin`.
+    """
+    if site is not None:
+        return site in _OURS
+    return origin is None or urlsplit(origin).netloc == host
+
+
+def is_form_token(sent: str, form_token: str) -> bool:
+    """True when the token that was sent is the session's."""
+    return bool(form_token) and hmac.compare_digest(sent.encode(), form_token.encode())
 
 
 async def _read_fields(request: Request) -> dict[str, list[str]]:

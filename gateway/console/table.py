@@ -3,18 +3,17 @@
 Owns nothing but the list. Read next: `gateway.console.page_table`, then any of the pages.
 """
 
-from starlette.requests import Request
-from starlette.responses import Response
-
-from contracts.errors import NotFound
 from gateway.api.route_table import Route
-from gateway.auth.access import PUBLIC
-from gateway.auth.caller import Caller
-from gateway.console.account_pages import AccountPages
+from gateway.console.account_table import add_account_pages
 from gateway.console.assets import Assets
+from gateway.console.audit_page import AuditPage
+from gateway.console.entrance import add_missing, create_welcome
+from gateway.console.fleet_pages import FleetPages
 from gateway.console.overview_page import OverviewPage
-from gateway.console.page_table import PREFIX, PageTable
+from gateway.console.page_table import PageTable
 from gateway.console.parts import ConsoleParts
+from gateway.console.playground_page import PlaygroundPage
+from gateway.console.routing_page import RoutingPage
 from gateway.console.sign_in_pages import SignInPages
 
 
@@ -24,16 +23,10 @@ def create_console_routes(parts: ConsoleParts, assets: Assets) -> tuple[Route, .
     assets.add_to(table)
     SignInPages(parts.renderer, parts.authenticators).add_to(table)
     OverviewPage(parts).add_to(table)
-    AccountPages(parts).add_to(table)
-    table.show("missing", "/{rest:path}", _miss)
-
-    async def welcome(request: Request, caller: Caller) -> Response:
-        """From the port's bare address to the console."""
-        return parts.renderer.send_on(PREFIX)
-
-    return (Route("console_welcome", "GET", "/", PUBLIC, welcome), *table.routes)
-
-
-async def _miss(request: Request, caller: Caller) -> Response:
-    """Every address below the console's that is none."""
-    raise NotFound("There is no page at this address.")
+    add_account_pages(table, parts)
+    FleetPages(parts).add_to(table)
+    RoutingPage(parts).add_to(table)
+    AuditPage(parts).add_to(table)
+    PlaygroundPage(parts).add_to(table)
+    add_missing(table)
+    return (create_welcome(parts.renderer), *table.routes)

@@ -15,6 +15,7 @@ from contracts.fleet import ModelCard, NodeReport
 from contracts.ids import ModelName, NodeId, RegionId, is_node_id
 from contracts.placement import MemoryUse
 from gateway.routing.choose_node import choose_node
+from gateway.routing.decisions import Decisions
 from gateway.routing.demand import DemandRecorder
 from gateway.routing.locality import Locality
 from gateway.routing.node_health import NodeHealth
@@ -62,6 +63,7 @@ class Fleet:
         self.health: Final = NodeHealth(self._nodes)
         self.locality: Final = locality
         self.demand: Final = DemandRecorder()
+        self.decisions: Final = Decisions()
 
     @property
     def snapshots(self) -> tuple[NodeSnapshot, ...]:

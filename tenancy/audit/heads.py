@@ -46,12 +46,20 @@ class HeadLog(Protocol):
         """Keeps `head`, on the disk when this returns. Raises: `OSError`."""
         ...
 
+    def read(self, keys: Keys) -> Iterator[HeadLine]:
+        """Every line, checked. Raises: `SettingsError` when it cannot be read."""
+        ...
+
 
 class NoHeadLog:
     """Keeps nothing: a cut tail of the log would not show."""
 
     def append(self, head: SignedHead) -> None:
         """Forgets."""
+
+    def read(self, keys: Keys) -> Iterator[HeadLine]:
+        """Nothing."""
+        return iter(())
 
 
 class HeadFile:
@@ -70,6 +78,10 @@ class HeadFile:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def read(self, keys: Keys) -> Iterator[HeadLine]:
+        """Every line, checked; a missing file has none. Raises: `SettingsError`."""
+        return read_heads(self._path, keys)
 
 
 def sign_head(sequence: int, digest: bytes, unix_s: int, keys: Keys) -> SignedHead:

@@ -1,17 +1,22 @@
-"""Reading the audit log on an actor's behalf.
+"""Reading and checking the audit log on an actor's behalf.
 
 Owns who may read what; must not know statements. Read next: `tenancy.audit.log`.
 """
 
-from contracts.errors import Forbidden
+import asyncio
+
+from contracts.errors import Conflict, Forbidden, StoreUnavailable
+from contracts.settings import SettingsError
 from tenancy.administration import ActorKind, AuditEntry, AuditFilter
 from tenancy.audit.log import list_entries
+from tenancy.audit.verdict import Verdict
+from tenancy.audit.verification import verify_log
 from tenancy.store import ActingStore
 from tenancy.validation import check_page_size
 
 
 class AuditStore(ActingStore):
-    """Lists audit entries."""
+    """Lists audit entries, and checks them."""
 
     async def list_audit_entries(
         self,
@@ -36,3 +41,20 @@ class AuditStore(ActingStore):
                 after=after,
                 oldest_first=oldest_first,
             )
+
+    async def verify_audit_log(self) -> Verdict:
+        """What a check of the whole log against its hashes and signed heads finds.
+
+        Raises: `Forbidden` for an API token's actor, `Conflict` while another check runs,
+        `StoreUnavailable` when database or heads cannot be read.
+        """
+        self._require_platform()
+        if self._parts.checking.locked():
+            raise Conflict("A check is under way; try again when it is over.")
+        async with self._parts.checking:
+            try:
+                # Each line's signature takes a while: others are served meanwhile.
+                lines = await asyncio.to_thread(lambda: [*self._parts.heads.read(self._keys)])
+            except SettingsError as error:
+                raise StoreUnavailable("The signed heads cannot be read.") from error
+            return await verify_log(self._database, lines)

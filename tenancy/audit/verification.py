@@ -2,51 +2,19 @@
 
 Owns the comparison of stored entries, stored hashes and signed heads; changes nothing. A signed
 head outweighs the database: with one per entry a rewritten log shows the very entry at which it
-was changed. Read next: `tenancy.audit.heads`.
+was changed. Read next: `tenancy.audit.verdict`, `tenancy.audit.heads`.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
 from tenancy.audit.chain import FIRST_HASH, hash_entry
 from tenancy.audit.heads import HeadLine
 from tenancy.audit.log import read_chain_end, read_links
+from tenancy.audit.verdict import Fault, Finding, Verdict
 from tenancy.db import Database
 
 _PAGE_SIZE: Final = 1000
-
-
-class Fault(StrEnum):
-    """What can be wrong."""
-
-    CHANGED = "the entry was changed"
-    REHASHED = "the entry's hash was rewritten"
-    MISSING = "the entry is missing"
-    CUT_OFF = "the entry is missing at the end of the log, though its head was signed"
-    CHAIN_END = "the log's end is not where its chain says"
-    BAD_HEAD = "the line in the file of heads carries no valid signature"
-    CONTRADICTORY_HEADS = "two signed heads disagree about the entry"
-    UNSIGNED = "no head was ever signed, so that a cut end of the log would not show"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One fault; `number` is an entry's sequence, or a line of the file of heads."""
-
-    fault: Fault
-    number: int
-
-
-@dataclass(slots=True)
-class Verdict:
-    """What was found."""
-
-    num_entries: int = 0
-    last_signed: int = 0
-    """The newest entry with a signed head."""
-    findings: list[Finding] = field(default_factory=list[Finding])
 
 
 async def verify_log(database: Database, lines: Iterable[HeadLine]) -> Verdict:

@@ -81,6 +81,7 @@ WITHOUT_TORCH = (
 TENANCY_INTERFACES = {
     "tenancy.interfaces",
     "tenancy.administration",
+    "tenancy.audit.verdict",
     "tenancy.permissions",
     "tenancy.policies",
 }

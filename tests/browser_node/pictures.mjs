@@ -9,13 +9,17 @@ for (const width of widths) {
   for (const { path, name, steps } of pages) {
     await page.goto(base + path, { waitUntil: "load" });
     for (const step of steps ?? []) {
+      if (step.when && !(await page.$(step.when))) continue;
       if (step.fill) await page.fill(step.fill, step.value);
       if (step.click) await page.click(step.click);
       if (step.wait) await page.waitForSelector(step.wait);
     }
     const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     if (overflow > 0) console.log(`${name} at ${width}: ${overflow} px too wide`);
-    await page.screenshot({ path: `${folder}/${name}-${width}.png`, fullPage: true });
+    const height = Math.min(await page.evaluate(() => document.documentElement.scrollHeight), 1500);
+    await page.setViewportSize({ width, height: Math.max(height, 800) });
+    await page.screenshot({ path: `${folder}/${name}-${width}.png` });
+    await page.setViewportSize({ width, height: 800 });
   }
   await page.context().close();
 }

@@ -71,6 +71,8 @@ def format_path(route: Route, objects: Objects) -> str:
     assert "{" not in path, f"{route.path} has a parameter that nobody fills"
     if path.endswith("/logs/audit"):
         path += "?since=2020-01-01&before=2100-01-01"
+    if path.endswith("/usage/export"):
+        path += "?since=2020-01-01&before=2020-01-02"
     if path.endswith("/models/schema"):
         path += f"?model={MODEL}"
     return path

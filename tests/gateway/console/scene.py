@@ -14,7 +14,7 @@ from contracts.fleet import FailedModel, ModelLoad
 from contracts.ids import AccountId, ApiTokenId, GatewayId, ModelName, NodeId, RegionId
 from contracts.ids import create_request_id as create_id
 from contracts.inference import Accepted, Delta, Finished, FinishReason, Usage
-from contracts.pricing import TokenCounts
+from contracts.pricing import TokenCounts, TokenRates
 from contracts.quotas import QuotaLimits, QuotaScope
 from contracts.usage import Outcome, UsageRecord
 from contracts.wire import Report
@@ -119,6 +119,7 @@ def replace_node(node: SceneNode) -> SceneNode:
 async def add_accounts(gateway: RunningGateway) -> None:
     """Accounts with tokens, limits and a month of usage each."""
     tenancy = gateway.tenancy
+    await tenancy.set_price("*", TokenRates(60_000_000, 15_000_000, 280_000_000, 280_000_000))
     names = ("Aster Press", "Birch Analytics", "Cedar Support", "Dune Research")
     for index, name in enumerate(names):
         regions = (RegionId("weur"),) if index == 1 else None

@@ -27,7 +27,7 @@ async def list_account_pages(browser: BrowserDouble, name: str) -> list[str]:
     """Pages that show the account's name."""
     path = await create_account(browser, name)
     await browser.submit(path, {}, f"{path}/suspend")
-    parts = ("", "/suspend", "/delete")
+    parts = ("", "/suspend", "/delete", "/tokens", "/limits", "/limits/edit", "/usage")
     return ["/console/accounts", *(path + part for part in parts)]
 
 

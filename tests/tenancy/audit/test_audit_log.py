@@ -13,7 +13,8 @@ from contracts.quotas import QuotaLimits, QuotaScope
 from contracts.settings import SettingsError
 from tenancy.administration import Actor, ActorKind, ApiTokenChange, AuditFilter
 from tenancy.audit.heads import HeadFile, read_heads
-from tenancy.audit.verification import Fault, Finding, Verdict, verify_log
+from tenancy.audit.verdict import Fault, Finding, Verdict
+from tenancy.audit.verification import verify_log
 from tenancy.db import Database, create_engine, parse_database_url
 from tenancy.directory import create_tenancy
 from tenancy.encryption.key_ring import KeyRing, create_key_ring

@@ -1,0 +1,144 @@
+"""Models by node, and the fleet by region, as last reported.
+
+Owns the order in which they are shown; must not change anything. Read next:
+`gateway.routing.fleet`, `gateway.console.attention`.
+"""
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from contracts.fleet import ModelCard, ModelLoad
+from contracts.ids import ModelName
+from contracts.placement import ModelPlacement
+from gateway.auth.caller import Caller
+from gateway.console.page_table import PageTable
+from gateway.console.parts import ConsoleParts
+from gateway.routing.route_plan import NodeSnapshot, Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One model at one node."""
+
+    name: ModelName
+    node: NodeSnapshot
+    load: ModelLoad | None
+    """None: the node has said nothing of it."""
+    placement: ModelPlacement | None
+    """None: the node does not move models between tiers."""
+    failure: str | None
+
+    @property
+    def kv_share(self) -> float:
+        """How much of the KV memory is taken."""
+        if self.load is None or not self.load.num_blocks:
+            return 0.0
+        return 1 - self.load.num_free_blocks / self.load.num_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class ShownModel:
+    """One model with everybody who has it."""
+
+    card: ModelCard
+    replicas: tuple[Replica, ...]
+
+    @property
+    def num_ready(self) -> int:
+        """Nodes that could answer now."""
+        return sum(
+            replica.node.is_connected and replica.load is not None and replica.load.is_ready
+            for replica in self.replicas
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShownNode:
+    """One node with its standing."""
+
+    snapshot: NodeSnapshot
+    age_s: float | None
+    """Of its last report."""
+    state: str
+    tone: str
+    replicas: tuple[Replica, ...]
+
+
+class FleetPages:
+    """Reads what is known of the nodes."""
+
+    def __init__(self, parts: ConsoleParts) -> None:
+        """`parts` have the fleet."""
+        self._parts = parts
+
+    def add_to(self, table: PageTable) -> None:
+        """Their routes."""
+        table.show("models", "/models", self.show_models)
+        table.show("fleet", "/fleet", self.show_fleet)
+
+    async def show_models(self, request: Request, caller: Caller) -> Response:
+        """Every model that any node has offered, or should."""
+        snapshots = self._parts.fleet.snapshots
+        models = [
+            ShownModel(
+                card,
+                tuple(
+                    _to_replica(node, card.name)
+                    for node in snapshots
+                    if card.name in node.cards or card.name in node.failed
+                ),
+            )
+            for card in self._parts.fleet.list_models()
+        ]
+        offered = {model.card.name for model in models}
+        failed = [
+            (node.node_id, name, reason)
+            for node in snapshots
+            for name, reason in node.failed.items()
+            if name not in offered
+        ]
+        return self._parts.renderer.show(
+            request, caller, "models.html", models=models, failed=failed
+        )
+
+    async def show_fleet(self, request: Request, caller: Caller) -> Response:
+        """Every configured node, by region."""
+        now_s = self._parts.sources.monotonic_s()
+        troubled = self._parts.fleet.health.list_troubled(now_s)
+        regions: dict[str, list[ShownNode]] = {}
+        for node in self._parts.fleet.snapshots:
+            shown = _to_shown(node, now_s, troubled.get(node.node_id))
+            regions.setdefault(node.region or "", []).append(shown)
+        return self._parts.renderer.show(
+            request, caller, "fleet.html", regions=sorted(regions.items(), key=_order)
+        )
+
+
+def _order(region: tuple[str, list[ShownNode]]) -> tuple[bool, str]:
+    """By name; nodes of which nothing is known last."""
+    return not region[0], region[0]
+
+
+def _to_replica(node: NodeSnapshot, name: ModelName) -> Replica:
+    """The model `name` at `node`."""
+    return Replica(
+        name, node, node.loads.get(name), node.placements.get(name), node.failed.get(name)
+    )
+
+
+def _to_shown(node: NodeSnapshot, now_s: float, trouble: Rejection | None) -> ShownNode:
+    """The node, its state in a word."""
+    age_s = None if node.region is None else now_s - node.reported_s
+    state, tone = "serving", "good"
+    if not node.is_connected:
+        state, tone = ("away", "bad") if node.region else ("never seen", "bad")
+    elif trouble is Rejection.BREAKER_OPEN:
+        state, tone = "left alone after failures", "bad"
+    elif trouble is not None:
+        state, tone = "on probation", "warn"
+    elif node.is_draining:
+        state, tone = "draining", "warn"
+    names = dict.fromkeys([*node.cards, *node.failed])
+    return ShownNode(node, age_s, state, tone, tuple(_to_replica(node, name) for name in names))
