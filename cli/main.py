@@ -13,6 +13,7 @@ import typer
 
 from cli import chat, database, keys, models, plan, serve
 from cli.dev import command as dev
+from cli.doctor import command as doctor
 from cli.tenancy_groups import add_tenancy_groups
 from cli.terminal import CommandFailed
 from contracts.errors import ServiceError
@@ -49,6 +50,7 @@ app.command("plan")(plan.plan)
 add_tenancy_groups(app)
 app.command("gateway")(serve.gateway)
 app.command("node")(serve.node)
+app.command("doctor")(doctor.doctor)
 app.add_typer(keys.app, name="keys")
 app.add_typer(database.app, name="db")
 

@@ -136,7 +136,7 @@ class NodeLink:
                 max_msg_size=MAX_FRAME_BYTES,
                 compress=0,
                 timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),  # pyright: ignore[reportCallIssue]
-                ssl=_create_ssl_context(self._address),
+                ssl=create_ssl_context(self._address),
             )
             hello, connection_key = await self._prove(socket, handshake)
         await self._serve(socket, hello, connection_key)
@@ -188,7 +188,7 @@ class NodeLink:
         return longest * (0.5 + share / 2)
 
 
-def _create_ssl_context(address: NodeAddress) -> ssl.SSLContext | bool:
+def create_ssl_context(address: NodeAddress) -> ssl.SSLContext | bool:
     """The trust for `wss://`: the configured issuers, else the system's."""
     if address.ca_file is None:
         return True

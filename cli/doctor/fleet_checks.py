@@ -1,0 +1,71 @@
+"""Checks of the nodes that a gateway is configured for, over the wire that it would use.
+
+Read next: `gateway.upstream.probe`.
+"""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from cli.doctor.finding import Area, Findings, Level
+from cli.doctor.store_checks import note_skew
+from contracts.settings import SettingsError
+
+if TYPE_CHECKING:
+    from gateway.settings import GatewaySettings, NodeSettings
+    from gateway.upstream.probe import NodeProbe
+
+
+async def check_nodes(settings: "GatewaySettings", findings: Findings) -> None:
+    """Whether each answers, is itself, and has models that can serve."""
+    probes = await asyncio.gather(*(_probe(settings, node) for node in settings.nodes))
+    for node, probe in zip(settings.nodes, probes, strict=True):
+        if probe is None:
+            continue  # its key is a finding already
+        _note(node, probe, findings)
+
+
+async def _probe(settings: "GatewaySettings", node: "NodeSettings") -> "NodeProbe | None":
+    """What one node is like; None when we have no key to try it with."""
+    from gateway.upstream.handshake import load_pair_key
+    from gateway.upstream.link import NodeAddress
+    from gateway.upstream.probe import probe_node
+
+    try:
+        key = load_pair_key(node.key_file)
+    except SettingsError:
+        return None
+    address = NodeAddress(node.node_id, node.url, key, node.ca_file)
+    return await probe_node(address, settings.gateway_id, time.time)
+
+
+def _note(node: "NodeSettings", probe: "NodeProbe", findings: Findings) -> None:
+    """Takes note of one node."""
+    area = Area.NODES
+    if probe.failure is not None:
+        findings.add(
+            area,
+            Level.PROBLEM,
+            f"{node.node_id} at {node.url}: {probe.failure}.",
+            "Check that it runs, its address and firewall, that its `[[gateways]]` names this "
+            "gateway, that both have the same key file, and its certificate where it is wss://.",
+        )
+    else:
+        findings.ok(area, f"{node.node_id} at {node.url} answers and has proved itself.")
+    if probe.skew_s is not None:
+        note_skew(node.node_id, probe.skew_s, findings)
+    for model, state in probe.models.items():
+        if state == "failed":
+            findings.add(
+                area,
+                Level.PROBLEM,
+                f"{node.node_id} cannot serve {model}.",
+                "Its log and `GET /operator/v1/nodes` say why.",
+            )
+    if probe.failure is None and "ready" not in probe.models.values():
+        findings.add(
+            area,
+            Level.WARNING,
+            f"No model of {node.node_id} can serve at the moment.",
+            "Wait until they are loaded; `/health/ready` of the node tells how far they are.",
+        )

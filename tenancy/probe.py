@@ -1,0 +1,42 @@
+"""One look at the database from outside: how long it takes to answer, and what time it has.
+
+For whoever sets an installation up. Read next: `tenancy.db`, `cli.doctor.store_checks`.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+
+from tenancy.db import Database, create_engine, is_sqlite, parse_database_url
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseProbe:
+    """What was found. Units: seconds."""
+
+    took_s: float
+    """One query, once connected."""
+    skew_s: float
+    """How far its clock is ahead of ours."""
+
+
+async def probe_database(database_url: str, unix_s: Callable[[], float]) -> DatabaseProbe | None:
+    """What a server is like; None for a file of this machine.
+
+    Raises: `SettingsError` (URL), `StoreUnavailable`.
+    """
+    url = parse_database_url(database_url)
+    if is_sqlite(url):
+        return None
+    database = Database(create_engine(url))
+    try:
+        async with database.read() as connection:
+            await connection.execute(select(1))
+            began_s = time.monotonic()
+            theirs = (await connection.execute(select(func.clock_timestamp()))).scalar_one()
+            took_s = time.monotonic() - began_s
+    finally:
+        await database.close()
+    return DatabaseProbe(took_s, theirs.timestamp() + took_s / 2 - unix_s())

@@ -1,0 +1,237 @@
+"""`hearth doctor` finds nothing wrong with what is in order, and each thing that is not."""
+
+import json
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from typer.testing import CliRunner
+
+from cli.doctor.command import examine_settings
+from cli.doctor.finding import Area, Finding, Findings, Level
+from cli.doctor.gateway_checks import check_certificate
+from cli.doctor.store_checks import check_limits, note_skew
+from cli.main import app
+from contracts.settings import decode_settings
+from gateway.admission.probe import probe_store
+from gateway.settings import PREFIX, GatewaySettings
+from migrations.upgrade import upgrade_database_async
+from tenancy.encryption.key_ring_file import load_or_create_key_ring
+from tests.fixtures.double_node import DoubleNode, run_double_node
+from tests.fixtures.free_port import find_port
+from tests.fixtures.node_process import GATEWAY
+from tests.fixtures.random_checkpoint import write_random_checkpoint
+from tests.fixtures.redis_server import needs_redis, run_redis
+
+Table = dict[str, Any]
+
+
+async def create_table(folder: Path, node: DoubleNode) -> Table:
+    """The settings of a gateway in order, in front of `node`, with files of its own."""
+    database = f"sqlite+aiosqlite:///{folder / 'hearth.db'}"
+    await upgrade_database_async(database)
+    ring = folder / "keys" / "key_ring.json"
+    load_or_create_key_ring(ring, secrets.token_bytes)
+    return {
+        "gateway_id": GATEWAY,
+        "database": {"url": database},
+        "key_ring": {"file": str(ring)},
+        "journal": {"folder": str(folder / "journal")},
+        "nodes": [
+            {
+                "node_id": "double-node",
+                "region": "local",
+                "url": node.address.url.replace("http", "ws", 1),
+                "key_file": str(write_pair_key(folder, node.address.pair_key)),
+            }
+        ],
+    }
+
+
+def write_pair_key(folder: Path, key: bytes) -> Path:
+    """A key's file, for its owner alone."""
+    file = folder / f"{secrets.token_hex(4)}.key"
+    file.touch(mode=0o600)
+    file.write_text(key.hex())
+    return file
+
+
+async def examine(table: Table) -> list[Finding]:
+    """What the checks find."""
+    findings = Findings()
+    await examine_settings(decode_settings(GatewaySettings, table, {}, PREFIX), findings)
+    return findings.all
+
+
+def list_bad(findings: list[Finding]) -> list[Finding]:
+    """Warnings and problems among them."""
+    return [f for f in findings if f.level in (Level.WARNING, Level.PROBLEM)]
+
+
+def _expose_ring(table: Table) -> None:
+    Path(table["key_ring"]["file"]).chmod(0o644)
+
+
+def _lose_ring(table: Table) -> None:
+    Path(table["key_ring"]["file"]).unlink()
+
+
+def _empty_database(table: Table) -> None:
+    table["database"]["url"] += ".other"
+
+
+def _change_pair_key(table: Table) -> None:
+    folder = Path(table["nodes"][0]["key_file"]).parent
+    table["nodes"][0]["key_file"] = str(write_pair_key(folder, secrets.token_bytes(32)))
+
+
+def _expose_pair_key(table: Table) -> None:
+    Path(table["nodes"][0]["key_file"]).chmod(0o640)
+
+
+def _be_somebody_else(table: Table) -> None:
+    table["gateway_id"] = "gateway-nobody-knows"
+
+
+def _lose_node(table: Table) -> None:
+    table["nodes"][0]["url"] = f"ws://127.0.0.1:{find_port()}"
+
+
+def _open_port(table: Table) -> None:
+    table["listen"] = {"host": "0.0.0.0"}
+
+
+def _trust_node(table: Table) -> None:
+    del table["nodes"][0]["region"]
+
+
+def _take_much(table: Table) -> None:
+    table["journal"]["max_bytes"] = 2**62
+
+
+def _want_many(table: Table) -> None:
+    table["limits"] = {"max_connections": 2**40}
+
+
+HARMS: tuple[tuple[Callable[[Table], None], Area, str], ...] = (
+    (_expose_ring, Area.KEYS, "key ring cannot be used"),
+    (_lose_ring, Area.KEYS, "There is no key ring"),
+    (_expose_pair_key, Area.KEYS, "may be read by others"),
+    (_empty_database, Area.DATABASE, "not this version's: empty"),
+    (_change_pair_key, Area.NODES, "not the node it should be"),
+    (_be_somebody_else, Area.NODES, "refuses this gateway (status 401)"),
+    (_lose_node, Area.NODES, "double-node at ws://127.0.0.1"),
+    (_open_port, Area.CONFIGURATION, "`listen` is on 0.0.0.0 without TLS"),
+    (_trust_node, Area.CONFIGURATION, "may say itself which region"),
+    (_take_much, Area.DISK, "GB are free"),
+    (_want_many, Area.MACHINE, "may open"),
+)
+
+
+async def test_each_fault_is_found_with_what_to_do_and_nothing_without_one(tmp_path: Path) -> None:
+    checkpoint = write_random_checkpoint(tmp_path / "checkpoint")
+    async with run_double_node(tmp_path, checkpoint) as node:
+        findings = await examine(await create_table(tmp_path, node))
+        assert list_bad(findings) == []
+        assert {finding.area for finding in findings} == set(Area)
+        assert any("has proved itself" in finding.what for finding in findings)
+        for harm, area, words in HARMS:
+            folder = tmp_path / harm.__name__
+            folder.mkdir()
+            table = await create_table(folder, node)
+            harm(table)
+            bad = list_bad(await examine(table))
+            assert [finding.area for finding in bad] == [area], harm.__name__
+            assert words in bad[0].what
+            assert bad[0].advice
+
+
+@pytest.mark.parametrize(("skew_s", "level"), [(0.9, Level.OK), (-0.9, Level.OK), (1.1, "problem")])
+def test_clocks_may_differ_by_a_second(skew_s: float, level: str) -> None:
+    findings = Findings()
+    note_skew("somebody", skew_s, findings)
+    assert findings.worst == level
+
+
+@needs_redis
+async def test_a_shared_store_is_asked_too_and_a_missing_one_is_a_problem(tmp_path: Path) -> None:
+    with run_redis(tmp_path) as server:
+        probe = await probe_store(server.url, lambda: datetime.now(UTC).timestamp())
+        assert abs(probe.skew_s) < 1
+    findings = Findings()
+    table = {"shared_limits": {"url": f"redis://127.0.0.1:{find_port()}/0"}}
+    await check_limits(decode_settings(GatewaySettings, table, {}, PREFIX), findings)
+    (finding,) = findings.all
+    assert (finding.area, finding.level) == (Area.LIMITS, Level.PROBLEM)
+
+
+@pytest.mark.parametrize(
+    ("days", "level"), [(60, Level.OK), (5, Level.WARNING), (-1, Level.PROBLEM)]
+)
+def test_certificates_are_read(tmp_path: Path, days: int, level: Level) -> None:
+    files = write_certificate(tmp_path, days)
+    findings = Findings()
+    check_certificate("listen", *files, findings)
+    assert findings.worst is level
+    findings = Findings()
+    check_certificate("listen", files[0], tmp_path / "none.pem", findings)
+    assert findings.worst is Level.PROBLEM
+
+
+def write_certificate(folder: Path, days: int) -> tuple[Path, Path]:
+    """A certificate that ends in so many days, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=9))
+        .not_valid_after(now + timedelta(days=days, hours=1))
+        .sign(key, hashes.SHA256())
+    )
+    files = (folder / "certificate.pem", folder / "key.pem")
+    files[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    files[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return files
+
+
+def test_settings_that_cannot_be_read_are_a_finding_and_the_exit_code_is_one(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "gateway.toml"
+    config.write_text("[listen]\nprot = 1\n")
+    result = CliRunner().invoke(app, ["doctor", "--config", str(config), "--json"])
+    assert result.exit_code == 1
+    report = json.loads(result.stdout)
+    assert report["worst"] == "problem"
+    (finding,) = report["findings"]
+    assert "prot" in finding["what"]
+    assert finding["advice"]
+
+
+def test_people_read_it_by_area_with_what_to_do(tmp_path: Path) -> None:
+    config = tmp_path / "gateway.toml"
+    config.write_text(f'[key_ring]\nfile = "{tmp_path}/none.json"\n')
+    result = CliRunner().invoke(app, ["doctor", "--config", str(config)])
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("PROBLEM  configuration  No node is configured.")
+    assert "[[nodes]]" in lines[1]
+    assert lines[-1].endswith("in order")
