@@ -29,7 +29,9 @@ SHAPES = {
 }
 
 
-def write_random_llama(folder: Path, shapes: LlamaShapes, dtype: torch.dtype) -> None:
+def write_random_llama(
+    folder: Path, shapes: LlamaShapes, dtype: torch.dtype, seed: int = 0
+) -> None:
     """A checkpoint that `create_executor` and transformers load."""
     config = {name: getattr(shapes, name) for name in shapes.__slots__}
     config |= {
@@ -44,7 +46,7 @@ def write_random_llama(folder: Path, shapes: LlamaShapes, dtype: torch.dtype) ->
         "bos_token_id": 0,
     }
     (folder / "config.json").write_text(json.dumps(config))
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     sources = read_config(folder).network.parameters.values()
     parts = {part.name: part.shape for source in sources for part in source.parts}
     tensors = {name: _fill(shape, dtype) for name, shape in parts.items()}

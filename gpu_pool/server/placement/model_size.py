@@ -5,6 +5,8 @@ Read next: `movable`, `room` (who has to go for it).
 
 from dataclasses import dataclass
 
+import msgspec
+
 from gpu_pool.compute_choice import DtypeChoice
 from gpu_pool.settings import EngineSettings, ServedModelSettings
 
@@ -17,8 +19,17 @@ class ModelSize:
     kv_bytes: int
 
 
+class _StoredDtype(msgspec.Struct, frozen=True):
+    """What is read of `config.json`, which has one of both names."""
+
+    dtype: str | None = None
+    torch_dtype: str | None = None
+
+
 def expect_size(model: ServedModelSettings, engine: EngineSettings) -> ModelSize:
     """What a model will take as far as its files tell: weights as they are stored, or wider."""
     stored = sum(path.stat().st_size for path in model.path.glob("*.safetensors"))
-    widening = 2 if model.dtype is DtypeChoice.FLOAT32 else 1
-    return ModelSize(stored * widening, engine.kv_bytes)
+    config = msgspec.json.decode((model.path / "config.json").read_bytes(), type=_StoredDtype)
+    is_wide = "float32" in (config.dtype, config.torch_dtype)
+    is_widened = model.dtype is DtypeChoice.FLOAT32 and not is_wide
+    return ModelSize(stored * 2 if is_widened else stored, engine.kv_bytes)
