@@ -21,7 +21,6 @@ BLOCK_BYTES: Final = 4096
 """Offsets, lengths and addresses are multiples of this: enough for every drive there is."""
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)  # not every system has these
 _IF_CACHED: Final = getattr(os, "RWF_NOWAIT", 0)
-_LARGE_BYTES: Final = 4 << 20
 _NUM_PROBES: Final = 32
 """Blocks that are looked at, evenly spread: asking for every piece slows a drive down."""
 
@@ -110,10 +109,7 @@ class DirectFile:
 
 def create_buffer(num_bytes: int) -> mmap.mmap:
     """Private memory that begins at a whole page, zeros."""
-    buffer = mmap.mmap(-1, max(1, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if num_bytes >= _LARGE_BYTES:
-        buffer.madvise(mmap.MADV_HUGEPAGE)  # fewer faults while it fills
-    return buffer
+    return mmap.mmap(-1, max(1, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def _is_cached(path: Path) -> bool:

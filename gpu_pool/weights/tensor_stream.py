@@ -3,7 +3,7 @@
 Owns the order and the bound on what is read ahead; must not know dtypes or families. Each tensor
 gets memory of its own at the distance from a block's start that it has in its file, so that the
 drive writes it in place. What is read ahead and not taken is at most `window_bytes`, or one tensor
-where that is larger. Read next: `checkpoint`, the caller.
+where that is larger; as much may wait to be used again. Read next: `checkpoint`, the caller.
 """
 
 import hashlib
@@ -14,8 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from gpu_pool.weights.direct_file import BLOCK_BYTES, DirectFile, create_buffer
+from gpu_pool.weights.direct_file import BLOCK_BYTES, DirectFile
 from gpu_pool.weights.header import TensorEntry
+from gpu_pool.weights.spare_buffers import SpareBuffers
 
 PIECE_BYTES: Final = 8 << 20
 """What one thread reads at once, and what one digest of a tensor's digests covers."""
@@ -63,6 +64,7 @@ class TensorStream:
         self._expected: deque[TensorEntry] = deque()
         self._ahead: dict[str, _Reading] = {}
         self._num_ahead_bytes = 0
+        self._buffers = SpareBuffers(window_bytes)
         self._taken: set[str] = set()
 
     def expect(self, entries: Iterable[TensorEntry]) -> None:
@@ -80,7 +82,7 @@ class TensorStream:
         self._taken.add(entry.name)
         self._read_ahead()
         digests = [piece.result() for piece in reading.pieces]
-        view = memoryview(reading.buffer)[reading.first : reading.first + entry.num_bytes]
+        view = self._buffers.lend(reading.buffer, reading.first, reading.first + entry.num_bytes)
         digest = hashlib.sha256(b"".join(digests)).hexdigest() if self._hashes else ""
         return ReadTensor(view, digest)
 
@@ -88,6 +90,7 @@ class TensorStream:
         """Ends the threads; tensors that were read stay."""
         self._pool.shutdown(cancel_futures=True)
         self._ahead.clear()
+        self._buffers.close()
 
     def _read_ahead(self) -> None:
         """Starts what is expected next, as far as the window goes."""
@@ -105,7 +108,7 @@ class TensorStream:
         """Gets memory and asks for all pieces."""
         first = entry.offset % BLOCK_BYTES
         num_blocks = -(-(first + entry.num_bytes) // BLOCK_BYTES)
-        buffer = create_buffer(num_blocks * BLOCK_BYTES)
+        buffer = self._buffers.take(num_blocks * BLOCK_BYTES)
         file = self._find_file(entry)
         pieces = [
             self._pool.submit(self._read_piece, file, buffer, entry, start)
