@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from gpu_pool.server.text.answers.header_calls import HeaderCalls, HeaderMarks, MistralCalls
-from gpu_pool.server.text.answers.object_calls import BareObjects, TaggedObjects
+from gpu_pool.server.text.answers.object_calls import read_bare_objects, read_tagged_objects
 from gpu_pool.server.text.answers.parts import CallReader
 
 
@@ -58,9 +58,9 @@ class CallFormat:
         """The reader of a section that `mark` (or, when it is empty, a brace) has opened."""
         match self.family:
             case CallFamily.HERMES:
-                return TaggedObjects(_HERMES_BEGIN, _HERMES_END)
+                return read_tagged_objects(_HERMES_BEGIN, _HERMES_END)
             case CallFamily.LLAMA:
-                return BareObjects(is_known)
+                return read_bare_objects(is_known)
             case CallFamily.MISTRAL | CallFamily.MISTRAL_NAMED:
                 return MistralCalls(mark)
             case CallFamily.DEEPSEEK_V3 | CallFamily.DEEPSEEK_V31:

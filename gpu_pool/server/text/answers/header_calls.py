@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final
 
 from gpu_pool.server.text.answers.json_span import JsonSpan, Place
-from gpu_pool.server.text.answers.object_calls import ObjectList
+from gpu_pool.server.text.answers.object_calls import read_object_list
 from gpu_pool.server.text.answers.parts import CallArguments, CallBegun, CallReader, Part, Said
 from gpu_pool.server.text.marks import MarkScanner
 
@@ -175,7 +175,7 @@ class MistralCalls:
                 self._span.push(character)
                 start = index
             elif character == "[" and not self._head:
-                self._list = ObjectList(self._begin + "".join(self._head) + character)
+                self._list = read_object_list(self._begin + "".join(self._head) + character)
                 return self._list.push(text[index + 1 :], parts)
             elif character not in " \n" or self._head:
                 self._head.append(character)

@@ -6,6 +6,7 @@ text. Read next: `call_object`, `header_calls` (the other kind).
 """
 
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import Final
 
 from gpu_pool.server.text.answers.call_object import CallObject
@@ -17,121 +18,102 @@ _WHITE: Final = "".join(WHITE_SPACE)
 _BETWEEN_BARE: Final = _WHITE + ";,"
 
 
-class TaggedObjects:
-    """Objects between two marks each."""
+class Next(Enum):
+    """What follows an object."""
 
-    __slots__ = ("_begin", "_object", "_scanner")
+    UNKNOWN = auto()
+    """More text will tell."""
+    OBJECT = auto()
+    END = auto()
 
-    def __init__(self, begin: str, end: str) -> None:
-        """Stands behind the first `begin`."""
+
+FindNext = Callable[[str], tuple[Next, str]]
+"""What follows an object, and the rest of the text behind what says so."""
+
+
+class CallObjects:
+    """Objects one after another; what lies between them is the format's own."""
+
+    __slots__ = ("_begin", "_create", "_find_next", "_object")
+
+    def __init__(
+        self, begin: str, find_next: FindNext, create: Callable[[], CallObject] = CallObject
+    ) -> None:
+        """Stands in front of the first object. `begin` is given back with what is no call."""
         self._begin = begin
-        self._object: CallObject | None = CallObject()
-        self._scanner = MarkScanner((begin, end))
+        self._find_next = find_next
+        self._create = create
+        self._object: CallObject | None = create()
 
     def push(self, text: str, parts: list[Part]) -> str | None:
         """Adds what `text` brought to `parts`; the rest behind the calls, None while they go on."""
         while text:
             if self._object is None:
-                _, mark, text = self._scanner.push(text)
-                if mark is None:
-                    return None  # what stands between an object and its end mark means nothing
-                if mark != self._begin:
-                    return text
-                self._object = CallObject()
-            text, call = push_object(self._object, text, parts)
-            if call.is_broken and not call.has_begun:
-                parts.append(Said(self._begin + call.give_back()))
-                return text
-            if call.is_over:
-                self._object = None
-        return None
-
-    def finish(self, parts: list[Part]) -> None:
-        """Adds what was held back when the answer ends here."""
-        finish_object(self._object, self._begin, parts)
-
-
-class ObjectList:
-    """One JSON list of objects behind a mark."""
-
-    __slots__ = ("_begin", "_object")
-
-    def __init__(self, begin: str) -> None:
-        """Stands behind `begin` and the opening bracket."""
-        self._begin = begin
-        self._object: CallObject | None = CallObject()
-
-    def push(self, text: str, parts: list[Part]) -> str | None:
-        """Adds what `text` brought to `parts`; the rest behind the calls, None while they go on."""
-        while text:
-            if self._object is None:
-                text = text.lstrip(_WHITE)
-                if not text:
+                following, text = self._find_next(text)
+                if following is Next.UNKNOWN:
                     return None
-                if text[0] != ",":
-                    return text.removeprefix("]")
-                text = text[1:]
-                self._object = CallObject()
-            text, call = push_object(self._object, text, parts)
-            if call.is_broken and not call.has_begun:
-                parts.append(Said(self._begin + call.give_back()))
+                if following is Next.END:
+                    return text
+                self._object = self._create()
+            text = _push_object(self._object, text, parts)
+            if self._object.is_broken and not self._object.has_begun:
+                parts.append(Said(self._begin + self._object.give_back()))
                 return text
-            if call.is_over:
+            if self._object.is_over:
                 self._object = None
         return None
 
     def finish(self, parts: list[Part]) -> None:
-        """Adds what was held back when the answer ends here."""
-        finish_object(self._object, self._begin, parts)
+        """Adds what was held back when the answer ends here: it was not known to be a call yet."""
+        if self._object is not None and not self._object.has_begun:
+            raw = self._begin + self._object.give_back()
+            if raw:
+                parts.append(Said(raw))
 
 
-class BareObjects:
+def read_tagged_objects(begin: str, end: str) -> CallObjects:
+    """Objects between two marks each, from behind the first `begin`."""
+    scanner = MarkScanner((begin, end))
+
+    def find_next(text: str) -> tuple[Next, str]:
+        _, mark, rest = scanner.push(text)
+        if mark is None:
+            return Next.UNKNOWN, ""  # what stands between an object and its end mark means nothing
+        return Next.OBJECT if mark == begin else Next.END, rest
+
+    return CallObjects(begin, find_next)
+
+
+def read_object_list(begin: str) -> CallObjects:
+    """One JSON list of objects, from behind `begin`, which ends with the opening bracket."""
+
+    def find_next(text: str) -> tuple[Next, str]:
+        text = text.lstrip(_WHITE)
+        if not text:
+            return Next.UNKNOWN, ""
+        return (Next.OBJECT, text[1:]) if text[0] == "," else (Next.END, text.removeprefix("]"))
+
+    return CallObjects(begin, find_next)
+
+
+def read_bare_objects(is_known: Callable[[str], bool]) -> CallObjects:
     """Objects without any mark, which are calls only if they name a tool that was offered."""
 
-    __slots__ = ("_is_known", "_object")
+    def find_next(text: str) -> tuple[Next, str]:
+        text = text.lstrip(_BETWEEN_BARE)
+        if not text:
+            return Next.UNKNOWN, ""
+        return Next.OBJECT if text[0] == "{" else Next.END, text
 
-    def __init__(self, is_known: Callable[[str], bool]) -> None:
-        """Stands in front of the first brace."""
-        self._is_known = is_known
-        self._object: CallObject | None = CallObject(is_known)
-
-    def push(self, text: str, parts: list[Part]) -> str | None:
-        """Adds what `text` brought to `parts`; the rest behind the calls, None while they go on."""
-        while text:
-            if self._object is None:
-                text = text.lstrip(_BETWEEN_BARE)
-                if not text:
-                    return None
-                if text[0] != "{":
-                    return text
-                self._object = CallObject(self._is_known)
-            text, call = push_object(self._object, text, parts)
-            if call.is_broken and not call.has_begun:
-                parts.append(Said(call.give_back()))
-                return text
-            if call.is_over:
-                self._object = None
-        return None
-
-    def finish(self, parts: list[Part]) -> None:
-        """Adds what was held back when the answer ends here."""
-        finish_object(self._object, "", parts)
+    return CallObjects("", find_next, lambda: CallObject(is_known))
 
 
-def push_object(call: CallObject, text: str, parts: list[Part]) -> tuple[str, CallObject]:
-    """Feeds `text` to `call` until it is over; the rest behind it, and `call`."""
+def _push_object(call: CallObject, text: str, parts: list[Part]) -> str:
+    """Feeds `text` to `call` until it is over; the rest behind it."""
     for index, character in enumerate(text):
         call.push(character)
         if call.is_over or call.is_broken:
             parts.extend(call.take())
-            return text[index + 1 :], call
+            return text[index + 1 :]
     parts.extend(call.take())
-    return "", call
-
-
-def finish_object(call: CallObject | None, begin: str, parts: list[Part]) -> None:
-    """Gives back an object that was cut off before it was known to be a call."""
-    if call is not None and not call.has_begun:
-        raw = begin + call.give_back()
-        if raw:
-            parts.append(Said(raw))
+    return ""
