@@ -157,3 +157,8 @@ def choose(
 def allow(*regions: str) -> RouteNeed:
     """A need of an account that is bound to `regions`."""
     return RouteNeed(MODEL, tuple(RegionId(region) for region in regions))
+
+
+STALE_S = NOW_S - BOUNDS.report_ttl_s - 0.001
+FULL = create_load(waiting=BOUNDS.max_waiting_per_model)
+BOUND = allow("weur")

@@ -1,0 +1,179 @@
+"""Any fleet, any need: the law holds, and the chosen node passes every filter."""
+
+import math
+import random
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from contracts.errors import (
+    PoolSaturated,
+    ServiceError,
+    UnknownModel,
+)
+from contracts.ids import NodeId, RegionId
+from contracts.placement import ModelPlacement, Tier
+from gateway.routing.choose_node import MAX_LOOKED_AT
+from gateway.routing.route_plan import (
+    LAST_RESORTS,
+    Hints,
+    NodeSnapshot,
+    Rejection,
+    RouteNeed,
+)
+from tests.gateway.routing.fleet_words import (
+    BOUNDS,
+    MODEL,
+    NOW_S,
+    OTHER_MODEL,
+    STALE_S,
+    choose,
+    create_card,
+    create_load,
+    create_node,
+)
+
+NAMES = ("weur", "enam", "apac", "weur-1", "")
+REGIONS = st.sampled_from([RegionId(name) for name in NAMES])
+MODELS = st.sets(st.sampled_from([MODEL, OTHER_MODEL]))
+
+
+@st.composite
+def draw_node(draw: st.DrawFn, node_id: str) -> NodeSnapshot:
+    """A node in any state."""
+    models = draw(MODELS)
+    return create_node(
+        node_id,
+        draw(st.none() | REGIONS),
+        is_connected=draw(st.booleans()),
+        is_draining=draw(st.sampled_from([False, False, True])),
+        reported_s=draw(st.sampled_from([NOW_S, STALE_S, -math.inf])),
+        cards={
+            name: msgspec.structs.replace(
+                create_card(name), revision=draw(st.sampled_from(["r1", "r2"]))
+            )
+            for name in models
+        },
+        loads={
+            name: create_load(
+                name,
+                running=draw(st.integers(0, 3)),
+                waiting=draw(st.integers(0, 12)),
+                is_ready=draw(st.booleans()),
+                num_free_blocks=draw(st.sampled_from([0, 50, 100])),
+                num_queued_tokens=draw(st.sampled_from([0, 10, 100_000])),
+            )
+            for name in models
+        },
+        placements={
+            name: ModelPlacement(
+                name=name,
+                tier=draw(st.sampled_from(Tier)),
+                weights_bytes=1,
+                kv_bytes=1,
+                wake_s=draw(st.floats(0, 1e9)),
+            )
+            for name in models
+            if draw(st.booleans())
+        },
+    )
+
+
+@st.composite
+def draw_fleet(draw: st.DrawFn) -> tuple[NodeSnapshot, ...]:
+    """A handful of nodes, or more than are all looked at."""
+    count = draw(st.sampled_from([1, 3, 10]))
+    return tuple(draw(draw_node(f"node-{index}")) for index in range(count))
+
+
+NODE_IDS = st.sampled_from([NodeId(f"node-{index}") for index in range(21)])
+NEEDS = st.builds(
+    RouteNeed,
+    model=st.sampled_from([MODEL, OTHER_MODEL]),
+    allowed_regions=st.none() | st.lists(REGIONS, max_size=2).map(tuple),
+    tried=st.frozensets(NODE_IDS, max_size=3),
+    revision=st.sampled_from([None, None, "r1"]),
+    rejects_busy=st.booleans(),
+    num_prompt_bytes=st.just(4000),
+    num_prompt_tokens=st.integers(0, 5000),
+    num_output_tokens=st.integers(0, 5000),
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    nodes=draw_fleet(),
+    need=NEEDS,
+    sent=st.dictionaries(NODE_IDS, st.integers(0, 12)),
+    troubled=st.dictionaries(
+        NODE_IDS, st.sampled_from([Rejection.BREAKER_OPEN, Rejection.ON_PROBATION])
+    ),
+    latencies_s=st.fixed_dictionaries({name: st.floats(0, 1) for name in NAMES}),
+    hints=st.builds(
+        Hints,
+        holders=st.lists(NODE_IDS, max_size=3),
+        measure_cached=st.just(lambda node_id: len(node_id) * 100),
+        pinned=st.none() | NODE_IDS,
+    ),
+    seed=st.integers(0, 2**32),
+)
+def test_no_plan_ever_leaves_the_law_and_the_chosen_node_passes_every_filter(
+    nodes: tuple[NodeSnapshot, ...],
+    need: RouteNeed,
+    sent: dict[str, int],
+    troubled: dict[str, Rejection],
+    latencies_s: dict[str, float],
+    hints: Hints,
+    seed: int,
+) -> None:
+    def is_lawful(node: NodeSnapshot) -> bool:
+        """The law anew, in one breath."""
+        allowed = need.allowed_regions
+        return node.region is not None and (allowed is None or node.region in allowed)
+
+    def fits(node: NodeSnapshot) -> bool:
+        """The hard filters, likewise."""
+        load, card = node.loads.get(need.model), node.cards.get(need.model)
+        num_sent = sent.get(node.node_id, 0) if need.model == MODEL else 0
+        return (
+            is_lawful(node)
+            and load is not None
+            and card is not None
+            and need.revision in (None, card.revision)
+            and node.is_connected
+            and not node.is_draining
+            and NOW_S - node.reported_s <= BOUNDS.report_ttl_s
+            and load.num_waiting + num_sent < BOUNDS.max_waiting_per_model
+            and not (need.rejects_busy and load.num_waiting)
+            and node.node_id not in need.tried
+        )
+
+    good = {node.node_id for node in nodes if fits(node)}
+    better = {
+        node.node_id
+        for node in nodes
+        if node.node_id in good
+        and node.find_wake_s(need.model) is not None
+        and node.node_id not in troubled
+    }
+    rng = random.Random(seed)
+    facts: dict[str, Any] = {"sent": sent, "troubled": troubled, "latencies_s": latencies_s}
+    try:
+        plan = choose(*nodes, need=need, hints=hints, draw=rng.randrange, **facts)
+    except ServiceError as error:
+        assert not good
+        holders = [node for node in nodes if need.model in node.cards]
+        if isinstance(error, UnknownModel | PoolSaturated):
+            # Neither may hide that the law is what stands in the way.
+            assert not holders or any(is_lawful(node) for node in holders)
+        return
+    assert plan.node_id in good
+    assert need.allowed_regions is None or plan.region in need.allowed_regions
+    assert plan.region == next(node.region for node in nodes if node.node_id == plan.node_id)
+    assert plan.node_id in better or not better
+    refused = {node_id for node_id, why in plan.rejected if why not in LAST_RESORTS}
+    assert refused.isdisjoint(good)
+    if len(nodes) <= MAX_LOOKED_AT:
+        assert refused == {node.node_id for node in nodes} - good

@@ -1,0 +1,169 @@
+"""Among the nodes that may: whoever should answer first, and where a session was."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from contracts.errors import (
+    NoEndpoint,
+    PoolSaturated,
+)
+from contracts.ids import NodeId
+from gateway.routing.route_plan import (
+    Hints,
+    Pick,
+    Rejection,
+    RoutePlan,
+)
+from tests.gateway.routing.fleet_words import (
+    BOUND,
+    BOUNDS,
+    FULL,
+    MODEL,
+    NEED,
+    choose,
+    create_card,
+    create_load,
+    create_node,
+)
+
+
+def test_the_least_loaded_is_chosen_and_the_first_of_equals() -> None:
+    nodes = [
+        create_node("a", loads={MODEL: create_load(running=2)}),
+        create_node("b", loads={MODEL: create_load(running=1, waiting=1)}),
+        create_node("c", loads={MODEL: create_load(running=1)}),
+        create_node("d", loads={MODEL: create_load(running=1)}),
+    ]
+    plan = choose(*nodes)
+    assert (plan.node_id, plan.pick, plan.num_seen) == ("c", "cost", 4)
+    assert plan.rejected == ()
+
+
+def test_what_was_sent_since_the_last_report_counts_as_load() -> None:
+    nodes = [create_node("a"), create_node("b", loads={MODEL: create_load(running=1)})]
+    assert choose(*nodes).node_id == "a"
+    assert choose(*nodes, sent={"a": 2}).node_id == "b"
+
+
+def test_what_was_sent_fills_a_node_up_before_it_says_so() -> None:
+    with pytest.raises(PoolSaturated):
+        choose(create_node("a"), sent={"a": BOUNDS.max_waiting_per_model})
+
+
+def test_a_cold_node_is_the_last_resort_and_no_more() -> None:
+    cold = create_node("cold", loads={MODEL: create_load(is_ready=False)})
+    busy = create_node("busy", loads={MODEL: create_load(running=100)})
+    plan = choose(cold, busy)
+    assert plan.node_id == "busy"
+    assert plan.rejected == (("cold", Rejection.MODEL_NOT_READY),)
+    assert choose(cold, create_node("away", is_connected=False)).node_id == "cold"
+
+
+@pytest.mark.parametrize("reason", [Rejection.BREAKER_OPEN, Rejection.ON_PROBATION])
+def test_a_node_that_has_failed_lately_is_the_last_resort(reason: Rejection) -> None:
+    busy = create_node("busy", loads={MODEL: create_load(running=100)})
+    plan = choose(create_node("bad"), busy, troubled={"bad": reason})
+    assert (plan.node_id, plan.rejected) == ("busy", (("bad", reason),))
+    assert choose(create_node("bad"), troubled={"bad": reason}).node_id == "bad"
+    assert choose(create_node("bad"), busy).node_id == "bad"  # the control
+
+
+def test_whoever_will_not_wait_is_sent_only_where_nobody_waits() -> None:
+    need = msgspec.structs.replace(NEED, rejects_busy=True)
+    queue = create_node("queue", loads={MODEL: create_load(waiting=1)})
+    slow = create_node("slow", loads={MODEL: create_load(running=1000)})
+    assert choose(queue, slow).node_id == "queue"  # the control
+    assert choose(queue, slow, need=need).node_id == "slow"
+    with pytest.raises(PoolSaturated):
+        choose(queue, need=need)
+
+
+def test_half_an_answer_goes_on_only_with_the_same_weights() -> None:
+    need = msgspec.structs.replace(NEED, revision="r2")
+    with pytest.raises(NoEndpoint):
+        choose(create_node("a"), need=need)
+    newer = msgspec.structs.replace(create_card(), revision="r2")
+    plan = choose(create_node("a"), create_node("b", cards={MODEL: newer}), need=need)
+    assert (plan.node_id, plan.rejected) == ("b", (("a", Rejection.OTHER_REVISION),))
+
+
+# -- seconds -------------------------------------------------------------------------------------
+
+LONG = msgspec.structs.replace(NEED, num_prompt_tokens=8000, num_prompt_bytes=32_000)
+
+
+def test_a_queue_is_as_long_as_the_node_is_slow() -> None:
+    fast = create_load(num_queued_tokens=9000, prefill_tokens_per_s=20_000.0)
+    slow = create_load(num_queued_tokens=3000, prefill_tokens_per_s=2_000.0)
+    nodes = create_node("slow", loads={MODEL: slow}), create_node("fast", loads={MODEL: fast})
+    assert choose(*nodes, need=LONG).node_id == "fast"
+
+
+def test_a_warm_cache_wins_until_its_queue_costs_more_than_it_saves() -> None:
+    def choose_among(queued_at_warm: int) -> RoutePlan:
+        warm = create_node("warm", loads={MODEL: create_load(num_queued_tokens=queued_at_warm)})
+        hints = Hints((NodeId("warm"),), lambda node_id: 16_000 if node_id == "warm" else 0)
+        return choose(create_node("cold"), warm, need=LONG, hints=hints)
+
+    plan = choose_among(3_900)
+    assert (plan.node_id, plan.pick) == ("warm", Pick.PREFIX)
+    assert (plan.num_cached_tokens, plan.num_new_tokens) == (4000, 4000)
+    assert choose_among(4_100).node_id == "cold"
+
+
+def test_full_memory_costs_more_and_more() -> None:
+    nodes = [
+        create_node("full", loads={MODEL: create_load(num_free_blocks=2)}),
+        create_node("used", loads={MODEL: create_load(running=8, num_free_blocks=60)}),
+    ]
+    assert choose(*nodes).node_id == "used"
+
+
+def test_a_far_region_is_used_when_the_near_one_takes_longer_than_the_way() -> None:
+    def choose_when(queued_near: int) -> str:
+        near = create_node("near", loads={MODEL: create_load(num_queued_tokens=queued_near)})
+        far = create_node("far", "enam")
+        return choose(near, far, latencies_s={"enam": 0.1}).node_id
+
+    assert choose_when(150) == "near"
+    assert choose_when(250) == "far"
+
+
+def test_farther_regions_are_not_looked_at_when_they_cannot_be_better() -> None:
+    near = [create_node(f"near-{i}") for i in range(12)]
+    far = [create_node(f"far-{i}", "enam") for i in range(12)]
+    plan = choose(*near, *far, latencies_s={"enam": 10.0})
+    assert plan.region == "weur"
+    assert plan.num_seen == 1  # one was drawn again and again
+    full = [replace(node, loads={MODEL: FULL}) for node in near]
+    assert choose(*full, *far, latencies_s={"enam": 10.0}).region == "enam"
+
+
+def test_the_one_good_node_among_many_is_found_even_if_it_is_not_drawn() -> None:
+    nodes = [create_node(f"n{i}", is_draining=i != 3) for i in range(40)]
+    assert choose(*nodes).node_id == "n3"
+
+
+def test_a_session_stays_where_it_was_unless_that_is_far_busier_than_the_others() -> None:
+    def choose_when(used_blocks: int) -> RoutePlan:
+        own = create_load(num_blocks=10_000, num_free_blocks=10_000 - used_blocks)
+        other = create_load(num_blocks=10_000, num_free_blocks=9_000)
+        nodes = [create_node("own", loads={MODEL: own})]
+        nodes += [create_node(f"n{i}", loads={MODEL: other}) for i in range(3)]
+        return choose(*nodes, hints=Hints(pinned=NodeId("own")))
+
+    plan = choose_when(1_200)
+    assert (plan.node_id, plan.pick) == ("own", Pick.SESSION)
+    assert choose_when(3_000).node_id != "own"
+
+
+def test_a_session_moves_when_its_node_is_in_trouble_or_abroad() -> None:
+    hints = Hints(pinned=NodeId("own"))
+    other = create_node("other")
+    assert choose(create_node("own"), other, hints=hints).node_id == "own"  # the control
+    assert choose(create_node("own", is_draining=True), other, hints=hints).node_id == "other"
+    assert choose(create_node("own", "enam"), other, hints=hints, need=BOUND).node_id == "other"
+    gone = Hints(pinned=NodeId("nobody"))
+    assert choose(other, hints=gone).node_id == "other"
