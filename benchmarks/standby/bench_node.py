@@ -182,7 +182,9 @@ def main() -> None:
     )
     parser.add_argument("--size", choices=SIZES, default="200mb")
     parser.add_argument("--models", type=int, default=13)
-    parser.add_argument("--on-device", type=float, default=3.3, help="models that fit on the device")
+    parser.add_argument(
+        "--on-device", type=float, default=3.3, help="models that fit on the device"
+    )
     parser.add_argument("--in-host", type=float, default=6.6, help="models that fit in the host")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--pause", type=float, default=SHAPE.mean_pause_s, help="between bursts")
