@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
+from cli.model_placement import add_placement_commands
 from cli.terminal import CommandFailed, print_json
 from contracts.ids import ModelName
 
@@ -36,10 +37,13 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for progra
 DEFAULT_STORE: Final = Path(".hearth/models")
 
 app = typer.Typer(
-    help="Add, list and remove the models on this machine.",
+    help="Add, list and remove the models on this machine; see and move those of a running fleet.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
+
+
+add_placement_commands(app)
 
 
 class ModelRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
-"""`hearth gateway` and `hearth node`: settings from a file and the environment, then the process.
+"""`hearth gateway`, `hearth node`, `hearth standby`: settings from file and environment, a process.
 
-Owns the two commands; must not know what the settings mean. Read next: `cli.process_settings`,
-`gateway.app`, `gpu_pool.node`.
+Owns the three commands; must not know what the settings mean. Read next: `cli.process_settings`,
+`gateway.app`, `gpu_pool.node`, `hot_standby.controller`.
 """
 
 import errno
@@ -74,6 +74,23 @@ def node(
         stop_when_input_closes()
     with _ports_explained():
         run_node(settings)
+
+
+def standby(config: ConfigOption = None, stop_with_parent: StopWithParentOption = False) -> None:
+    """Run hot standby in the foreground: it plans which weights are where.
+
+    Settings come from the file, then from `HEARTH_STANDBY__SECTION__FIELD` variables; an operator's
+    token is best kept in a file, named by `HEARTH_STANDBY__OPERATOR_TOKEN_FILE`.
+
+    Example: `HEARTH_STANDBY__OPERATOR_TOKEN_FILE=token hearth standby --config standby.toml`
+    """
+    from hot_standby.controller import run_controller
+    from hot_standby.settings import PREFIX, StandbySettings
+
+    settings = read_settings(StandbySettings, config, PREFIX, os.environ)
+    if stop_with_parent:
+        stop_when_input_closes()
+    run_controller(settings)
 
 
 def stop_when_input_closes() -> None:

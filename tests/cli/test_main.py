@@ -12,7 +12,18 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "numpy", "sqlalchemy", "aiohttp", "starlette", "httpx", "cryptography", "zmq")
 RecordProperty = Callable[[str, object], None]
-COMMANDS = ("dev", "chat", "models", "accounts", "tokens", "operators", "gateway", "node", "keys")
+COMMANDS = (
+    "dev",
+    "chat",
+    "models",
+    "accounts",
+    "tokens",
+    "operators",
+    "gateway",
+    "node",
+    "standby",
+    "keys",
+)
 PRINT_MODULES = """
 import sys
 from cli.main import app
@@ -50,7 +61,7 @@ def test_every_command_explains_itself(command: str) -> None:
     assert f"hearth {command}" in result.stdout
 
 
-@pytest.mark.parametrize("command", ["dev", "chat", "gateway", "node"])
+@pytest.mark.parametrize("command", ["dev", "chat", "gateway", "node", "standby"])
 def test_what_stands_alone_shows_an_example(command: str) -> None:
     assert "Example" in run(command, "--help").stdout
 
