@@ -72,6 +72,7 @@ class PlacementPages:
         if not model:
             raise InvalidRequest("`model` is missing.", param="model")
         await self._act(caller).end_placement_rule(ModelName(model))
+        self._desk.forget(ModelName(model))
         return reply(EndedRule(model))
 
     def _act(self, caller: Caller) -> Administration:

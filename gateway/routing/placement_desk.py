@@ -5,6 +5,7 @@ amends it at once, so that operators need no planner. Must not know how either i
 carries it. Read next: `contracts.placement`, `gateway.api.placement_pages`.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Final
 
@@ -15,12 +16,12 @@ from contracts.fleet_view import FleetView, NodeView, PlacementRule
 from contracts.ids import BootId, GatewayId, ModelName, NodeId
 from contracts.placement import PlacementPlan, PlacementTarget, Tier
 from gateway.routing.fleet import Fleet
+from gateway.routing.plan_amendment import DEPTHS, amend, release
 from gateway.routing.route_plan import NodeSnapshot
 from gateway.sources import Sources
 
 SendPlan = Callable[[PlacementPlan], None]
 """Brings a plan to its node. Raises: `NodeUnreachable`."""
-_DEPTH: Final = {Tier.GPU: 0, Tier.HOST: 1, Tier.DISK: 2, Tier.REMOTE: 3}
 _BOOT_BITS: Final = 64
 
 
@@ -55,21 +56,24 @@ class PlacementDesk:
         self._pass_on(plan)
 
     def carry_out(self, rule: PlacementRule) -> None:
-        """Amends the plans of all nodes that have the rule's model; those out of reach are left.
+        """Amends the plans of nodes that have the rule's model; those out of reach are left.
 
-        Without a planner nobody takes it back: a rule that ends is remembered by whoever plans.
+        Without a planner nobody takes it back when it ends.
         """
-        tier = rule.find_tier(self._sources.unix_s())
+        unix_s = self._sources.unix_s()
+        tier, nodes = rule.find_tier(unix_s), self._list_having(rule.model)
         if tier is None:
+            self.forget(rule.model)
             return
-        having = [n for n in self._fleet.snapshots if n.is_connected and rule.model in n.placements]
-        if tier is not Tier.DISK:
-            having = _choose_keepers(having, rule.model)
-        for node in having:
-            try:
-                self._pass_on(self._amend(node, rule, tier))
-            except NodeUnreachable:
-                continue
+        wanted = PlacementTarget(name=rule.model, tier=tier, is_pinned=rule.is_pinned(unix_s))
+        for node in nodes if tier is Tier.DISK else _choose_keepers(nodes, rule.model):
+            self._try(amend(self._renew(node), wanted, node.placements, node.memory))
+
+    def forget(self, model: ModelName) -> None:
+        """No rule holds for the model any more: whoever has it pinned lets it go when asked."""
+        for node in self._list_having(model):
+            if self._find_last(node) is not None or node.placements[model].is_pinned:
+                self._try(release(self._renew(node), model))
 
     def describe(self, rules: tuple[PlacementRule, ...]) -> FleetView:
         """The fleet as hot standby reads it."""
@@ -82,6 +86,16 @@ class PlacementDesk:
             demand=self._fleet.demand.list_samples(),
             rules=rules,
         )
+
+    def _list_having(self, model: ModelName) -> list[NodeSnapshot]:
+        """Nodes in reach that move the model's weights."""
+        nodes = self._fleet.snapshots
+        return [node for node in nodes if node.is_connected and model in node.placements]
+
+    def _try(self, plan: PlacementPlan) -> None:
+        """Sends a plan if its node can be reached."""
+        with contextlib.suppress(NodeUnreachable):
+            self._pass_on(plan)
 
     def _pass_on(self, plan: PlacementPlan) -> None:
         self._send(plan)
@@ -98,30 +112,19 @@ class PlacementDesk:
         last = self._plans.get(node.node_id)
         return last if last is not None and last.boot_id == node.boot_id else None
 
-    def _amend(self, node: NodeSnapshot, rule: PlacementRule, tier: Tier) -> PlacementPlan:
-        """The node's last plan, or things as they are, with one model elsewhere."""
+    def _renew(self, node: NodeSnapshot) -> PlacementPlan:
+        """The node's last plan, or things as they are, under a new number."""
         assert node.boot_id is not None
-        last = self._find_last(node)
         number = int(self._sources.unix_s() * 1000)
-        if last is None:
-            targets = tuple(
-                PlacementTarget(name=name, tier=model.tier, is_pinned=model.is_pinned)
-                for name, model in node.placements.items()
-            )
-            last = PlacementPlan(
-                node_id=node.node_id, boot_id=node.boot_id, number=0, targets=targets
-            )
-        is_pinned = rule.is_pinned(self._sources.unix_s())
-        wanted = PlacementTarget(name=rule.model, tier=tier, is_pinned=is_pinned)
-        others = tuple(target for target in last.targets if target.name != rule.model)
-        order = tuple(name for name in last.eviction_order if name != rule.model)
-        if tier is Tier.GPU:
-            order = (*order, rule.model)
-        return msgspec.structs.replace(
-            last,
-            number=max(number, last.number + 1),
-            targets=(*others, wanted),
-            eviction_order=order,
+        last = self._find_last(node)
+        if last is not None:
+            return msgspec.structs.replace(last, number=max(number, last.number + 1))
+        targets = tuple(
+            PlacementTarget(name=name, tier=model.tier, is_pinned=model.is_pinned)
+            for name, model in node.placements.items()
+        )
+        return PlacementPlan(
+            node_id=node.node_id, boot_id=node.boot_id, number=number, targets=targets
         )
 
     def _to_view(self, node: NodeSnapshot) -> NodeView:
@@ -145,6 +148,6 @@ class PlacementDesk:
 def _choose_keepers(nodes: list[NodeSnapshot], model: ModelName) -> list[NodeSnapshot]:
     """One node of each region, the one where the model is nearest."""
     chosen: dict[str, NodeSnapshot] = {}
-    for node in sorted(nodes, key=lambda node: (_DEPTH[node.placements[model].tier], node.node_id)):
+    for node in sorted(nodes, key=lambda node: (DEPTHS[node.placements[model].tier], node.node_id)):
         chosen.setdefault(node.region or "", node)
     return list(chosen.values())

@@ -131,5 +131,7 @@ async def test_a_rule_is_kept_and_amends_the_node_s_plan_without_any_planner(
     assert 0 < rule.until_unix_s - time.time() <= 60
     ended = f"{RULES_PATH}?model={MODEL}"
     assert (await ask(gateway, "DELETE", ended)).status == 200
+    await wait_for_plan(node, 3)
+    assert not node.plans[2].targets[0].is_pinned
     assert (await ask(gateway, "DELETE", ended)).status == 404
     assert (await read(gateway)).rules == ()
