@@ -50,6 +50,7 @@ class Controller:
         self._unix_s = unix_s
         self._speeds = MoveSpeeds(**msgspec.structs.asdict(settings.moves))
         self._classes = {model.name: model.service_class for model in settings.models}
+        self._has_read = False
         self._slot = int(unix_s() // SLOT_S)
         book.load(state_file.read())
 
@@ -69,6 +70,9 @@ class Controller:
         if not read:
             return 0
         views = [view for _, view in read]
+        if not self._has_read:
+            self._has_read = True
+            log.info("fleet_read", num_nodes=len(views[0].nodes), num_rules=len(views[0].rules))
         # Gateways date their samples: their clock counts, and a node's plans outlive this process.
         now_s = max(view.unix_ms for view in views) / 1000
         plans = self._plan(views, now_s)

@@ -163,10 +163,12 @@ async def test_plans_move_weights_the_node_goes_on_alone_and_a_new_planner_takes
     assert "TIER" in table
     assert "device" in table
 
-    num_put = count_put(tmp_path)
     with run_standby(gateway, tmp_path) as process:
-        await wait_until(lambda: count_put(tmp_path) > num_put, 30)  # it takes over
-        assert await wants(gateway, MODEL, Tier.GPU)  # and keeps the rule that it finds
+        await wait_until(lambda: count_started(tmp_path) == 2, 30)
+        assert await wants(gateway, MODEL, Tier.GPU)  # it keeps the rule that it finds
+        await run_command(gateway, "warm", OTHER, "--for", "1")
+        await wait_until_async(lambda: wants(gateway, OTHER, Tier.GPU), 30)
+        await wait_until_async(lambda: wants(gateway, MODEL, Tier.GPU), 30)  # it ends rules
         await run_command(gateway, "evict", OTHER, "--for", "600")
         await wait_until_async(lambda: wants(gateway, OTHER, Tier.DISK), 30)
         newest = (await read_node(gateway)).plan
@@ -177,9 +179,9 @@ async def test_plans_move_weights_the_node_goes_on_alone_and_a_new_planner_takes
     assert (tmp_path / "days.json").is_file()
 
 
-def count_put(folder: Path) -> int:
-    """Plans that planners have put so far."""
-    return (folder / "standby.log").read_text().count('"plan_put"')
+def count_started(folder: Path) -> int:
+    """Planners that have read the fleet so far."""
+    return (folder / "standby.log").read_text().count('"fleet_read"')
 
 
 async def has_plan(gateway: RunningGateway) -> bool:
