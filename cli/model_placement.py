@@ -13,7 +13,14 @@ import msgspec
 import typer
 
 from cli.operator_client import open_operator_client
-from cli.terminal import NONE, CommandFailed, is_interactive, print_json, print_table
+from cli.terminal import (
+    NONE,
+    CommandFailed,
+    format_bytes,
+    is_interactive,
+    print_json,
+    print_table,
+)
 from contracts.fleet_view import FleetView, PlacementRule
 from contracts.placement import ServiceClass, Tier
 
@@ -182,8 +189,6 @@ def list_rows(view: FleetView, unix_s: float) -> list[PlacementRow]:
 
 def format_row(row: PlacementRow, unix_ms: int) -> tuple[str, ...]:
     """The cells of one line."""
-    from cli.models import format_bytes
-
     return (
         row.model,
         row.node_id,
@@ -202,8 +207,6 @@ def format_row(row: PlacementRow, unix_ms: int) -> tuple[str, ...]:
 
 def format_memory(view: FleetView) -> str:
     """What every node has given away of its memory."""
-    from cli.models import format_bytes
-
     lines: list[str] = []
     for node in view.nodes:
         memory = node.memory

@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from cli.model_placement import add_placement_commands
-from cli.terminal import CommandFailed, print_json
+from cli.terminal import CommandFailed, format_bytes, print_json
 from contracts.ids import ModelName
 
 if TYPE_CHECKING:
@@ -181,16 +181,6 @@ def show_progress(what: str) -> Generator[Callable[[int, int], None]]:
         yield update
     if not console.is_terminal:
         print(f"{what}: {format_bytes(last)}", file=sys.stderr)
-
-
-def format_bytes(num_bytes: int) -> str:
-    """The size as people read it, in powers of ten: `1.2 GB`."""
-    size, unit = float(num_bytes), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, larger
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
 
 
 def describe(model: "StoredModel") -> ModelRow:

@@ -41,3 +41,13 @@ def format_unix_s(unix_s: int | None) -> str:
     if unix_s is None:
         return NONE
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def format_bytes(num_bytes: int) -> str:
+    """The size as people read it, in powers of ten: `1.2 GB`."""
+    size, unit = float(num_bytes), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.models import format_bytes
+from cli.terminal import format_bytes
 from gpu_pool.model_store import BUNDLED_NAME, BUNDLED_PATH, ModelStore
 from tests.cli.hub_server import COMMIT, HubState, serve_hub
 
