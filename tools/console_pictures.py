@@ -56,7 +56,10 @@ async def list_pages(gateway: RunningGateway) -> list[dict[str, object]]:
     return [
         {"path": "/console", "name": "console-overview"},
         {"path": "/console/accounts", "name": "console-accounts"},
+        {"path": "/console/accounts/new", "name": "console-account-new"},
         {"path": account, "name": "console-account"},
+        {"path": f"{account}/suspend", "name": "console-account-suspend"},
+        {"path": f"{account}/delete", "name": "console-account-delete"},
         {"path": f"{account}/tokens", "name": "console-tokens"},
         {
             "path": f"{account}/tokens",

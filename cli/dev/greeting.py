@@ -24,7 +24,7 @@ def format_greeting(access: DevAccess, home: str) -> str:
             "Hearth is ready. Ctrl-C stops it.",
             "",
             f"  API      {access.base_url}/client/v4   (your own Workers AI)",
-            f"  Admin    {access.admin_url}",
+            f"  Console  {access.admin_url}/console   (sign in with admin_token of dev.json)",
             f"  Models   {', '.join(access.models)}",
             f"  Access   {home}/dev.json",
             "",

@@ -3,8 +3,12 @@ import { readFileSync } from "node:fs";
 import { open } from "./console.mjs";
 
 const { base, credential, folder, pages, widths } = JSON.parse(readFileSync(0, "utf8"));
-const { browser, signIn } = await open(base);
+const { browser, newPage, signIn } = await open(base);
 for (const width of widths) {
+  const door = await newPage({ width, height: 700 });
+  await door.goto(`${base}/console/sign-in`);
+  await door.screenshot({ path: `${folder}/console-sign-in-${width}.png` });
+  await door.context().close();
   const page = await signIn(credential, { width, height: width > 800 ? 800 : 860 });
   for (const { path, name, steps } of pages) {
     await page.goto(base + path, { waitUntil: "load" });

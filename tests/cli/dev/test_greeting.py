@@ -43,3 +43,7 @@ def test_the_chat_line_names_the_folder_unless_it_is_the_usual_one() -> None:
 
 def test_the_operators_credential_is_not_printed() -> None:
     assert ACCESS.admin_token not in format_greeting(ACCESS, ".hearth")
+
+
+def test_the_console_s_address_is_told() -> None:
+    assert "http://127.0.0.1:8788/console " in format_greeting(ACCESS, ".hearth")
