@@ -12,6 +12,7 @@ from gpu_pool.models.registry import find_family
 from gpu_pool.runner.group_blocks import KvGroupMemory
 from gpu_pool.runner.model_runner import ModelRunner
 from gpu_pool.worker.kv_memory import shape_kv
+from gpu_pool.worker.model_memory import Places, PlainPlaces
 
 BLOCK_SIZE = 16
 
@@ -38,23 +39,32 @@ SHAPES = {
 }
 
 
-def create_random_runner(name: str, num_blocks: int, context_window: int) -> ModelRunner:
-    """A runner of that shape in bf16 with `num_blocks` blocks of KV memory."""
+def create_random_runner(
+    name: str, num_blocks: int, context_window: int, places: Places | None = None
+) -> ModelRunner:
+    """A runner of that shape in bf16; its memory lies in `places`, None: where torch puts it."""
     network = describe_network(SHAPES[name], context_window)
     device, dtype = torch.device("cuda"), torch.bfloat16
+    places = places or PlainPlaces(device)
 
     def read(parameter: str) -> Tensor:
         parts = network.parameters[parameter].parts
         shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
         if len(shape) == 1:
-            return torch.ones(shape, dtype=dtype, device=device)
-        return torch.randn(shape, dtype=dtype, device=device).mul_(0.02)
+            return places.put(torch.ones(shape, dtype=dtype, device=device))
+        return places.put(torch.randn(shape, dtype=dtype, device=device).mul_(0.02))
 
     with torch.inference_mode():
         model = network.create(read, context_window)
     groups = [
         KvGroupMemory(
-            KvCache(shape_kv(layers, BLOCK_SIZE), num_blocks, dtype, device), layers.reach
+            KvCache(
+                shape_kv(layers, BLOCK_SIZE),
+                num_blocks,
+                dtype,
+                create_zeros=places.create_zeros,
+            ),
+            layers.reach,
         )
         for layers in network.kv_groups
     ]

@@ -7,7 +7,10 @@ the keys (latent attention) the 2 is a 1.
 Shapes: P blocks, S block size, K KV heads, H head dim. Must not know who owns a block.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +20,9 @@ from torch import Tensor
 from gpu_pool.kernels.cpu.library import NativeKernels
 
 Int64Array = npt.NDArray[np.int64]
+CreateZeros = Callable[[Sequence[int], torch.dtype], Tensor]
+"""Memory of a shape, in the place that its maker has for it."""
+_CPU: Final = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +58,20 @@ class KvCache:
         shape: KvShape,
         num_blocks: int,
         dtype: torch.dtype,
-        device: torch.device,
+        device: torch.device = _CPU,
         kernels: NativeKernels | None = None,
+        create_zeros: CreateZeros | None = None,
     ) -> None:
-        """Zeros; on CPU the pages are taken from the system at the first write.
+        """Zeros, made on `device` or by `create_zeros`; a CPU takes pages at the first write.
 
         `kernels` are what attends to a CPU's memory; None: torch.
         """
         self.shape = shape
         self.kernels = kernels
-        self.blocks = torch.zeros(
-            (
-                num_blocks,
-                shape.num_layers,
-                shape.block_size,
-                shape.num_parts,
-                shape.num_kv_heads,
-                shape.head_dim,
-            ),
-            dtype=dtype,
-            device=device,
-        )
+        create_zeros = create_zeros or partial(_create_zeros, device)
+        sizes = (shape.num_layers, shape.block_size, shape.num_parts)
+        heads = (shape.num_kv_heads, shape.head_dim)
+        self.blocks = create_zeros((num_blocks, *sizes, *heads), dtype)
         self.slots_XE = self.blocks.view(-1, shape.slot_elements)
         """A row per token and layer."""
         self.rows_XE = self.blocks.view(-1, shape.block_size * shape.slot_elements)
@@ -101,3 +100,8 @@ class KvCache:
         """`ids` for each layer, `stride` apart."""
         steps = (self._layers * stride).reshape(-1, *[1] * ids.ndim)
         return torch.from_numpy(steps + ids).to(self.blocks.device)
+
+
+def _create_zeros(device: torch.device, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Zeros where torch puts them."""
+    return torch.zeros(tuple(shape), dtype=dtype, device=device)

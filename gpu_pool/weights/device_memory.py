@@ -1,7 +1,7 @@
 """What sleep and wake need of a model's memory, on whatever device it is.
 
 Addresses stay while pages go: tensors, and on a GPU recorded graphs, are valid again after a wake.
-Read next: `cpu_memory`, `gpu_pool.worker.worker` (the caller).
+Read next: `cpu_memory`, `arena` (the two there are), `gpu_pool.worker.worker` (the caller).
 """
 
 from typing import Protocol
@@ -26,3 +26,27 @@ class DeviceMemory(Protocol):
     def close(self) -> None:
         """Gives back what is held beside the device's memory; nothing may follow."""
         ...
+
+
+class FixedMemory:
+    """Memory that cannot leave: a model that sleeps keeps it."""
+
+    def __init__(self, num_bytes: int) -> None:
+        """Takes note of what there is."""
+        self._num_bytes = num_bytes
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes on the device."""
+        return self._num_bytes
+
+    def leave(self) -> int:
+        """Nothing is given back."""
+        return 0
+
+    def come_back(self) -> int:
+        """Nothing was given back."""
+        return 0
+
+    def close(self) -> None:
+        """Nothing is held elsewhere."""

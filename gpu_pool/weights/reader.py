@@ -3,7 +3,7 @@
 Must not know a family: it follows the list of sources the family gives.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.parameters import ParameterSource, Split
 from gpu_pool.weights.packing import TensorSource
 
+PutTensor = Callable[[Tensor], Tensor]
+"""The same tensor in its final place."""
 _FLOATING = frozenset({"BF16", "F16", "F32"})
 _SPLIT_DIMENSIONS = {Split.ROWS: 0, Split.COLUMNS: 1}
 
@@ -26,9 +28,11 @@ class ParameterReader:
         ignored: frozenset[str],
         *,
         dtype: torch.dtype,
-        device: torch.device,
+        put: PutTensor,
     ) -> None:
         """Compares the list with the checkpoint's headers; no data is read yet.
+
+        `put` brings parameters to their device.
 
         Raises: `CheckpointError` naming a tensor that is missing, unexpected, of another shape or
         not floating.
@@ -36,7 +40,7 @@ class ParameterReader:
         self._checkpoint = checkpoint
         self._sources = sources
         self._dtype = dtype
-        self._device = device
+        self._put = put
         _check_names(checkpoint, sources, ignored)
         _check_parts(checkpoint, sources)
 
@@ -53,7 +57,7 @@ class ParameterReader:
             self._read_shard(part.name, source.split, rank, world_size) for part in source.parts
         ]
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return whole.to(device=self._device, dtype=self._dtype)
+        return self._put(whole.to(self._dtype))
 
     def _read_shard(self, name: str, split: Split, rank: int, world_size: int) -> Tensor:
         """A rank's even share of a checkpoint tensor; of rows no other bytes are read."""

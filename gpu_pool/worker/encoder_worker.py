@@ -15,7 +15,7 @@ from gpu_pool.models.network import Encoder, EncoderNetwork
 from gpu_pool.plan import EncodePlan, EncoderExecutor, EncoderInfo
 from gpu_pool.weights.config import CheckpointConfig
 from gpu_pool.worker.model_loading import ModelLoader, list_files
-from gpu_pool.worker.model_memory import ModelMemory, find_memory
+from gpu_pool.worker.model_memory import ModelMemory, create_places
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import choose_dtype, choose_num_threads
 
@@ -112,10 +112,11 @@ def create_encoder_executor(
     device = torch.device(settings.device)
     dtype = choose_dtype(settings.dtype, checked.dtype)
     loader = ModelLoader(
-        settings.model_dir, checked.find_packed, dtype, device, None, settings.check_weights
+        settings.model_dir, checked.find_packed, dtype, None, settings.check_weights
     )
-    encoder = loader.load_encoder(network)
-    memory = find_memory(encoder)
+    places = create_places(device, loader.measure_bytes(network))
+    encoder = loader.load_encoder(network, places.put)
+    memory = places.finish(encoder)
     info = EncoderInfo(
         context_window=min(
             settings.context_window or network.context_window, network.context_window

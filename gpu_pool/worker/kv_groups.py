@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-from gpu_pool.attention.kv_cache import KvCache, KvShape
+from gpu_pool.attention.kv_cache import CreateZeros, KvCache, KvShape
 from gpu_pool.attention.reach import Reach
 from gpu_pool.kernels.cpu.library import NativeKernels
 from gpu_pool.models.network import KvLayers
@@ -46,6 +46,10 @@ class KvDivision:
             for shape, reach in sizes
         )
 
+    def bound_bytes(self, num_blocks: int) -> int:
+        """What all groups take at most where groups that keep everything have `num_blocks`."""
+        return num_blocks * sum(shape.block_bytes(self.dtype) for shape in self.shapes)
+
     def count_blocks(self, place: int, num_blocks: int) -> int:
         """Blocks of one group where groups that keep everything have `num_blocks`."""
         reach, size = self.reaches[place], self.shapes[place].block_size
@@ -59,14 +63,20 @@ class KvDivision:
         self,
         num_blocks: int,
         swap_bytes: int,
-        device: torch.device,
+        create_zeros: CreateZeros,
         kernels: NativeKernels | None,
     ) -> list[KvGroupMemory]:
         """The memory of all groups, zeros."""
         num_host_blocks = swap_bytes // sum(s.block_bytes(self.dtype) for s in self.shapes)
         return [
             KvGroupMemory(
-                KvCache(shape, self.count_blocks(place, num_blocks), self.dtype, device, kernels),
+                KvCache(
+                    shape,
+                    self.count_blocks(place, num_blocks),
+                    self.dtype,
+                    kernels=kernels,
+                    create_zeros=create_zeros,
+                ),
                 self.reaches[place],
                 num_host_blocks,
             )

@@ -18,7 +18,7 @@ from gpu_pool.models.parameters import ReadParameter, count_parameters
 from gpu_pool.weights.checkpoint import Checkpoint, list_tensor_files
 from gpu_pool.weights.guard import WeightGuard
 from gpu_pool.weights.packing import FindPacked, UnpackedSource
-from gpu_pool.weights.reader import ParameterReader
+from gpu_pool.weights.reader import ParameterReader, PutTensor
 
 
 class ModelLoader:
@@ -29,7 +29,6 @@ class ModelLoader:
         model_dir: Path,
         find_packed: FindPacked | None,
         dtype: torch.dtype,
-        device: torch.device,
         kernels: NativeKernels | None = None,
         check: WeightCheck = WeightCheck.FIRST,
     ) -> None:
@@ -42,23 +41,24 @@ class ModelLoader:
         self._model_dir = model_dir
         self._find_packed = find_packed
         self._dtype = dtype
-        self._device = device
 
     def measure_bytes(self, network: Network) -> int:
         """What the weights will take."""
         return count_parameters(network.parameters) * self._dtype.itemsize
 
-    def load_causal(self, network: CausalNetwork, context_window: int) -> CausalModel:
-        """The model with its weights packed for its device.
+    def load_causal(
+        self, network: CausalNetwork, context_window: int, put: PutTensor
+    ) -> CausalModel:
+        """The model with its weights packed for its device, where `put` has put them.
 
         Raises: `CheckpointError` naming the file or tensor that does not fit.
         """
-        with self._open(network) as read:
+        with self._open(network, put) as read:
             return network.create(read, context_window)
 
-    def load_encoder(self, network: EncoderNetwork) -> Encoder:
-        """The encoder with its weights packed for its device. Raises as `load_causal` does."""
-        with self._open(network) as read:
+    def load_encoder(self, network: EncoderNetwork, put: PutTensor) -> Encoder:
+        """The encoder, as `load_causal` hands out a model; raises the same."""
+        with self._open(network, put) as read:
             return network.create(read)
 
     def compute_revision(self) -> str:
@@ -66,7 +66,7 @@ class ModelLoader:
         return self._guard.compute_revision()
 
     @contextmanager
-    def _open(self, network: Network) -> Generator[ReadParameter]:
+    def _open(self, network: Network, put: PutTensor) -> Generator[ReadParameter]:
         """What hands out the network's parameters."""
         with (
             torch.inference_mode(),
@@ -81,7 +81,7 @@ class ModelLoader:
                 network.parameters,
                 network.ignored,
                 dtype=self._dtype,
-                device=self._device,
+                put=put,
             )
             reader.expect_all()
             yield reader.read

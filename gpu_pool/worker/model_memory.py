@@ -1,16 +1,25 @@
 """All the memory of a loaded model that can leave its device: weights and KV memory.
 
-Must not know files or plans. Read next: `gpu_pool.weights.device_memory`.
+Owns where tensors come to lie while a model is loaded, by device; must not know files or plans.
+Read next: `gpu_pool.weights.device_memory`.
 """
 
 import os
 from collections.abc import Sequence
+from typing import Final, Protocol
 
+import structlog
+import torch
 from torch import Tensor
 
+from gpu_pool.weights.arena import Arena
 from gpu_pool.weights.cpu_memory import DroppedMemory, KeptMemory
-from gpu_pool.weights.device_memory import DeviceMemory
+from gpu_pool.weights.device_memory import DeviceMemory, FixedMemory
 from gpu_pool.weights.tensor_search import find_tensors
+from gpu_pool.weights.virtual_memory import CudaVirtualMemory, VirtualMemory, has_cuda_bindings
+
+_ROOM_BYTES: Final = 1 << 30
+"""Addresses beyond what is needed, for what alignment takes; they cost nothing."""
 
 
 class ModelMemory:
@@ -37,7 +46,90 @@ class ModelMemory:
             part.close()
 
 
-def find_memory(model: object, kv: Sequence[Tensor] = ()) -> ModelMemory:
-    """The memory of a model that was loaded on a CPU, and its KV memory."""
-    weights = KeptMemory(find_tensors(model), os.cpu_count() or 1)
-    return ModelMemory(weights, [DroppedMemory(kv)] if kv else ())
+class Places(Protocol):
+    """Where the tensors of one model come to lie."""
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """A parameter, which is on a CPU, in its final place."""
+        ...
+
+    def create_zeros(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """KV memory."""
+        ...
+
+    def finish(self, model: object, kv: Sequence[Tensor] = ()) -> ModelMemory:
+        """The memory of the model that was built from what was put, and its KV memory."""
+        ...
+
+
+class CpuPlaces:
+    """Tensors lie where they were made: what packing makes of them is found in the end."""
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """The tensor itself."""
+        return tensor
+
+    def create_zeros(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Zeros, of which the system gives pages at the first write."""
+        return torch.zeros(tuple(shape), dtype=dtype)
+
+    def finish(self, model: object, kv: Sequence[Tensor] = ()) -> ModelMemory:
+        """All tensors that the model leads to."""
+        weights = KeptMemory(find_tensors(model), os.cpu_count() or 1)
+        return ModelMemory(weights, [DroppedMemory(kv)] if kv else ())
+
+
+class GpuPlaces:
+    """Tensors lie in two arenas. What a model derives from its parameters is small and stays."""
+
+    def __init__(self, memory: VirtualMemory, weights_bytes: int, kv_bytes: int) -> None:
+        """Takes addresses for at most so many bytes, and alignment."""
+        self._weights = Arena(memory, 2 * weights_bytes + _ROOM_BYTES, keeps=True)
+        self._kv = Arena(memory, kv_bytes + _ROOM_BYTES, keeps=False)
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """The tensor's content on the device."""
+        return self._weights.create(tensor.shape, tensor.dtype).copy_(tensor)
+
+    def create_zeros(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Zeros on the device."""
+        return self._kv.create(shape, dtype).zero_()
+
+    def finish(self, model: object, kv: Sequence[Tensor] = ()) -> ModelMemory:
+        """The two arenas."""
+        del model, kv
+        return ModelMemory(self._weights, [self._kv])
+
+
+class PlainPlaces:
+    """Tensors lie where torch puts them, and cannot leave."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Any device."""
+        self._device = device
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """The tensor on the device."""
+        return tensor.to(self._device)
+
+    def create_zeros(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Zeros on the device."""
+        return torch.zeros(tuple(shape), dtype=dtype, device=self._device)
+
+    def finish(self, model: object, kv: Sequence[Tensor] = ()) -> ModelMemory:
+        """What there is, which stays."""
+        weights = sum(tensor.nbytes for tensor in find_tensors(model))
+        return ModelMemory(FixedMemory(weights), [FixedMemory(sum(part.nbytes for part in kv))])
+
+
+def create_places(device: torch.device, weights_bytes: int, kv_bytes: int = 0) -> Places:
+    """The places for a model that takes at most so many bytes."""
+    if device.type == "cpu":
+        return CpuPlaces()
+    if device.type == "cuda" and has_cuda_bindings():
+        return GpuPlaces(CudaVirtualMemory(device), weights_bytes, kv_bytes)
+    structlog.get_logger().warning(
+        "models keep their memory while they sleep: cuda-bindings is missing; "
+        "pip install 'hearth[gpu]'"
+    )
+    return PlainPlaces(device)

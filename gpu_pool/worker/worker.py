@@ -26,7 +26,7 @@ from gpu_pool.worker.cpu_kernels import find_kernels
 from gpu_pool.worker.kv_groups import divide_kv
 from gpu_pool.worker.kv_memory import count_blocks
 from gpu_pool.worker.model_loading import ModelLoader, list_files
-from gpu_pool.worker.model_memory import ModelMemory, find_memory
+from gpu_pool.worker.model_memory import ModelMemory, create_places
 from gpu_pool.worker.settings import WorkerSettings
 
 _SMALL_MODEL_BYTES: Final = 64 << 20
@@ -94,7 +94,7 @@ def create_executor(settings: WorkerSettings) -> Executor:
     division = divide_kv(network.kv_groups, settings, dtype)
     kernels = find_kernels(device, dtype, is_wanted=settings.native_kernels)
     loader = ModelLoader(
-        settings.model_dir, checked.find_packed, dtype, device, kernels, settings.check_weights
+        settings.model_dir, checked.find_packed, dtype, kernels, settings.check_weights
     )
     num_blocks = count_blocks(settings, division.block_bytes, device, loader.measure_bytes(network))
     context_window = min(
@@ -102,9 +102,10 @@ def create_executor(settings: WorkerSettings) -> Executor:
         network.context_window,
         num_blocks * settings.block_size,
     )
-    model = loader.load_causal(network, context_window)
-    groups = division.create_groups(num_blocks, settings.swap_bytes, device, kernels)
-    memory = find_memory(model, [group.cache.blocks for group in groups])
+    places = create_places(device, loader.measure_bytes(network), division.bound_bytes(num_blocks))
+    model = loader.load_causal(network, context_window, places.put)
+    groups = division.create_groups(num_blocks, settings.swap_bytes, places.create_zeros, kernels)
+    memory = places.finish(model, [group.cache.blocks for group in groups])
     info = ExecutorInfo(
         kv_groups=division.describe(groups),
         block_size=settings.block_size,

@@ -36,7 +36,7 @@ def open_reader(
         SOURCES,
         frozenset({"unused"}),
         dtype=dtype,
-        device=torch.device("cpu"),
+        put=lambda tensor: tensor,
     )
 
 

@@ -12,6 +12,7 @@ from gpu_pool.weights.config import read_config
 from gpu_pool.weights.tensor_search import find_tensors
 from gpu_pool.worker.encoder_worker import create_encoder_executor
 from gpu_pool.worker.model_loading import ModelLoader
+from gpu_pool.worker.model_memory import CpuPlaces
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
 from tests.fixtures.encoder_checkpoint import write_encoder_checkpoint
@@ -57,8 +58,8 @@ def test_no_weight_of_a_model_is_overlooked(tmp_path: Path) -> None:
     """A family keeps its weights as it likes, packed or not."""
     write_tiny_llama(tmp_path)
     checked = read_config(tmp_path)
-    loader = ModelLoader(tmp_path, None, torch.float32, torch.device("cpu"))
-    model = loader.load_causal(checked.network, 64)  # type: ignore[arg-type]
+    loader = ModelLoader(tmp_path, None, torch.float32)
+    model = loader.load_causal(checked.network, 64, CpuPlaces().put)  # type: ignore[arg-type]
     num_parameters = sum(
         tensor.numel() for tensor in find_tensors(model) if tensor.is_mkldnn or tensor.dim() < 3
     )

@@ -14,6 +14,7 @@ from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.network import Encoder, EncoderNetwork
 from gpu_pool.weights.config import read_config
 from gpu_pool.worker.model_loading import ModelLoader
+from gpu_pool.worker.model_memory import CpuPlaces
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.models.family_checkpoint import create_prompt
@@ -55,7 +56,7 @@ def load(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[Encoder, Enc
     """The encoder in a folder."""
     network = read_config(folder).network
     assert isinstance(network, EncoderNetwork)
-    return ModelLoader(folder, None, dtype, torch.device("cpu")).load_encoder(network), network
+    return ModelLoader(folder, None, dtype).load_encoder(network, CpuPlaces().put), network
 
 
 def create_texts() -> list[list[int]]:

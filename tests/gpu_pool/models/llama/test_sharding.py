@@ -49,7 +49,11 @@ def test_the_halves_of_a_layer_sum_to_the_whole(tmp_path: Path) -> None:
     config = read_decoder(json, read_reaches(json, None, None))
     with torch.inference_mode(), Checkpoint(folder) as checkpoint:
         reader = ParameterReader(
-            checkpoint, list_parameters(config), frozenset(), dtype=torch.float32, device=CPU
+            checkpoint,
+            list_parameters(config),
+            frozenset(),
+            dtype=torch.float32,
+            put=lambda tensor: tensor,
         )
         x_TD = torch.randn(10, config.hidden_size)
         whole = run_layer(config, reader, 0, 1, x_TD)
