@@ -24,7 +24,7 @@ from gpu_pool.engine.token_matcher import CreateMatcher, refuse_grammars
 from gpu_pool.engine.transport import ZmqTransport
 from gpu_pool.log_output import configure_logging
 from gpu_pool.plan import EncoderExecutor, Executor, ExecutorInfo
-from gpu_pool.settings import CoreSettings, decode_core_settings
+from gpu_pool.settings import PATH_FROM_STDIN, CoreSettings, decode_core_settings
 from gpu_pool.structured.matcher import load_matchers
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -45,6 +45,19 @@ def run_core(
         return _serve(settings, transport, create_executor)
     finally:
         transport.close()
+
+
+def find_settings_path(argument: str) -> Path:
+    """The path of the settings file; of a spare process, as soon as it is told.
+
+    Exits when the node goes away before that.
+    """
+    if argument != PATH_FROM_STDIN:
+        return Path(argument)
+    line = sys.stdin.readline().removesuffix("\n")
+    if not line:
+        sys.exit(0)
+    return Path(line)
 
 
 def end_with_parent(parent_pid: int) -> None:

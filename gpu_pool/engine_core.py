@@ -5,9 +5,8 @@ Read next: `core_runner`, `gpu_pool.worker.worker`, `gpu_pool.worker.encoder_wor
 """
 
 import sys
-from pathlib import Path
 
-from gpu_pool.core_runner import run_core
+from gpu_pool.core_runner import find_settings_path, run_core
 from gpu_pool.models.network import EncoderNetwork
 from gpu_pool.plan import EncoderExecutor, Executor
 from gpu_pool.settings import CoreSettings
@@ -41,4 +40,4 @@ def load_model(settings: CoreSettings) -> Executor | EncoderExecutor:
 
 
 if __name__ == "__main__":
-    sys.exit(run_core(Path(sys.argv[1]), load_model))
+    sys.exit(run_core(find_settings_path(sys.argv[1]), load_model))

@@ -60,7 +60,8 @@ def create_node(
     status = NodeStatus(
         settings.node_id, boot_id, settings.region, settings.jurisdiction, time.monotonic
     )
-    launcher = CoreLauncher(core_command, directory, os.environ)
+    keeps_spare = settings.placement is not None
+    launcher = CoreLauncher(core_command, directory, os.environ, keeps_spare=keeps_spare)
     sources = TextSources(datetime.now, time.monotonic, secrets.randbits)
     keeper = create_keeper(settings.placement, time.monotonic, status.publish_soon)
     num_threads = share_threads(count_usable_cpus(), read_cpu_quota(), len(settings.models))
@@ -88,7 +89,7 @@ def create_node(
     keys = read_gateway_keys(settings.gateways)
     wire = WireSettings(keys, unix_ms, secrets.token_bytes, settings.hello_timeout_s)
     app = NodeApp(wire, status, keeper.follow)
-    parts = NodeParts(app, status, keeper, list(models.values()))
+    parts = NodeParts(app, status, launcher, keeper, list(models.values()))
     return NodeServer(parts, settings.listen, settings.metrics, settings.drain_s)
 
 

@@ -17,6 +17,8 @@ from gpu_pool.compute_choice import DeviceChoice, DtypeChoice, WeightCheck
 from gpu_pool.engine.settings import NgramSettings, SchedulerSettings
 
 PREFIX: Final = "HEARTH_POOL"
+PATH_FROM_STDIN: Final = "-"
+"""What a core process is told in place of its settings' path, which then comes as a line."""
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]

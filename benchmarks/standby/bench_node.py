@@ -33,7 +33,6 @@ from contracts.codec import encode_request
 from contracts.grant import Grant, RetentionClass
 from contracts.ids import AccountId, ModelName, RegionId, create_request_id
 from contracts.inference import Delta, Failed, Finished, GenerateRequest, SamplingParams, TextPrompt
-from contracts.placement import Tier
 
 NUM_PROMPTS = 4
 NUM_TOKENS = 12
@@ -91,7 +90,8 @@ async def ask(node: CrowdedNode, model: ModelName, prompt: int) -> Answer:
 class Tally:
     """What the trace has brought."""
 
-    first_s: dict[Tier, list[float]]
+    first_s: dict[str, list[float]]
+    """By where the model was when the request came, as the node had said last."""
     num_requests: int = 0
     num_wrong: int = 0
     num_failed: int = 0
@@ -109,7 +109,8 @@ async def play(
 
     async def send(arrival: SimArrival, number: int) -> None:
         await asyncio.sleep(max(0.0, began_s + arrival.at_s - time.monotonic()))
-        tier = node.find(arrival.model).tier
+        placement = node.find(arrival.model)
+        where = "on its way" if placement.is_moving else f"on {placement.tier}"
         prompt = number % NUM_PROMPTS
         answer = await ask(node, arrival.model, prompt)
         tally.num_requests += 1
@@ -117,7 +118,7 @@ async def play(
             tally.num_failed += 1
         else:
             tally.num_wrong += answer.token_ids != lone[arrival.model, prompt]
-            tally.first_s[tier].append(answer.first_s)
+            tally.first_s[where].append(answer.first_s)
 
     with Progress(transient=True) as progress:
         task = progress.add_task(f"{len(trace)} requests", total=seconds)
@@ -161,15 +162,15 @@ async def measure(options: argparse.Namespace) -> list[Figure]:
     assert not tally.num_wrong, f"{tally.num_wrong} of {tally.num_requests} answers are wrong"
     what = f"{options.models} models, {options.on_device:g} fit, {options.in_host:g} sleep"
     figures = [
-        summarise(what, "hearth", f"first token, model on {tier}", "s", len(times), times)
-        for tier, times in tally.first_s.items()
+        summarise(what, "hearth", f"first token, model {where}", "s", len(times), times)
+        for where, times in tally.first_s.items()
     ]
     per_minute = num_wakes / options.seconds * 60
     figures += [
         summarise(what, "hearth", "wakes per minute", "1/min", tally.num_requests, [per_minute]),
         *(
-            summarise(what, "hearth", f"first token p90, model on {tier}", "s", len(times), [p90])
-            for tier, times in tally.first_s.items()
+            summarise(what, "hearth", f"first token p90, model {where}", "s", len(times), [p90])
+            for where, times in tally.first_s.items()
             for p90 in [sorted(times)[int(0.9 * len(times))]]
         ),
     ]

@@ -24,6 +24,7 @@ import structlog
 
 from gpu_pool.row_invariance import ROW_INVARIANT_ENVIRON
 from gpu_pool.server.engine_client import CoreListener, EngineClient
+from gpu_pool.server.spare_core import SpareCore
 from gpu_pool.settings import CoreSettings, EngineSettings, encode_core_settings
 
 _IDLE_THREADS: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -80,12 +81,19 @@ class CoreLauncher:
     """Starts cores inside one private directory."""
 
     def __init__(
-        self, command: tuple[str, ...], directory: Path, environ: Mapping[str, str]
+        self,
+        command: tuple[str, ...],
+        directory: Path,
+        environ: Mapping[str, str],
+        *,
+        keeps_spare: bool = False,
     ) -> None:
         """`command` is run with the path of a settings file as its last argument, in `environ`.
 
-        Nobody but this user may enter `directory`.
+        Nobody but this user may enter `directory`. `keeps_spare` has a process
+        ready for the next start.
         """
+        self._spare: Final = SpareCore(command) if keeps_spare else None
         self._command = command
         self._directory = directory
         self._environ = environ
@@ -105,15 +113,26 @@ class CoreLauncher:
         path = stem.with_suffix(".json")
         path.write_bytes(encode_core_settings(settings))
         client = EngineClient(settings.to_core_endpoint, settings.from_core_endpoint, listener)
-        # A session of its own: Ctrl-C at a terminal reaches the node alone, which then drains.
-        process = await asyncio.create_subprocess_exec(
-            *self._command,
-            str(path),
-            stdin=DEVNULL,
-            start_new_session=True,
-            env=create_core_environ(self._environ, template.engine),
-        )
+        process = await self._start(path, create_core_environ(self._environ, template.engine))
         return CoreProcess(process, client, (inward, outward, path))
+
+    async def close(self) -> None:
+        """Nothing is kept for further starts."""
+        if self._spare is not None:
+            await self._spare.close()
+
+    async def _start(self, path: Path, environ: Mapping[str, str]) -> Process:
+        """A process that serves what the settings at `path` say."""
+        process = None
+        if self._spare is not None:
+            process = await self._spare.take(environ, path)
+            self._spare.replace_soon(environ)
+        if process is not None:
+            return process
+        # A session of its own: Ctrl-C at a terminal reaches the node alone, which then drains.
+        return await asyncio.create_subprocess_exec(
+            *self._command, str(path), stdin=DEVNULL, start_new_session=True, env=environ
+        )
 
 
 @contextmanager

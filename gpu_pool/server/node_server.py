@@ -14,6 +14,7 @@ from aiohttp import web
 
 from contracts.sections import MetricsSettings, TlsSettings
 from contracts.settings import SettingsError
+from gpu_pool.server.core_process import CoreLauncher
 from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.http_app import NodeApp
 from gpu_pool.server.node_metrics import MetricsPort, NodeMetrics
@@ -30,6 +31,7 @@ class NodeParts:
 
     app: NodeApp
     status: NodeStatus
+    launcher: CoreLauncher
     keeper: PlacementKeeper
     models: Sequence[HostedModel]
 
@@ -90,6 +92,7 @@ class NodeServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.parts.launcher.close()
         for model in self.parts.models:
             await model.close()
         await self._runner.cleanup()
