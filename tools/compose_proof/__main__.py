@@ -79,6 +79,7 @@ def prove(cache: Path, scratch: Path) -> None:
             claims.check_rights(project)
             tenants = claims.create_tenants(project)
             claims.check_regions(project, tenants)
+            claims.check_health(project)
             check_metrics(project, tenants)
             claims.check_loss_of_a_node(project, tenants)
             claims.check_restart(project, tenants)

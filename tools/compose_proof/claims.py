@@ -105,6 +105,15 @@ def check_regions(project: ComposeProject, tenants: Tenants) -> None:
     claim(last == "[DONE]" and len(events) > 1, f"a stream comes in {len(events)} events", last)
 
 
+def check_health(project: ComposeProject) -> None:
+    """The doctor finds nothing that does not work, from inside the gateway's container."""
+    findings = project.ask_hearth("doctor")["findings"]
+    areas = {finding["area"] for finding in findings}
+    claim(len(areas) == 8, f"hearth doctor looks at {', '.join(sorted(areas))}", findings)
+    proven = [f["what"] for f in findings if "has proved itself" in f["what"]]
+    claim(len(proven) == 2, "and both nodes have proved themselves to it", findings)
+
+
 def check_loss_of_a_node(project: ComposeProject, tenants: Tenants) -> None:
     """One region's node is killed in mid-stream: the other goes on, residency holds."""
     stream = tenants.anywhere.stream(1500)
