@@ -23,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help run test compose-proof dashboards check style lint types layers architecture format bench gpu \
-        gpu-wheels lock wheel clean setup-run setup-dev
+        gpu-wheels lock sbom wheel clean setup-run setup-dev
 
 help: ## explain these commands
 	@echo "Hearth: an inference platform on your own GPUs."
@@ -84,6 +84,9 @@ gpu-wheels: ## fetch the small wheels that a GPU machine without a network lacks
 
 lock: ## refresh the pinned versions in constraints.txt
 	$(PYTHON) tools/lock.py $(ARGS)
+
+sbom: setup-dev ## list every package of an installation with version and licence (CycloneDX)
+	$(BIN)/python tools/sbom.py
 
 wheel: setup-dev ## build dist/hearth-*.whl
 	rm -rf build

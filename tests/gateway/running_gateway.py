@@ -212,14 +212,19 @@ def to_settings(table: dict[str, Any]) -> GatewaySettings:
 def create_settings_table(
     folder: Path, database_url: str, nodes: Iterable[NodeAddress], **sections: Any
 ) -> dict[str, Any]:
-    """The same as a settings file has them; keys are made where there are none."""
+    """The same as a settings file has them; keys are made where there are none.
+
+    `of_each_node` holds further options of every node's section.
+    """
+    more = sections.pop("of_each_node", {})
     load_or_create_key_ring(folder / "key_ring.json", secrets.token_bytes)
     entries = []
     for node in nodes:
         key_file = folder / f"{node.node_id}.key"
         key_file.write_text(node.pair_key.hex() + "\n")
         key_file.chmod(0o600)
-        entries.append({"node_id": node.node_id, "url": node.url, "key_file": str(key_file)})
+        entry = {"node_id": node.node_id, "url": node.url, "key_file": str(key_file)}
+        entries.append(entry | more)
     return {
         "listen": {"port": 0},
         "admin": {"port": 0},
