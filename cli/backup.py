@@ -6,6 +6,7 @@ database needs. Read next: `tenancy.backup`.
 """
 
 import asyncio
+import os
 import shutil
 from pathlib import Path
 from typing import Annotated, Final
@@ -59,7 +60,7 @@ def create(
         raise CommandFailed(f"{folder} cannot be made: {error.strerror}.") from error
     if place.audit_heads.exists():
         shutil.copyfile(place.audit_heads, create_private(folder / HEADS_NAME))
-    dump_database(place.database_url, folder)
+    dump_database(place.database_url, folder, os.environ)
     if key_ring:
         shutil.copyfile(place.key_ring, create_private(folder / RING_NAME))
     for file in sorted(folder.iterdir()):
@@ -87,7 +88,7 @@ def restore(folder: FolderArgument, config: ConfigOption = None) -> None:
     if not place.key_ring.exists():
         raise CommandFailed(f"Bring your copy of the key ring to {place.key_ring} first.")
     _put_back(folder / HEADS_NAME, place.audit_heads)
-    load_database(place.database_url, folder)
+    load_database(place.database_url, folder, os.environ)
     if asyncio.run(read_schema_state(place.database_url)) is SchemaState.CURRENT:
         _check(place)
     else:

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import backup, chat, database, keys, models, plan, serve
+from cli import chat, database, keys, models, plan, serve
 from cli.dev import command as dev
 from cli.doctor import command as doctor
 from cli.tenancy_groups import add_tenancy_groups
@@ -54,7 +54,6 @@ app.command("standby")(serve.standby)
 app.command("doctor")(doctor.doctor)
 app.add_typer(keys.app, name="keys")
 app.add_typer(database.app, name="db")
-app.add_typer(backup.app, name="backup")
 
 
 def read_version() -> str:

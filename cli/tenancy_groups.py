@@ -5,7 +5,7 @@ Must not know any command. Read next: `cli.tenancy_command`.
 
 import typer
 
-from cli import accounts, audit, operators, tokens, usage
+from cli import accounts, audit, backup, operators, tokens, usage
 
 
 def add_tenancy_groups(app: typer.Typer) -> None:
@@ -15,3 +15,4 @@ def add_tenancy_groups(app: typer.Typer) -> None:
     app.add_typer(operators.app, name="operators")
     app.add_typer(usage.app, name="usage")
     app.add_typer(audit.app, name="audit")
+    app.add_typer(backup.app, name="backup")

@@ -8,6 +8,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -21,8 +22,10 @@ SQLITE_NAME: Final = "hearth.db"
 POSTGRES_NAME: Final = "hearth.dump"
 
 
-def dump_database(database_url: str, folder: Path) -> Path:
+def dump_database(database_url: str, folder: Path, environ: Mapping[str, str]) -> Path:
     """A copy of the database in `folder`, as it is at one moment; who uses it goes on.
+
+    `environ` is what PostgreSQL's programs are started with.
 
     Raises: `SettingsError` (URL), `StoreUnavailable`, which says why.
     """
@@ -32,11 +35,11 @@ def dump_database(database_url: str, folder: Path) -> Path:
         _copy_sqlite(Path(str(url.database)), target)
         return target
     target = create_private(folder / POSTGRES_NAME)
-    _run_tool(url, "pg_dump", "--format=custom", "--no-owner", f"--file={target}")
+    _run_tool(url, environ, "pg_dump", "--format=custom", "--no-owner", f"--file={target}")
     return target
 
 
-def load_database(database_url: str, folder: Path) -> None:
+def load_database(database_url: str, folder: Path, environ: Mapping[str, str]) -> None:
     """Fills an empty database with the copy in `folder`; the caller knows that it is empty.
 
     Raises: `SettingsError` (URL), `StoreUnavailable`, which says why.
@@ -53,7 +56,7 @@ def load_database(database_url: str, folder: Path) -> None:
         _copy_sqlite(source, target)
     else:
         options = ("--exit-on-error", "--single-transaction", "--no-owner")
-        _run_tool(url, "pg_restore", *options, str(source))
+        _run_tool(url, environ, "pg_restore", *options, str(source))
 
 
 def create_private(file: Path) -> Path:
@@ -76,7 +79,7 @@ def _copy_sqlite(source: Path, target: Path) -> None:
         raise StoreUnavailable(f"The database {source} cannot be copied: {error}.") from error
 
 
-def _run_tool(url: URL, tool: str, *options: str) -> None:
+def _run_tool(url: URL, environ: Mapping[str, str], tool: str, *options: str) -> None:
     """Runs one of PostgreSQL's programs; the password goes by environment, where nobody looks."""
     program = shutil.which(tool)
     if program is None:
@@ -92,10 +95,10 @@ def _run_tool(url: URL, tool: str, *options: str) -> None:
         "PGDATABASE": url.database,
         "PGSSLMODE": _find_ssl_mode(url),
     }
-    environ = os.environ | {name: str(value) for name, value in named.items() if value}
+    complete = {**environ, **{name: str(value) for name, value in named.items() if value}}
     database = () if tool == "pg_dump" else (f"--dbname={url.database}",)
     command = [program, "--no-password", *database, *options]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=complete, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise StoreUnavailable(f"{tool} failed: {done.stderr.strip()[-1000:]}")
 
