@@ -88,7 +88,9 @@ def _parse(path: Path, content: bytes, start: int) -> list[TensorEntry]:
     """All entries; data begins at byte `start`."""
     try:
         fields = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
-        fields.pop(_METADATA, None)
+        metadata = fields.pop(_METADATA, None)
+        if metadata is not None:  # for people; of no use here, and checked all the same
+            msgspec.json.decode(metadata, type=dict[str, str] | None)
         items = {name: msgspec.json.decode(raw, type=_EntryJson) for name, raw in fields.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path}: the header is malformed: {error}.") from error
