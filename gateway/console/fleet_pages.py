@@ -1,21 +1,32 @@
-"""Models by node, and the fleet by region, as last reported.
+"""Models by node, and the fleet by region, as last reported; and where weights should be.
 
-Owns the order in which they are shown; must not change anything. Read next:
-`gateway.routing.fleet`, `gateway.console.attention`.
+Owns the order in which they are shown. What is wished for a model's weights becomes the JSON
+routes' own rule. Read next: `gateway.routing.fleet`, `gateway.routing.placement_desk`.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from contracts.errors import InvalidRequest
 from contracts.fleet import ModelCard, ModelLoad
 from contracts.ids import ModelName
-from contracts.placement import ModelPlacement
+from contracts.placement import ModelPlacement, Tier
+from gateway.api.placement_forms import RuleSet, to_rule
 from gateway.auth.caller import Caller
-from gateway.console.page_table import PageTable
+from gateway.console.page_table import PREFIX, PageTable
 from gateway.console.parts import ConsoleParts
+from gateway.console.posted_form import PostedForm, PostedFormReader
 from gateway.routing.route_plan import NodeSnapshot, Rejection
+
+_HELD_S: Final = 3600
+_WISHES: Final = {
+    "pin": (Tier.GPU, None, "comes to the device and stays there"),
+    "warm": (Tier.GPU, _HELD_S, "comes to the device for an hour"),
+    "evict": (Tier.DISK, _HELD_S, "leaves memory for an hour, unless a request wants it"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +57,11 @@ class ShownModel:
     replicas: tuple[Replica, ...]
 
     @property
+    def can_move(self) -> bool:
+        """True when some node moves the model between tiers."""
+        return any(replica.placement is not None for replica in self.replicas)
+
+    @property
     def num_ready(self) -> int:
         """Nodes that could answer now."""
         return sum(
@@ -66,8 +82,15 @@ class ShownNode:
     replicas: tuple[Replica, ...]
 
 
+class WishFields(PostedForm, frozen=True, kw_only=True):
+    """Where a model's weights should be."""
+
+    model: str
+    wish: str
+
+
 class FleetPages:
-    """Reads what is known of the nodes."""
+    """Reads what is known of the nodes, and says where weights should be."""
 
     def __init__(self, parts: ConsoleParts) -> None:
         """`parts` have the fleet."""
@@ -76,6 +99,7 @@ class FleetPages:
     def add_to(self, table: PageTable) -> None:
         """Their routes."""
         table.show("models", "/models", self.show_models)
+        table.act("model_wish", "/models", PostedFormReader(WishFields), self.wish)
         table.show("fleet", "/fleet", self.show_fleet)
 
     async def show_models(self, request: Request, caller: Caller) -> Response:
@@ -99,9 +123,35 @@ class FleetPages:
             for name, reason in node.failed.items()
             if name not in offered
         ]
+        rules = await self._parts.act(caller).list_placement_rules()
+        now_s = self._parts.sources.unix_s()
         return self._parts.renderer.show(
-            request, caller, "models.html", models=models, failed=failed
+            request,
+            caller,
+            "models.html",
+            models=models,
+            failed=failed,
+            rules={rule.model: rule for rule in rules if rule.find_tier(now_s) is not None},
         )
+
+    async def wish(self, request: Request, caller: Caller, form: WishFields) -> Response:
+        """Back to the models; nodes have been told where one's weights should be."""
+        administration, desk = self._parts.act(caller), self._parts.services.desk
+        model, notices = ModelName(form.model), caller.require_session().notices
+        if form.wish == "release":
+            await administration.end_placement_rule(model)
+            desk.forget(model)
+            notices.append(f"Demand decides about {model} again.")
+        elif form.wish in _WISHES:
+            tier, for_s, said = _WISHES[form.wish]
+            rule = to_rule(
+                RuleSet(model=model, tier=tier, for_s=for_s), self._parts.sources.unix_s()
+            )
+            desk.carry_out(await administration.set_placement_rule(rule))
+            notices.append(f"{model} {said}.")
+        else:
+            raise InvalidRequest("There is no such wish.", param="wish")
+        return self._parts.renderer.send_on(f"{PREFIX}/models")
 
     async def show_fleet(self, request: Request, caller: Caller) -> Response:
         """Every configured node, by region."""

@@ -14,6 +14,7 @@ from contracts.fleet import FailedModel, ModelLoad
 from contracts.ids import AccountId, ApiTokenId, GatewayId, ModelName, NodeId, RegionId
 from contracts.ids import create_request_id as create_id
 from contracts.inference import Accepted, Delta, Finished, FinishReason, Usage
+from contracts.placement import ModelPlacement, Tier
 from contracts.pricing import TokenCounts, TokenRates
 from contracts.quotas import QuotaLimits, QuotaScope
 from contracts.usage import Outcome, UsageRecord
@@ -46,6 +47,16 @@ class SceneNode(ScriptedNode):
         self.models = models
         self.busy = busy
         self.failed: tuple[FailedModel, ...] = ()
+        self.placements = tuple(
+            ModelPlacement(
+                name=name,
+                tier=Tier.HOST if name == TINY else Tier.GPU,
+                weights_bytes=16_060_000_000 if name == LLAMA else 1_190_000_000,
+                kv_bytes=4 << 30,
+                wake_s=0.31 if name == TINY else 0.0,
+            )
+            for name in models
+        )
         self.script = tell
 
     def _report(self) -> Report:
@@ -65,6 +76,8 @@ class SceneNode(ScriptedNode):
 
     def _describe(self, index: int, load: ModelLoad) -> ModelLoad:
         values = {name: getattr(load, name) for name in load.__struct_fields__}
+        if load.name == TINY:  # asleep in the host's memory
+            return ModelLoad(**{**values, "is_ready": False, "num_blocks": 0, "num_free_blocks": 0})
         busy = self.busy * (index + 2)
         return ModelLoad(
             **{
@@ -183,7 +196,7 @@ def invent_hour(gateway: RunningGateway) -> None:
     history = gateway.gateway._history  # type: ignore[union-attr]
     newest = history._samples[-1]
     history._samples.clear()
-    counts = [0.0] * 5
+    counts, gained = [0.0] * 5, (0.0,) * 5
     streams = [0.0] * (len(BUCKETS_S) + 1)
     for step in range(720, -1, -1):
         pace = 42 + 14 * math.sin(step / 90) + 5 * math.sin(step / 11)
@@ -195,4 +208,11 @@ def invent_hour(gateway: RunningGateway) -> None:
         traffic = Traffic(*(int(count) for count in counts), tuple(int(s) for s in streams))
         ago_s = step * 5
         history._samples.append(Sample(newest.unix_s - ago_s, newest.taken_s - ago_s, traffic))
-    history._read = lambda: history._samples[-1].traffic
+
+    def go_on() -> Traffic:
+        """The counters go on at their last pace."""
+        gone_s = history._sources.monotonic_s() - newest.taken_s
+        more = [int(count + gone_s * pace) for count, pace in zip(counts, gained, strict=True)]
+        return Traffic(*more, tuple(int(s) for s in streams))
+
+    history._read = go_on

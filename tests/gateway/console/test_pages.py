@@ -5,7 +5,7 @@ from contracts.pricing import TokenRates
 from contracts.quotas import QuotaLimits, QuotaScope
 from tenancy.administration import AuditFilter
 from tests.gateway.console.browser_double import BrowserDouble
-from tests.gateway.running_gateway import RunningGateway, wait_until_async
+from tests.gateway.running_gateway import RunningGateway, wait_until, wait_until_async
 from tests.gateway.scripted_node import MODEL, ScriptedNode
 
 
@@ -239,3 +239,21 @@ async def test_what_is_nowhere_is_said_in_a_page(browser: BrowserDouble) -> None
         assert page.status == 404
         assert "This did not work" in page.seen
     assert (await browser.get("/")).location == "/console"
+
+
+async def test_an_operator_says_where_weights_should_be(
+    browser: BrowserDouble, gateway: RunningGateway, node: ScriptedNode
+) -> None:
+    assert "Demand decides" in (await browser.get("/console/models")).seen
+    for wish, said in (("pin", "Pinned to the device"), ("evict", "Out of memory")):
+        fields = {"model": MODEL, "wish": wish}
+        assert (await browser.submit("/console/models", fields)).status == 303
+        assert said in (await browser.get("/console/models")).seen
+    await wait_until(lambda: len(node.plans) >= 2)
+    (rule,) = await gateway.tenancy.list_placement_rules()
+    assert rule.tier == "disk"
+    wrong = await browser.submit("/console/models", {"model": MODEL, "wish": "burn"})
+    assert wrong.status == 400
+    released = {"model": MODEL, "wish": "release"}
+    assert (await browser.submit("/console/models", released)).status == 303
+    assert "Demand decides" in (await browser.get("/console/models")).seen
