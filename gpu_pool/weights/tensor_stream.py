@@ -22,7 +22,7 @@ PIECE_BYTES: Final = 8 << 20
 """What one thread reads at once, and what one digest of a tensor's digests covers."""
 NUM_THREADS: Final = 8
 """Reads that a drive is asked for at once."""
-WINDOW_BYTES: Final = 256 << 20
+WINDOW_BYTES: Final = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
