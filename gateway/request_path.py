@@ -77,6 +77,16 @@ class RequestPath:
             duration_s = self._requests.end(context)
             self._telemetry.count_request(context.route, status, context.model, duration_s)
             self._count_gap(context, duration_s)
+            log.debug(
+                "request_served",
+                request_id=context.request_id,
+                route=context.route,
+                status=status,
+                model=context.model,
+                node_id=context.node_id,
+                attempts=context.num_attempts,
+                duration_s=round(duration_s, 4),
+            )
 
     async def _answer(
         self, call: InferenceCall, context: RequestContext, exchange: HttpExchange

@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 
 from contracts.ids import ModelName
 from contracts.inference import Usage
+from contracts.redaction import redact_rendered
 from contracts.sections import LogFormat, LogSettings
 
 BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -235,6 +236,7 @@ def configure_log(settings: LogSettings) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             renderer,
+            redact_rendered,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

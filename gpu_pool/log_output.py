@@ -9,6 +9,7 @@ import sys
 
 import structlog
 
+from contracts.redaction import redact_rendered
 from contracts.sections import LogFormat, LogSettings
 
 
@@ -28,6 +29,7 @@ def configure_logging(settings: LogSettings, **context: str) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             renderer,
+            redact_rendered,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -17,6 +17,7 @@ import structlog
 
 from contracts.fleet_view import FleetView
 from contracts.placement import PlacementPlan
+from contracts.redaction import redact_rendered
 from contracts.sections import LogFormat, LogSettings
 from hot_standby.demand import SLOT_S, DemandBook
 from hot_standby.fleet_state import merge_views
@@ -149,7 +150,7 @@ def create_controller(settings: StandbySettings) -> Controller:
 
 def run_controller(settings: StandbySettings) -> None:
     """Plans until SIGINT or SIGTERM."""
-    _configure_log(settings.log)
+    configure_log(settings.log)
     asyncio.run(_run(settings))
 
 
@@ -169,7 +170,7 @@ async def _run(settings: StandbySettings) -> None:
     log.info("standby_stopped")
 
 
-def _configure_log(settings: LogSettings) -> None:
+def configure_log(settings: LogSettings) -> None:
     """Lines on standard error, at the level asked for."""
     renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(
         colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
@@ -181,6 +182,7 @@ def _configure_log(settings: LogSettings) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             renderer,
+            redact_rendered,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[settings.level]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -7,6 +7,8 @@ Read next: `gpu_pool.server.request_start` (what makes the events), `connection`
 import asyncio
 from collections.abc import Callable
 
+import structlog
+
 from contracts.errors import DeadlineExceeded, InvalidRequest, ServiceError, to_error_report
 from contracts.grant import Grant
 from contracts.inference import (
@@ -28,6 +30,8 @@ from gpu_pool.server.hosted_model import HostedModel, RunningRequest
 from gpu_pool.server.request_start import start_request
 from gpu_pool.server.stream_meter import NodeMeter, StreamMeter
 from gpu_pool.server.wire.delta_buffer import MAX_DELTA_LOGPROBS, DeltaBuffer
+
+log = structlog.get_logger(__name__)
 
 
 class WireStream:
@@ -147,6 +151,8 @@ class WireStream:
             self._send_held(event.choice_index)
         if isinstance(event, Finished | Failed):
             self._stop_timer()
+            grant = self.grant
+            log.debug("a request is over", request_id=grant.request_id, attempt=grant.attempt)
             if self._is_streaming or isinstance(event, Finished):
                 self._send_held()
         self._put(event)
