@@ -2,7 +2,7 @@
 
 Most of a small model's way from disk is a process that imports its libraries: seconds, against a
 fraction of one for the weights. Owns the one spare process and its end; must not know models.
-Read next: `core_process` (who takes it), `gpu_pool.core_runner.find_settings_path` (its other end).
+Read next: `core_process` (who takes it), `gpu_pool.core_runner` (its other end).
 """
 
 import asyncio
