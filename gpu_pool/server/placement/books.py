@@ -5,7 +5,7 @@ Read next: `room`, `keeper`.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from contracts.errors import UnsupportedFeature
@@ -38,6 +38,8 @@ class KeptModel:
     going_to: Tier | None = None
     coming: asyncio.Task[None] | None = None
     """One wake for all who wait."""
+    asked_by: set[ModelName] = field(default_factory=set)
+    """Who waits for it to be done with its work and to leave."""
     num_wakes: int = 0
     times: MoveTimes = field(default_factory=MoveTimes)
 
@@ -92,6 +94,21 @@ class PlacementBooks:
         """True until there is a newer one."""
         return plan.number == self._plan_number
 
+    def ask_to_leave(self, names: Iterable[ModelName], newcomer: KeptModel) -> None:
+        """These take no further requests as long as `newcomer` waits for them; others may again."""
+        self.let_stay(newcomer, but=names)
+        for name in names:
+            kept = self._models[name]
+            kept.asked_by.add(newcomer.model.name)
+            kept.model.set_leaving(is_leaving=True)
+
+    def let_stay(self, newcomer: KeptModel, but: Iterable[ModelName] = ()) -> None:
+        """`newcomer` waits for nobody any more, `but` for these."""
+        for kept in self:
+            if newcomer.model.name in kept.asked_by and kept.model.name not in but:
+                kept.asked_by.discard(newcomer.model.name)
+                kept.model.set_leaving(is_leaving=bool(kept.asked_by))
+
     def is_coming(self, name: ModelName) -> bool:
         """True while a model is on its way to the device."""
         kept = self._models.get(name)
@@ -141,13 +158,15 @@ class PlacementBooks:
         # One that is about to come must not lose what it comes from; if it is on the device yet,
         # it is leaving, and those who wait for it have to wait for that, too.
         is_coming = kept.is_awaited and model.tier is not Tier.GPU
+        # One that has just come serves those first for whom it came.
+        is_expected = model.num_waiting > 0 and not kept.asked_by
         return Standing(
             name=model.name,
             tier=kept.going_to or model.tier,
             weights_bytes=size.weights_bytes,
             kv_bytes=size.kv_bytes,
             is_pinned=self.is_pinned(model),
-            is_busy=is_moving or is_coming or model.is_busy,
+            is_busy=is_moving or is_coming or is_expected or model.is_busy,
             rank=self._ranks.get(model.name, -1),
             last_used_ms=model.last_used_unix_ms,
             being_left=model.tier if is_moving else None,

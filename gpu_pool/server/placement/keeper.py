@@ -1,8 +1,8 @@
 """Keeps the models of a node within its memory and brings those to the device that are asked for.
 
-Owns the moves and their order: who asks first gets room first, one wake serves all who wait, and a
-model at work has its turn before it must go. Between the planner's plans it goes on alone.
-Must not know requests. Read next: `books`, `room`, `gpu_pool.server.hosted_core` (who asks).
+Owns the moves and their order: one wake serves all who wait, and a model at work has its turn
+before it must go. Between the planner's plans it goes on alone. Must not know requests.
+Read next: `books`, `room`, `gpu_pool.server.hosted_core` (who asks).
 """
 
 import asyncio
@@ -44,7 +44,8 @@ class PlacementKeeper:
         self._monotonic_s = monotonic_s
         self._on_change = on_change
         self._room = asyncio.Lock()
-        """Held while room is made: who asks first is served first."""
+        """Held while models are moved to make room, and not while one that is at work is awaited:
+        others may need less, or somebody else's."""
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger()
@@ -89,27 +90,47 @@ class PlacementKeeper:
 
     async def _bring(self, kept: KeptModel) -> None:
         """One wake. Raises: `ModelCold`, `ModelFailed`."""
-        model = kept.model
-        asked_s = self._monotonic_s()
+        turn_over_s = self._monotonic_s() + self._turn_s
+        try:
+            while not await self._try_place(kept):
+                left_s = turn_over_s - self._monotonic_s()
+                if left_s <= 0:
+                    self.books.ask_to_leave(self.books.find_room(kept).awaited, kept)
+                await self._wait_change(left_s if left_s > 0 else None)
+        finally:
+            self.books.let_stay(kept)
+            self.note_change()
+        if kept.going_to is Tier.GPU:
+            await self._come(kept)
+
+    async def _try_place(self, kept: KeptModel) -> bool:
+        """True when the model stays on the device, or its room there is kept for it; False while
+        somebody has to be waited for, who may be others' business meanwhile.
+
+        Raises: `ModelCold` when there can be no room, `ModelFailed`.
+        """
         async with self._room:
-            before = model.tier
-            if before is Tier.GPU:  # it was to leave, and stays
-                return
-            if model.failure is not None:
-                raise ModelFailed("The model failed to load.")
-            await self._make_room(kept)
-            kept.going_to = Tier.GPU
-        self._log.info(
-            "a model comes to the device",
-            model=model.name,
-            tier=before,
-            waited_s=round(self._monotonic_s() - asked_s, 3),
-        )
-        await self._come(kept)
+            while kept.model.tier is not Tier.GPU:
+                if kept.model.failure is not None:
+                    raise ModelFailed("The model failed to load.")
+                room = self.books.find_room(kept)
+                if not room.is_possible:
+                    raise _refuse(kept.model, self.books.budget)
+                if room.is_there:
+                    kept.going_to = Tier.GPU
+                    return True
+                if room.awaited and not kept.model.num_waiting:  # it was but a plan's wish
+                    raise ModelCold("The models on the device are at work.")
+                if room.awaited or not room.moves:
+                    return False
+                move = room.moves[0]  # others may be at work by the time this one is over
+                await self._send_away(self._get(move.name), move.tier)
+            return not kept.asked_by
 
     async def _come(self, kept: KeptModel) -> None:
         """The move itself, for which there is room. Raises: `ModelCold`, `ModelFailed`."""
         before, began_s = kept.model.tier, self._monotonic_s()
+        self._log.info("a model comes to the device", model=kept.model.name, tier=before)
         try:
             await kept.model.move_to(Tier.GPU)
         finally:
@@ -127,36 +148,12 @@ class PlacementKeeper:
         """
         self._log.warning("a model is larger than its files", model=kept.model.name)
         async with self._room:
-            try:
-                await self._make_room(kept)
-            except ServiceError:
-                await self._send_away(kept, Tier.DISK)
-                raise
-
-    async def _make_room(self, kept: KeptModel) -> None:
-        """Returns when the model fits. Raises: `ModelCold` when it cannot, `ModelFailed`."""
-        turn_over_s = self._monotonic_s() + self._turn_s
-        leaving: set[Movable] = set()
-        try:
             while not (room := self.books.find_room(kept)).is_there:
-                if not room.is_possible:
+                if room.awaited or not room.moves:
+                    await self._send_away(kept, Tier.DISK)
                     raise _refuse(kept.model, self.books.budget)
-                if room.moves and not room.awaited:
-                    move = room.moves[0]  # others may be at work by the time this one is over
-                    await self._send_away(self._get(move.name), move.tier)
-                    continue
-                if not kept.model.num_waiting:
-                    raise ModelCold("The models on the device are at work.")  # it was a plan's wish
-                left_s = turn_over_s - self._monotonic_s()
-                if left_s <= 0:
-                    for name in room.awaited:
-                        leaving.add(self._get(name).model)
-                    for model in leaving:
-                        model.set_leaving(is_leaving=True)
-                await self._wait_change(left_s if left_s > 0 else None)
-        finally:
-            for model in leaving:
-                model.set_leaving(is_leaving=False)
+                move = room.moves[0]
+                await self._send_away(self._get(move.name), move.tier)
 
     # -- away from it ----------------------------------------------------------------------------
 
@@ -224,7 +221,8 @@ class PlacementKeeper:
     async def _wait_change(self, timeout_s: float | None) -> None:
         """Returns at the next change, or after `timeout_s`."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
 
     def _run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """A task that `stop` ends; what it throws is for those who wait for it, if any."""

@@ -98,6 +98,40 @@ async def test_a_wait_that_is_given_up_lets_the_busy_model_go_on() -> None:
     assert first.moves == [Tier.GPU]
 
 
+async def test_who_waits_for_a_long_answer_holds_up_nobody_who_needs_less() -> None:
+    keeper = create_keeper(30)
+    long, idle = MovingModel(keeper, "long", ModelSize(20, 0)), MovingModel(keeper, "idle")
+    large, small = MovingModel(keeper, "large", ModelSize(20, 0)), MovingModel(keeper, "small")
+    await long.ask()
+    await idle.ask()
+    idle.end()
+    waiting = asyncio.create_task(large.ask())
+    await wait_until(lambda: not long.is_open)
+    await asyncio.wait_for(small.ask(), 5)
+    assert (idle.tier, waiting.done()) == (Tier.HOST, False)
+    small.end()
+    long.end()
+    await asyncio.wait_for(waiting, 5)
+
+
+async def test_those_who_wait_for_one_all_come_in_any_order_and_it_returns() -> None:
+    keeper = create_keeper(10)
+    first, *others = (MovingModel(keeper, name) for name in "abc")
+
+    async def visit(model: MovingModel) -> None:
+        await model.ask()
+        await asyncio.sleep(0.001)
+        model.end()
+
+    await first.ask()
+    visits = [asyncio.create_task(visit(model)) for model in (*others, *others)]
+    await wait_until(lambda: not first.is_open)
+    visits.append(asyncio.create_task(visit(first)))
+    first.end()
+    await asyncio.wait_for(asyncio.gather(*visits), 5)
+    assert sum(model.moves.count(Tier.GPU) for model in (first, *others)) <= 6
+
+
 async def test_what_never_leaves_is_not_displaced_even_for_what_then_cannot_come() -> None:
     keeper = create_keeper(10)
     hot = MovingModel(keeper, "hot", service_class=ServiceClass.ALWAYS_HOT)
