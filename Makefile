@@ -65,7 +65,7 @@ format: setup-dev ## rewrite the code in the house format
 bench: setup-dev ## run one benchmark (WHAT=gateway.bench_relay), or list them
 ifeq ($(WHAT),)
 	@echo "make bench WHAT=<one of these> [ARGS=...]"
-	@find benchmarks \( -name 'bench_*.py' -o -path benchmarks/gpu/__main__.py -o -path benchmarks/routing/__main__.py \) | \
+	@find benchmarks \( -name 'bench_*.py' -o -path benchmarks/gpu/__main__.py -o -path benchmarks/routing/__main__.py -o -path benchmarks/standby/__main__.py \) | \
 	    sed 's,^benchmarks/,  ,; s,\(/__main__\)*\.py$$,,; s,/,.,g' | sort
 else
 	$(BIN)/python -m benchmarks.$(WHAT) $(ARGS)

@@ -20,6 +20,8 @@ NUM_SLOTS: Final = 96
 SLOT_S: Final = S_PER_DAY // NUM_SLOTS
 _PRIOR: Final = 3.0
 """Gaps that a history is taken to have beyond those it has seen, as its mean rate has them."""
+_TYPICAL_BURSTS: Final = 20.0
+"""Bursts like everybody's that each history is taken to have had."""
 _PRIOR_S: Final = 1800.0
 """How long a model is taken to have been asked for once, when nothing is known of it."""
 _DAY_WEIGHT: Final = 0.4
@@ -63,6 +65,15 @@ class Demand:
         return 1 + min(self.burst_per_s * wait_s, self.burst_length) / 2
 
 
+@dataclass(frozen=True, slots=True)
+class Bursts:
+    """Many bursts in sum: the gaps inside them, how long these lasted, the pauses between."""
+
+    num_gaps: float
+    lasted_s: float
+    num_pauses: float
+
+
 @dataclass(slots=True)
 class DemandHistory:
     """One key's past; older gaps weigh less."""
@@ -100,20 +111,31 @@ class DemandHistory:
         self.days_per_slot[slot] += 1
         self.starts_now = 0.0
 
-    def foretell(
-        self, key: DemandKey, now_s: float, patience_s: float, host_patience_s: float
-    ) -> Demand:
-        """What is to be expected; what is further off than the patience counts for little."""
+    def sum_bursts(self, patience_s: float) -> Bursts:
+        """The gaps within bursts, and how many pauses there were between them."""
         short = [count for count, mid in zip(self.gaps, _MIDS_S, strict=True) if mid <= patience_s]
-        num_short, num_gaps = sum(short), sum(self.gaps)
         lasted_s = sum(count * mid for count, mid in zip(short, _MIDS_S, strict=False))
-        num_pauses = num_gaps - num_short + 1
+        return Bursts(sum(short), lasted_s, sum(self.gaps) - sum(short) + 1)
+
+    def foretell(
+        self, key: DemandKey, now_s: float, settings: DemandSettings, typical: Bursts
+    ) -> Demand:
+        """What is to be expected; what is further off than the patience counts for little.
+
+        A key that has had few bursts is taken to have `typical` ones: guesses from two or three
+        would decide between models by chance.
+        """
+        own = self.sum_bursts(settings.patience_s)
+        length = typical.num_gaps / typical.num_pauses
+        num_gaps = own.num_gaps + _TYPICAL_BURSTS * length
+        typical_s = typical.lasted_s / typical.num_pauses
+        lasted_s = own.lasted_s + _TYPICAL_BURSTS * typical_s
         return Demand(
             key,
-            self._foretell_imminence(now_s, patience_s),
-            self._foretell_imminence(now_s, host_patience_s),
-            burst_per_s=num_short / lasted_s if lasted_s else 0.0,
-            burst_length=num_short / num_pauses,
+            self._foretell_imminence(now_s, settings.patience_s),
+            self._foretell_imminence(now_s, settings.host_patience_s),
+            burst_per_s=num_gaps / lasted_s if lasted_s else 0.0,
+            burst_length=num_gaps / (own.num_pauses + _TYPICAL_BURSTS),
         )
 
     def _foretell_imminence(self, now_s: float, patience_s: float) -> float:
@@ -196,9 +218,17 @@ class DemandBook:
 
     def foretell(self, now_s: float) -> tuple[Demand, ...]:
         """What every history says, in a fixed order."""
-        near_s, far_s = self._settings.patience_s, self._settings.host_patience_s
+        bursts = [
+            history.sum_bursts(self._settings.patience_s) for history in self._histories.values()
+        ]
+        typical = Bursts(
+            sum(each.num_gaps for each in bursts),
+            sum(each.lasted_s for each in bursts),
+            sum(each.num_pauses for each in bursts) or 1.0,
+        )
         return tuple(
-            history.foretell(key, now_s, near_s, far_s) for key, history in self._list_ordered()
+            history.foretell(key, now_s, self._settings, typical)
+            for key, history in self._list_ordered()
         )
 
     def dump(self) -> list[tuple[DemandKey, DemandHistory]]:

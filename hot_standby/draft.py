@@ -33,8 +33,12 @@ class Draft:
         return self._device_free[node.node_id]
 
     def measure_free(self, node: NodeState) -> float:
-        """Bytes of device and host together that are not given away yet."""
-        return self._device_free[node.node_id] + self._host_free[node.node_id]
+        """Bytes of device and host together that are not given away yet.
+
+        Less the room of one model: a swap needs it, for who leaves comes before who came is gone.
+        """
+        swap = max((model.weights_bytes for model in node.models.values()), default=0)
+        return self._device_free[node.node_id] + self._host_free[node.node_id] - swap
 
     def list_pushed(self, node: NodeState, model: ModelName) -> list[ModelName]:
         """Who finds no room in the host any more once `model` goes there too."""
@@ -52,6 +56,16 @@ class Draft:
             room += node.models[name].weights_bytes
             pushed.append(name)
         return pushed
+
+    def has_spare_room(self, node: NodeState, model: ModelName) -> bool:
+        """True when the host could hold the model even with all asleep that are on the device."""
+        sleepers = sum(
+            state.weights_bytes
+            for name, state in node.models.items()
+            if self.tiers.get((node.node_id, name)) is Tier.GPU
+        )
+        size = node.models[model].weights_bytes
+        return sleepers + size <= self._host_free[node.node_id]
 
     def is_placed(self, node: NodeState, model: ModelName, tier: Tier) -> bool:
         """True when the model has its place there, in `tier` or nearer."""

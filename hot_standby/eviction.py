@@ -32,7 +32,7 @@ def send_ahead(draft: Draft, standing: Standing, node: NodeState) -> None:
     """
     here = [name for name in node.models if draft.is_placed(node, name, Tier.GPU)]
     outside = [
-        (_weigh_soon(standing, node, name), model.device_bytes)
+        (_weigh_soon(standing, node, name, Tier.GPU), model.device_bytes)
         for name, model in node.models.items()
         if name not in here
     ]
@@ -52,14 +52,14 @@ def send_ahead(draft: Draft, standing: Standing, node: NodeState) -> None:
                 del draft.near_worth[node.node_id, other]
 
 
-def _weigh_soon(standing: Standing, node: NodeState, name: ModelName) -> float:
-    """How soon the model is expected, by its class."""
+def _weigh_soon(standing: Standing, node: NodeState, name: ModelName, tier: Tier) -> float:
+    """How soon the model is expected, by its class and by the patience of `tier`."""
     weight = CLASS_WEIGHTS[node.models[name].service_class]
-    return standing.find_imminence(node, name, Tier.GPU) * weight
+    return standing.find_imminence(node, name, tier) * weight
 
 
 def _weigh_push(standing: Standing, node: NodeState, name: ModelName) -> float:
-    """Seconds of expected waiting when the model has to leave the host."""
+    """Seconds of expected waiting when the model has to leave the host, which it does for long."""
     size, speeds = node.models[name].weights_bytes, node.speeds
     more_s = speeds.estimate_wake_s(size, Tier.DISK) - speeds.estimate_wake_s(size, Tier.HOST)
-    return _weigh_soon(standing, node, name) * more_s
+    return _weigh_soon(standing, node, name, Tier.HOST) * more_s

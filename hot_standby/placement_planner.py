@@ -156,10 +156,13 @@ class _Planner:
                     self.draft.take(node, name, tier, 0.0)
 
     def use_spare_room(self) -> None:
-        """Memory of a host that nobody has asked for is worth most with weights in it."""
+        """Memory of a host that nobody has asked for is worth most with weights in it.
+
+        What those on the device will need when they sleep is not spare.
+        """
         for node in self._state.nodes:
             for name in node.models:
-                if self._may_come(node, name):
+                if self._may_come(node, name) and self.draft.has_spare_room(node, name):
                     self.draft.take(node, name, Tier.HOST, 0.0)
 
     def place_the_rest(self) -> None:

@@ -97,8 +97,11 @@ class Fleet:
 
     def note_demand(self, need: RouteNeed) -> None:
         """A request has come for a model that is offered; its further attempts are no demand."""
-        unix_ms = int(self._sources.unix_s() * 1000)
-        self.demand.note(need.model, need.allowed_regions, unix_ms)
+        allowed = need.allowed_regions
+        if allowed is not None:  # clients may name regions that are none: those make no new key
+            rings = self._list_rings(need.model)
+            allowed = tuple(sorted(ring.region for ring in rings if ring.region in allowed))
+        self.demand.note(need.model, allowed, int(self._sources.unix_s() * 1000))
 
     def release(self, plan: RoutePlan) -> None:
         """The request of `plan` is over; a report since then has counted it, or its end, itself."""

@@ -1,0 +1,46 @@
+"""What a gateway counts of requests: by model and lawful regions, within bounds."""
+
+from contracts.ids import NodeId, RegionId
+from gateway.routing.demand import DemandRecorder
+from gateway.routing.route_plan import RouteNeed
+from gateway.sources import Sources
+from tests.gateway.routing.fleet_words import MODEL, OTHER_MODEL, create_fleet, create_report
+
+WEUR, ENAM = RegionId("weur"), RegionId("enam")
+
+
+def test_arrivals_are_counted_by_where_they_may_go_with_the_gaps_between_them() -> None:
+    recorder = DemandRecorder()
+    for unix_ms in (1000, 1001, 5000, 4000):  # a clock may go back
+        recorder.note(MODEL, None, unix_ms)
+    recorder.note(MODEL, (WEUR,), 7000)
+    recorder.note(OTHER_MODEL, None, 7000)
+    anywhere, bound, other = recorder.list_samples()
+    assert (anywhere.num_arrivals, sum(anywhere.gaps)) == (4, 3)
+    assert (anywhere.gaps[0], anywhere.gaps[1], anywhere.gaps[12]) == (1, 1, 1)
+    assert (bound.allowed_regions, bound.num_arrivals, sum(bound.gaps)) == ((WEUR,), 1, 0)
+    assert other.model == OTHER_MODEL
+
+
+def test_memory_is_bounded_and_the_longest_idle_goes_first() -> None:
+    recorder = DemandRecorder(max_keys=3)
+    for place in range(10):
+        recorder.note(MODEL, (RegionId(f"r{place}"),), 1000 + place)
+        recorder.note(MODEL, None, 1000 + place)
+    assert len(recorder) == 3
+    kept = {sample.allowed_regions for sample in recorder.list_samples()}
+    assert kept == {None, (RegionId("r8"),), (RegionId("r9"),)}
+
+
+def test_regions_that_clients_make_up_are_not_remembered() -> None:
+    fleet = create_fleet("a", "b", sources=Sources(lambda: 1.0, lambda: 1.0, lambda _: 0))
+    fleet.record_report(create_report("a"))
+    fleet.record_report(create_report("b", "enam"))
+    assert {node.node_id for node in fleet.snapshots} == {NodeId("a"), NodeId("b")}
+    for place in range(50):
+        fleet.note_demand(RouteNeed(MODEL, (WEUR, RegionId(f"made-up-{place}"))))
+    fleet.note_demand(RouteNeed(MODEL, (ENAM, WEUR)))  # the control: another lawful set is a key
+    fleet.note_demand(RouteNeed(MODEL, None))
+    assert [each.allowed_regions for each in fleet.demand.list_samples()] == [
+        *((WEUR,), (ENAM, WEUR), None)
+    ]
