@@ -5,6 +5,7 @@ unpacked beside everything else and not installed. Read next: `private_engine`.
 """
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ ENGINE_PACKAGES = {"dockerd": "docker.io", "iptables": "iptables", "debootstrap"
 PLUGIN_PACKAGES = ("docker-compose", "docker-buildx")
 NEXT_RELEASE = "trixie"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 QUIET = {"DEBIAN_FRONTEND": "noninteractive"}
 
 
@@ -24,6 +26,9 @@ def find_obstacle() -> str | None:
         return "it needs Linux"
     if os.geteuid() != 0:
         return "it needs root, for an engine of its own and the firewall"
+    lacking = [name for name, bit in CAPABILITIES.items() if not _read_capabilities() >> bit & 1]
+    if lacking:
+        return f"root lacks {' and '.join(lacking)} here, without which no engine runs"
     if shutil.which("apt-get") is None or not Path(KEYRING).exists():
         return "it needs Debian's packages, and this is no Debian"
     missing = [name for name in ENGINE_PACKAGES if shutil.which(name) is None]
@@ -79,6 +84,12 @@ def fetch_plugins(cache: Path) -> Path:
         shutil.copytree(found, plugins, dirs_exist_ok=True)
         shutil.rmtree(work)
     return config
+
+
+def _read_capabilities() -> int:
+    """What this process may do, as the kernel's bits."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(re.findall(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)[0], 16)
 
 
 def _can_install() -> bool:
