@@ -48,6 +48,11 @@ class KeptModel:
         """True while it is about to come to the device."""
         return self.coming is not None and not self.coming.done()
 
+    @property
+    def is_expected(self) -> bool:
+        """True while it has not served all for whom it came."""
+        return self.model.num_waiting > 0 and not self.asked_by
+
 
 class PlacementBooks:
     """All models of one node."""
@@ -94,13 +99,22 @@ class PlacementBooks:
         """True until there is a newer one."""
         return plan.number == self._plan_number
 
-    def ask_to_leave(self, names: Iterable[ModelName], newcomer: KeptModel) -> None:
-        """These take no further requests as long as `newcomer` waits for them; others may again."""
+    def ask_to_leave(self, names: Iterable[ModelName], newcomer: KeptModel) -> bool:
+        """These take no further requests as long as `newcomer` waits for them; others may again.
+
+        One that has just come is not asked before those are served for whom it came. True when
+        somebody is asked who was not before.
+        """
         self.let_stay(newcomer, but=names)
-        for name in names:
-            kept = self._models[name]
+        asked = [
+            kept
+            for kept in map(self._models.__getitem__, names)
+            if newcomer.model.name not in kept.asked_by and not kept.is_expected
+        ]
+        for kept in asked:
             kept.asked_by.add(newcomer.model.name)
             kept.model.set_leaving(is_leaving=True)
+        return bool(asked)
 
     def let_stay(self, newcomer: KeptModel, but: Iterable[ModelName] = ()) -> None:
         """`newcomer` waits for nobody any more, `but` for these."""
@@ -158,15 +172,13 @@ class PlacementBooks:
         # One that is about to come must not lose what it comes from; if it is on the device yet,
         # it is leaving, and those who wait for it have to wait for that, too.
         is_coming = kept.is_awaited and model.tier is not Tier.GPU
-        # One that has just come serves those first for whom it came.
-        is_expected = model.num_waiting > 0 and not kept.asked_by
         return Standing(
             name=model.name,
             tier=kept.going_to or model.tier,
             weights_bytes=size.weights_bytes,
             kv_bytes=size.kv_bytes,
             is_pinned=self.is_pinned(model),
-            is_busy=is_moving or is_coming or is_expected or model.is_busy,
+            is_busy=is_moving or is_coming or kept.is_expected or model.is_busy,
             rank=self._ranks.get(model.name, -1),
             last_used_ms=model.last_used_unix_ms,
             being_left=model.tier if is_moving else None,

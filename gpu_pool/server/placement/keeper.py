@@ -94,9 +94,10 @@ class PlacementKeeper:
         try:
             while not await self._try_place(kept):
                 left_s = turn_over_s - self._monotonic_s()
-                if left_s <= 0:
-                    self.books.ask_to_leave(self.books.find_room(kept).awaited, kept)
-                await self._wait_change(left_s if left_s > 0 else None)
+                if left_s > 0:
+                    await self._wait_change(left_s)
+                elif not self.books.ask_to_leave(self.books.find_room(kept).awaited, kept):
+                    await self._wait_change(None)
         finally:
             self.books.let_stay(kept)
             self.note_change()

@@ -69,6 +69,7 @@ class MovingModel:
                 await self._keeper.bring(self.name)
         finally:
             self.num_waiting -= 1
+            self._keeper.note_change()
         self.num_held += 1
 
     def end(self) -> None:
