@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from contracts.errors import InvalidRequest, RequestError
 from contracts.grant import RetentionClass
-from contracts.ids import AccountId
+from contracts.ids import AccountId, is_account_id
 from contracts.usage import Step, UsageSummary
 from gateway.api.account_forms import AccountCreate, AccountUpdate, to_account_change
 from gateway.api.pages import find_account
@@ -78,10 +78,9 @@ class AccountPages:
 
     async def list_all(self, request: Request, caller: Caller) -> Response:
         """Accounts in order of their ids, with what they used in the last days."""
-        after = request.query_params.get("after") or None
-        accounts = await self._parts.act(caller).list_accounts(
-            limit=PER_PAGE + 1, after=None if after is None else AccountId(after)
-        )
+        cursor = request.query_params.get("after", "")
+        after = AccountId(cursor) if is_account_id(cursor) else None
+        accounts = await self._parts.act(caller).list_accounts(limit=PER_PAGE + 1, after=after)
         today = self._parts.today
         ranked = await self._parts.ledger.rank_accounts(
             Step.DAY, today - _NUM_DAYS + 1, today + 1, limit=1000

@@ -97,6 +97,8 @@ def _write(value: Any) -> str:
 def _to_filter(query: dict[str, str]) -> AuditFilter:
     """What the query asks for. Raises: `InvalidRequest`."""
     account_id = query["account_id"]
+    if any("\0" in text for text in query.values()):
+        raise InvalidRequest("The query has characters that no text has.")
     if account_id and not is_account_id(account_id):
         raise InvalidRequest("This is not the id of an account.", param="account_id")
     return AuditFilter(

@@ -93,7 +93,7 @@ async def _read_fields(request: Request) -> dict[str, list[str]]:
         if len(body) > MAX_POST_BYTES:
             raise PayloadTooLarge(f"The form is larger than {MAX_POST_BYTES} bytes.")
     try:
-        return parse_qs(
+        fields = parse_qs(
             body.decode("ascii"),
             keep_blank_values=True,
             strict_parsing=bool(body),
@@ -102,3 +102,6 @@ async def _read_fields(request: Request) -> dict[str, list[str]]:
         )
     except ValueError as error:
         raise InvalidRequest("The form cannot be read.") from error
+    if any("\0" in text for sent in fields.values() for text in sent):
+        raise InvalidRequest("The form cannot be read: it has characters that no text has.")
+    return fields

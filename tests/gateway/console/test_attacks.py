@@ -154,9 +154,12 @@ async def test_posts_are_forms_of_bounded_size_without_unknown_fields(
         {"name": "x", "form_token": token, "status": "active"},
         {"name": ["x", "y"], "form_token": token},
         {"name": "x" * MAX_POST_BYTES, "form_token": token},
+        {"name": "x\0y", "form_token": token},
     ):
         answer = await browser.post("/console/accounts/new", fields)
         assert answer.status in (400, 413)
     assert (
         await browser.post("/console/accounts/new", {"name": "x", "form_token": token})
     ).status == 303
+    assert (await browser.get("/console/audit?action=a%00b")).status == 400
+    assert (await browser.get("/console/accounts?after=%00")).status == 200
