@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from contracts.fleet_view import PLACEMENT_PATH, FleetView, NodeView
+from contracts.fleet_view import PLACEMENT_PATH, RULES_PATH, FleetView, NodeView
 from contracts.ids import ModelName, NodeId
 from contracts.placement import Tier
 from migrations.upgrade import upgrade_database
@@ -102,6 +102,15 @@ async def read_node(gateway: RunningGateway) -> NodeView:
     return msgspec.convert(reply.json["result"], FleetView).nodes[0]
 
 
+async def set_rule(gateway: RunningGateway, rule: dict[str, Any]) -> None:
+    """As `hearth models warm` does, without the time that a command takes to start and end."""
+    body = msgspec.json.encode(rule)
+    reply = await gateway.send(
+        "PUT", RULES_PATH, body, api_token=gateway.operator, origin=gateway.admin
+    )
+    assert reply.status == 200
+
+
 async def find_tier(gateway: RunningGateway, model: ModelName) -> Tier:
     """Where the model's weights are."""
     node = await read_node(gateway)
@@ -144,7 +153,7 @@ async def test_plans_move_weights_the_node_goes_on_alone_and_a_new_planner_takes
         await wait_until_async(lambda: has_plan(gateway), 30)
         await run_command(gateway, "pin", OTHER)
         await wait_until_async(lambda: is_in(gateway, OTHER, Tier.GPU), 30)
-        assert await find_tier(gateway, MODEL) is not Tier.GPU  # there is room for one
+        await wait_until_async(lambda: is_in(gateway, MODEL, Tier.HOST), 30)  # room for one
         process.send_signal(signal.SIGKILL)
         process.wait(10)
     last = (await read_node(gateway)).plan
@@ -165,8 +174,9 @@ async def test_plans_move_weights_the_node_goes_on_alone_and_a_new_planner_takes
 
     with run_standby(gateway, tmp_path) as process:
         await wait_until(lambda: count_started(tmp_path) == 2, 30)
-        assert await wants(gateway, MODEL, Tier.GPU)  # it keeps the rule that it finds
-        await run_command(gateway, "warm", OTHER, "--for", "1")
+        # It keeps the rule that it finds.
+        await wait_until_async(lambda: wants(gateway, MODEL, Tier.GPU), 30)
+        await set_rule(gateway, {"model": OTHER, "tier": "gpu", "for_s": 3})
         await wait_until_async(lambda: wants(gateway, OTHER, Tier.GPU), 30)
         await wait_until_async(lambda: wants(gateway, MODEL, Tier.GPU), 30)  # it ends rules
         await run_command(gateway, "evict", OTHER, "--for", "600")
