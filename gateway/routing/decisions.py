@@ -31,12 +31,18 @@ class Decision:
     refusal: ServiceError | None = None
 
 
+_Noted = tuple[float, tuple[RequestId, AccountId], ModelName, int, RoutePlan | ServiceError]
+
+
 class Decisions:
-    """The latest ones; belongs to one event loop."""
+    """The latest ones; belongs to one event loop.
+
+    Requests only leave a tuple here; objects are made for whoever looks.
+    """
 
     def __init__(self) -> None:
         """None yet."""
-        self._ring: deque[Decision] = deque(maxlen=MAX_DECISIONS)
+        self._ring: deque[_Noted] = deque(maxlen=MAX_DECISIONS)
 
     def note(
         self,
@@ -47,10 +53,16 @@ class Decisions:
         outcome: RoutePlan | ServiceError,
     ) -> None:
         """One more; the oldest one makes room."""
-        plan = outcome if isinstance(outcome, RoutePlan) else None
-        refusal = None if isinstance(outcome, RoutePlan) else outcome
-        self._ring.append(Decision(unix_s, *request, model, attempt, plan, refusal))
+        self._ring.append((unix_s, request, model, attempt, outcome))
 
     def list_newest(self) -> Iterator[Decision]:
         """All of them, the newest first."""
-        return reversed(self._ring)
+        return map(_to_decision, reversed(self._ring))
+
+
+def _to_decision(noted: _Noted) -> Decision:
+    """What was noted, under its names."""
+    unix_s, request, model, attempt, outcome = noted
+    if isinstance(outcome, RoutePlan):
+        return Decision(unix_s, *request, model, attempt, outcome)
+    return Decision(unix_s, *request, model, attempt, None, outcome)
