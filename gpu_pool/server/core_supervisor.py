@@ -122,11 +122,14 @@ class CoreSupervisor:
     async def move_to(self, tier: Tier) -> None:
         """Returns when the weights are on `tier`, or nearer because the core would not sleep.
 
-        One call at a time. A core that holds sequences does not sleep.
+        One call at a time. A core that holds sequences does not sleep; one that is still being
+        started has nothing to sleep with and is ended, or it would take the device's memory later.
         Raises: `ModelCold` while the core fails to start; `ModelFailed` when it has for good.
         """
         if self._target is not tier:
             self._failure = None  # of earlier starts
+        if tier is Tier.HOST and not self._is_ready:
+            tier = Tier.DISK
         self._target = tier
         self._tell()
         if tier is Tier.GPU:
@@ -175,7 +178,13 @@ class CoreSupervisor:
     async def _run_once(self) -> None:
         """One life of the core, from its start until its process is gone or is not wanted."""
         self._num_failed_loads += 1  # until it is ready
-        core = self._core = await self._launcher.launch(self._settings, self)
+        try:
+            core = self._core = await self._launcher.launch(self._settings, self)
+        except OSError as error:  # no memory for a process, no file handle, no directory
+            self._log.error("the engine core was not started", exc_info=error)
+            if self._num_failed_loads >= self._policy.max_failed_loads:
+                self._give_up(f"its engine could not be started: {error.strerror}")
+            return
         self._log.info("the engine core was started", pid=core.process.pid)
         reader = asyncio.create_task(core.client.run())
         ended = asyncio.create_task(core.process.wait())

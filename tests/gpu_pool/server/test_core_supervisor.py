@@ -185,3 +185,42 @@ async def test_a_core_killed_while_it_loads_is_not_held_against_the_model(tmp_pa
             await asyncio.sleep(0)
         assert supervisor.failure is None
         again.cancel()
+
+
+@pytest.mark.parametrize("tier", [Tier.HOST, Tier.DISK])
+async def test_a_core_that_is_sent_away_while_it_starts_again_takes_no_memory_later(
+    tmp_path: Path, tier: Tier
+) -> None:
+    async with supervise(tmp_path, create_core_command("--load-s", "1")) as supervisor:
+        await asyncio.wait_for(supervisor.move_to(Tier.GPU), 20)
+        first = supervisor.process_id
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        await wait_until(lambda: supervisor.process_id not in (None, first), 20)
+        await asyncio.wait_for(supervisor.move_to(tier), 20)
+        assert supervisor.place is Tier.DISK  # its room is another's from now on
+        assert supervisor.process_id is None
+        again = asyncio.create_task(supervisor.move_to(Tier.GPU))  # the control
+        await wait_until(lambda: supervisor.client is not None, 20)
+        await again
+
+
+@pytest.mark.parametrize("is_mended", [True, False])
+async def test_a_process_that_cannot_be_started_is_tried_again_and_given_up_in_the_end(
+    tmp_path: Path, is_mended: bool
+) -> None:
+    directory, away = tmp_path / "private", tmp_path / "away"
+    directory.mkdir()
+    async with supervise(directory, create_core_command()) as supervisor:
+        await asyncio.wait_for(supervisor.wait_started(), 20)
+        assert supervisor.process_id is not None
+        directory.rename(away)  # as whoever tidies up temporary files does
+        os.kill(supervisor.process_id, signal.SIGKILL)
+        await wait_until(lambda: supervisor.process_id is None)
+        if is_mended:
+            away.rename(directory)
+            await asyncio.wait_for(supervisor.wait_started(), 20)
+            return
+        await wait_until(lambda: supervisor.failure is not None, 20)
+        with pytest.raises(ModelFailed):
+            await asyncio.wait_for(supervisor.wait_started(), 10)
