@@ -91,9 +91,7 @@ class Attempts:
             raise
         return Attempt(need, plan, stream)
 
-    def note(
-        self, context: RequestContext, need: RouteNeed, outcome: RoutePlan | ServiceError
-    ) -> None:
+    def note(self, context: RequestContext, need: RouteNeed, outcome: RoutePlan | str) -> None:
         """Remembers for a while why the request went where it went, or nowhere."""
         principal = context.principal
         assert principal is not None

@@ -186,7 +186,7 @@ class Forwarder:
             return self._attempts.plan(need)
         except ServiceError as error:
             if failure is None:
-                self._attempts.note(context, need, error)
+                self._attempts.note(context, need, error.message)
                 raise
             if failure.retry is not Retry.SAME or context.num_attempts > 1:
                 raise failure from error

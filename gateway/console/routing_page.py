@@ -84,10 +84,7 @@ def explain(decision: Decision) -> ShownDecision:
     """The decision in words."""
     plan = decision.plan
     if plan is None:
-        message = "No node could take it."
-        if decision.refusal is not None:
-            message = decision.refusal.message
-        return ShownDecision(decision, message, ())
+        return ShownDecision(decision, decision.refusal, ())
     counts = Counter(reason for _, reason in plan.rejected)
     passed_over = tuple(f"{count} {_REASONS[reason]}" for reason, count in counts.items())
     return ShownDecision(decision, _PICKS[plan.pick], passed_over)

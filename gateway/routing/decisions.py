@@ -1,7 +1,9 @@
 """Why requests went where they went: the latest decisions of this gateway, in memory alone.
 
-Owns a ring of a bounded size; the router's own words, without prompts. Must not know how decisions
-are made (`gateway.routing.choose_node`) nor who looks at them. Read next: `gateway.attempts`.
+Owns a ring of a bounded size; the router's own words, without prompts: a refusal is kept as its
+sentence, for an error that was thrown holds on to the request it came from. Must not know how
+decisions are made (`gateway.routing.choose_node`) nor who looks at them. Read next:
+`gateway.attempts`.
 """
 
 from collections import deque
@@ -9,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from contracts.errors import ServiceError
 from contracts.ids import AccountId, ModelName, RequestId
 from gateway.routing.route_plan import RoutePlan
 
@@ -28,10 +29,11 @@ class Decision:
     """Counts from 1; 0: none was made."""
     plan: RoutePlan | None
     """None: no node could take it."""
-    refusal: ServiceError | None = None
+    refusal: str = ""
+    """Why none could."""
 
 
-_Noted = tuple[float, tuple[RequestId, AccountId], ModelName, int, RoutePlan | ServiceError]
+_Noted = tuple[float, tuple[RequestId, AccountId], ModelName, int, RoutePlan | str]
 
 
 class Decisions:
@@ -50,9 +52,9 @@ class Decisions:
         request: tuple[RequestId, AccountId],
         model: ModelName,
         attempt: int,
-        outcome: RoutePlan | ServiceError,
+        outcome: RoutePlan | str,
     ) -> None:
-        """One more; the oldest one makes room."""
+        """One more, or why there is none; the oldest one makes room."""
         self._ring.append((unix_s, request, model, attempt, outcome))
 
     def list_newest(self) -> Iterator[Decision]:

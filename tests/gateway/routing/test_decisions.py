@@ -1,6 +1,5 @@
 """The ring of decisions: the newest first, never more than it holds."""
 
-from contracts.errors import NoEndpoint
 from contracts.ids import AccountId, RequestId
 from gateway.routing.decisions import MAX_DECISIONS, Decisions
 from tests.gateway.routing.fleet_words import MODEL
@@ -10,7 +9,7 @@ REQUEST = (RequestId("r"), AccountId("a" * 32))
 
 def test_the_oldest_makes_room_and_the_newest_comes_first() -> None:
     decisions = Decisions()
-    refusal = NoEndpoint("No node can take it.")
+    refusal = "No node can take it."
     for number in range(MAX_DECISIONS + 7):
         decisions.note(float(number), REQUEST, MODEL, 0, refusal)
     listed = list(decisions.list_newest())
