@@ -20,6 +20,8 @@ from hot_standby.settings import GatewayAddress
 
 log = structlog.get_logger(__name__)
 MAX_VIEW_BYTES: Final = 64 * 1024 * 1024
+_FAULTS: Final = (httpx.HTTPError, TimeoutError)
+"""httpx bounds each wait for bytes; the whole answer is bounded here, however slowly it comes."""
 
 
 class _Envelope(msgspec.Struct, frozen=True):
@@ -48,15 +50,14 @@ class GatewayControl:
             follow_redirects=False,
             trust_env=False,  # the operator's credential goes through no proxy
         )
+        self._timeout_s = timeout_s
         self._is_known_away = False
 
     async def read(self) -> FleetView | None:
         """What it knows of the fleet; None while it cannot be asked."""
         try:
-            response = await self._http.get(PLACEMENT_PATH)
-            response.raise_for_status()
-            view = _decoder.decode(response.content).result
-        except (httpx.HTTPError, msgspec.MsgspecError) as error:
+            view = _decoder.decode(await self._fetch()).result
+        except (*_FAULTS, msgspec.MsgspecError, ValueError, RecursionError) as error:
             if not self._is_known_away:
                 log.warning("gateway_not_read", url=self.url, error=type(error).__name__)
             self._is_known_away = True
@@ -68,13 +69,12 @@ class GatewayControl:
 
     async def put(self, plan: PlacementPlan) -> bool:
         """True when the plan is on its way to its node."""
+        content, headers = _encoder.encode(plan), {"Content-Type": "application/json"}
+        asked = self._http.stream("PUT", PLANS_PATH, content=content, headers=headers)
         try:
-            response = await self._http.put(
-                PLANS_PATH,
-                content=_encoder.encode(plan),
-                headers={"Content-Type": "application/json"},
-            )
-        except httpx.HTTPError as error:
+            async with asyncio.timeout(self._timeout_s), asked as response:
+                pass  # the status says it all
+        except _FAULTS as error:
             log.warning("plan_not_put", node_id=plan.node_id, error=type(error).__name__)
             return False
         if response.is_success:
@@ -85,6 +85,18 @@ class GatewayControl:
     async def close(self) -> None:
         """Nothing may follow."""
         await self._http.aclose()
+
+    async def _fetch(self) -> bytes:
+        """The whole answer. Raises: `httpx.HTTPError`, `TimeoutError`, `ValueError` (size)."""
+        asked = self._http.stream("GET", PLACEMENT_PATH)
+        body = bytearray()
+        async with asyncio.timeout(self._timeout_s), asked as response:
+            response.raise_for_status()
+            async for piece in response.aiter_bytes():
+                body += piece
+                if len(body) > MAX_VIEW_BYTES:
+                    raise ValueError("The answer is too large.")
+        return bytes(body)
 
 
 class PoolControl:
