@@ -23,6 +23,9 @@ from gateway.sources import Sources
 SendPlan = Callable[[PlacementPlan], None]
 """Brings a plan to its node. Raises: `NodeUnreachable`."""
 _BOOT_BITS: Final = 64
+_MAX_AHEAD_MS: Final = 86_400_000
+"""Plans are numbered by the time in milliseconds, or one more than the last. A number far from that
+would leave no room for later plans, which nodes then pass over for the rest of their lives."""
 
 
 class PlacementDesk:
@@ -43,7 +46,8 @@ class PlacementDesk:
         """Sends a planner's plan to its node.
 
         Raises: `NotFound` (node), `Conflict` for another life of the node, for one that moves
-        nothing and for a plan that is older than the last, `NodeUnreachable`.
+        nothing, for a plan that is older than the last and for one of a time to come,
+        `NodeUnreachable`.
         """
         node = self._find(plan.node_id)
         if node.boot_id != plan.boot_id:
@@ -53,6 +57,8 @@ class PlacementDesk:
         last = self._find_last(node)
         if last is not None and plan.number <= last.number:
             raise Conflict(f"The node has a later plan: {last.number}.")
+        if plan.number > self._sources.unix_s() * 1000 + _MAX_AHEAD_MS:
+            raise Conflict("The plan's number is more than a day ahead of the time in ms.")
         self._pass_on(plan)
 
     def carry_out(self, rule: PlacementRule) -> None:

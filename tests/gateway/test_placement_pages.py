@@ -88,6 +88,19 @@ async def test_a_plan_reaches_its_node_and_an_older_one_does_not(
     assert (await read(gateway)).nodes[0].plan == node.plans[-1]
 
 
+async def test_no_plan_can_be_the_last_one_for_ever(
+    gateway: RunningGateway, node: ScriptedNode
+) -> None:
+    now_ms = int(time.time() * 1000)
+    for number in (2**48 - 1, now_ms + 2 * 86_400_000):
+        assert (await ask(gateway, "PUT", PLANS_PATH, make_plan(number))).status == 409
+    assert (await ask(gateway, "PUT", PLANS_PATH, make_plan(now_ms))).status == 200  # the control
+    rule = {"model": MODEL, "tier": "gpu"}  # its plan has a number beyond the last
+    assert (await ask(gateway, "PUT", RULES_PATH, rule)).status == 200
+    await wait_for_plan(node, 2)
+    assert now_ms <= node.plans[0].number < node.plans[1].number < 2**48
+
+
 async def test_a_node_that_moves_nothing_gets_no_plan(
     gateway: RunningGateway, node: ScriptedNode
 ) -> None:
