@@ -4,6 +4,7 @@ Owns the arithmetic, integers throughout: money in nano-units, neurons in micro-
 rounded once per request. Must not know who pays. Read next: `contracts.usage`.
 """
 
+from decimal import Decimal
 from typing import Final
 
 import msgspec
@@ -13,6 +14,8 @@ TOKENS_PER_RATE: Final = 1_000_000
 NANO_PER_NEURON: Final = 11_000
 """1,000 neurons cost 0.011 units of money."""
 MICRO: Final = 1_000_000
+_NANO: Final = 10**9
+_MAX_NANO: Final = 2**63
 _HALF: Final = TOKENS_PER_RATE // 2
 EVERY_MODEL: Final = "*"
 """The pattern of a price for models without one of their own."""
@@ -105,3 +108,24 @@ def find_price(prices: list[Price], model: str) -> Price | None:
     """The price of `model`: its own, else that of the longest pattern; None when there is none."""
     covering = [price for price in prices if matches(price.model, model)]
     return max(covering, key=lambda price: (price.model == model, len(price.model)), default=None)
+
+
+def parse_money(text: str) -> int:
+    """The nano-units of an amount such as `250` or `0.5`.
+
+    Raises: `ValueError` for what is no number, negative, finer than nano-units or beyond 64 bits.
+    """
+    nano = Decimal(0)
+    try:
+        nano = Decimal(text.strip()) * _NANO
+        is_amount = 0 <= nano < _MAX_NANO and nano == nano.to_integral_value()
+    except ArithmeticError:
+        is_amount = False
+    if not is_amount:
+        raise ValueError(text)
+    return int(nano)
+
+
+def format_exact_money(nano: int) -> str:
+    """The amount with every decimal that it has, and no more."""
+    return format((Decimal(nano) / _NANO).normalize(), "f")

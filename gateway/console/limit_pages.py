@@ -5,7 +5,6 @@ numbers. Read next: `contracts.quotas`, `contracts.budgets`.
 """
 
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from typing import Final
 from urllib.parse import urlencode
 
@@ -15,6 +14,7 @@ from starlette.responses import Response
 from contracts.budgets import BudgetKey, BudgetKind, to_month
 from contracts.errors import InvalidRequest, RequestError
 from contracts.ids import ApiTokenId, ModelName
+from contracts.pricing import format_exact_money, parse_money
 from contracts.quotas import Quota, QuotaLimits, QuotaScope
 from gateway.api.pages import find_account
 from gateway.auth.caller import Caller
@@ -24,7 +24,6 @@ from gateway.console.posted_form import PostedForm, PostedFormReader
 from gateway.console.usage_charts import draw_days
 
 _LIMITS: Final = "/accounts/{account_id}/limits"
-_NANO: Final = 10**9
 _MICRO: Final = 10**6
 _NUM_DAYS: Final = 30
 _MAX_DIGITS: Final = 18
@@ -200,11 +199,8 @@ def _to_limits(form: LimitFields) -> QuotaLimits:
     spend_nano = None
     if form.spend_per_month.strip():
         try:
-            spend = Decimal(form.spend_per_month.strip()) * _NANO
-            if not spend.is_finite() or spend != spend.to_integral_value() or spend < 0:
-                raise ValueError(spend)
-            spend_nano = int(spend)
-        except (InvalidOperation, ValueError):
+            spend_nano = parse_money(form.spend_per_month)
+        except ValueError:
             raise InvalidRequest(
                 "Spend is a number such as 250 or 0.5, with at most nine decimals.",
                 param="spend_per_month",
@@ -231,7 +227,7 @@ def _to_fields(quota: Quota) -> LimitFields:
     limits = quota.limits
     spend = ""
     if limits.spend_nano_per_month is not None:
-        spend = format((Decimal(limits.spend_nano_per_month) / _NANO).normalize(), "f")
+        spend = format_exact_money(limits.spend_nano_per_month)
     return LimitFields(
         api_token_id=quota.scope.api_token_id or "",
         model=quota.scope.model or "",

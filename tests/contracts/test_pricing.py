@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,8 @@ from contracts.pricing import (
     TokenCounts,
     TokenRates,
     compute_charge,
+    format_exact_money,
+    parse_money,
     to_neuron_rates,
 )
 
@@ -58,3 +61,19 @@ def test_the_published_neurons_follow_from_the_published_prices() -> None:
     got = (rates.uncached, rates.cached, rates.output, rates.reasoning)
     for ours, theirs in zip(got, published, strict=True):
         assert abs(ours / theirs - 1) < 0.015  # they round the prices that they print
+
+
+@pytest.mark.parametrize(
+    ("text", "nano"), [("250", 250 * 10**9), (" 0.5 ", 5 * 10**8), ("0", 0), ("0.000004", 4000)]
+)
+def test_an_amount_is_read_and_written_exactly(text: str, nano: int) -> None:
+    assert parse_money(text) == nano
+    assert format_exact_money(nano) == text.strip()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "much", "-1", "0.0000000001", "nan", "inf", "1e30", "1e999999999"]
+)
+def test_what_is_no_amount_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        parse_money(text)
