@@ -60,7 +60,7 @@ def dev(
 def run_dev(home: "DevHome", ports: "DevPorts", stop: Event, is_urgent: Event) -> None:
     """Returns after `stop`. Raises: `CommandFailed`, `SettingsError`, `ServiceError`."""
     from cli.dev.child_process import ChildProcess, create_hearth_command
-    from cli.dev.greeting import format_greeting
+    from cli.dev.greeting import find_own_name, format_greeting
     from cli.dev.home import DevAccess
     from cli.dev.preparation import prepare
     from cli.dev.readiness import ReadinessProbe
@@ -106,7 +106,7 @@ def run_dev(home: "DevHome", ports: "DevPorts", stop: Event, is_urgent: Event) -
     try:
         if is_ready:
             home.write_access(access)
-            print(format_greeting(access, str(home.root)), flush=True)
+            print(format_greeting(access, str(home.root), find_own_name()), flush=True)
             for name, reason in failed.items():
                 print(f"Not served: {name}. {reason}", flush=True)
             supervisor.run()

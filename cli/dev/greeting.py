@@ -5,7 +5,10 @@ never wrapped or coloured, so that they can be pasted (tests do just that).
 """
 
 import json
+import os
 import shlex
+import shutil
+import sys
 from typing import Any
 
 from cli.dev.home import DevAccess
@@ -13,11 +16,12 @@ from cli.dev.home import DevAccess
 QUESTION = "What is Hearth?"
 
 
-def format_greeting(access: DevAccess, home: str) -> str:
-    """The whole greeting; `home` is the state folder as the person named it."""
+def format_greeting(access: DevAccess, home: str, hearth: str = "hearth") -> str:
+    """The whole greeting; `home` is the state folder as the person named it, `hearth` what the
+    command is called in their shell."""
     model = access.models[0]
     messages = [{"role": "user", "content": QUESTION}]
-    chat = "hearth chat" if home == ".hearth" else f"hearth chat --dir {shlex.quote(home)}"
+    chat = f"{hearth} chat" if home == ".hearth" else f"{hearth} chat --dir {shlex.quote(home)}"
     return "\n".join(
         [
             "",
@@ -74,3 +78,12 @@ stream = client.chat.completions.create(model="{access.models[0]}", stream=True,
 for chunk in stream:
     print(chunk.choices[0].delta.content or "" if chunk.choices else "", end="", flush=True)
 print()"""
+
+
+def find_own_name() -> str:
+    """What to type for the command that runs: `hearth` where the shell finds it by that name."""
+    path = sys.argv[0]
+    found = shutil.which("hearth")
+    if os.sep not in path or (found is not None and os.path.samefile(found, path)):
+        return "hearth"
+    return shlex.quote(path)

@@ -74,9 +74,14 @@ def print_findings(findings: Findings) -> None:
                     print(f"{'':24}{finding.advice}")
     counts = {level: sum(f.level is level for f in findings.all) for level in Level}
     print(
-        f"{counts[Level.PROBLEM]} problems, {counts[Level.WARNING]} warnings, "
-        f"{counts[Level.NOTE]} notes, {counts[Level.OK]} in order"
+        f"{_count(counts[Level.PROBLEM], 'problem')}, {_count(counts[Level.WARNING], 'warning')}, "
+        f"{_count(counts[Level.NOTE], 'note')}, {counts[Level.OK]} in order"
     )
+
+
+def _count(number: int, noun: str) -> str:
+    """The number with its noun."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 async def examine_settings(settings: "GatewaySettings", findings: Findings) -> None:

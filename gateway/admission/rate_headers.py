@@ -11,17 +11,19 @@ from typing import Final
 from contracts.errors import LimitError
 from gateway.admission.limiter import RateState
 
-_WINDOW_S: Final = 60
+_MINUTE_S: Final = 60
 
 
 def format_rate_lines(state: RateState, now_unix_s: float) -> bytes:
     """Whole lines; the reset is a date in one family and seconds in the other."""
     reset = formatdate(now_unix_s + state.reset_s, usegmt=True)
+    # Whatever needs longer than a minute is a budget of a day or of a month, whose length varies.
+    window = f";w={_MINUTE_S}" if state.reset_s <= _MINUTE_S else ""
     return (
         f"x-ratelimit-limit: {state.limit}\r\nx-ratelimit-remaining: {state.num_left}\r\n"
         f"x-ratelimit-reset: {reset}\r\n"
         f'ratelimit: "default";r={state.num_left};t={state.reset_s}\r\n'
-        f'ratelimit-policy: "default";q={state.limit};w={_WINDOW_S}\r\n'
+        f'ratelimit-policy: "default";q={state.limit}{window}\r\n'
     ).encode()
 
 

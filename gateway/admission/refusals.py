@@ -4,6 +4,7 @@ Owns the sentences and the pauses they advise; must not know how limits are coun
 """
 
 from contracts.errors import ConcurrencyLimited, LimitError, QuotaExceeded, RateLimited
+from contracts.pricing import format_exact_money
 from contracts.quotas import QuotaScope
 
 _WORDS = {
@@ -11,7 +12,6 @@ _WORDS = {
     "tokens_per_min": "tokens per minute",
     "concurrent_streams": "concurrent requests",
     "neurons_per_day": "neurons per day",
-    "spend_nano_per_month": "spend per month",
 }
 CONCURRENCY_PAUSE_S = 1.0
 """Nobody knows when a stream ends."""
@@ -23,8 +23,11 @@ def create_refusal(
     """The error for a limit that leaves no room; `wait_ms` None means that waiting cannot help."""
     whose = "this API token" if scope.api_token_id is not None else "this account"
     where = "" if scope.model is None else f" on {scope.model}"
-    unit = "" if dimension != "spend_nano_per_month" else " nano-units"
-    sentence = f"The limit of {whose}{where} is reached: {limit}{unit} {_WORDS[dimension]}."
+    if dimension == "spend_nano_per_month":
+        what = f"a spend of {format_exact_money(limit)} per month"
+    else:
+        what = f"{limit} {_WORDS[dimension]}"
+    sentence = f"The limit of {whose}{where} is reached: {what}."
     error: LimitError
     if limit == 0 or wait_ms is None:
         error = QuotaExceeded(sentence)

@@ -17,6 +17,8 @@ _PATH: Final = re.compile(r" - at `\$\.?([^`]*)`")
 _QUOTED: Final = re.compile(r"^(Invalid (?:enum )?value) .*?(?= - at `|$)", re.DOTALL)
 """What the decoder says of a value by quoting it, though it could be a secret gone astray."""
 
+_UNKNOWN_FIELD: Final = "Object contains unknown field"
+
 
 class _Key:
     """A key compared by identity, so that a dict keeps those that are equal."""
@@ -47,7 +49,7 @@ def decode_json(decoder: msgspec.json.Decoder[ValueT], body: bytes | bytearray) 
     except RecursionError as error:
         raise InvalidRequest("The body is nested too deeply.") from error
     except msgspec.ValidationError as error:
-        raise _explain(error) from error
+        raise _explain(error, decoder.type) from error
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"The body is not valid JSON: {error}.") from error
     if len(set(names)) != len(names):
@@ -62,11 +64,14 @@ def _name_repeated(names: list[str]) -> InvalidRequest:
     return InvalidRequest("The body names a field twice.", param=repeated[:64])
 
 
-def _explain(error: msgspec.ValidationError) -> InvalidRequest:
-    """The error with its path set apart."""
+def _explain(error: msgspec.ValidationError, kind: object) -> InvalidRequest:
+    """The error with its path set apart, and the known names where the outermost one is unknown."""
     message = _QUOTED.sub(r"\1 that is none of those known here", str(error))
     found = _PATH.search(message)
     if found is None:
-        return InvalidRequest(f"Bad input: {message}.")
+        known = ""
+        if message.startswith(_UNKNOWN_FIELD) and isinstance(kind, msgspec.StructMeta):
+            known = f" Known are: {', '.join(kind.__struct_encode_fields__)}."
+        return InvalidRequest(f"Bad input: {message}.{known}")
     path = found.group(1)
     return InvalidRequest(f"Bad input at `{path}`: {message[: found.start()]}.", param=path)

@@ -32,7 +32,8 @@ def explain_empty_choice(
         is_lawful_somewhere = any(is_lawful(node, need) for node in nodes)
         if need.allowed_regions is not None and (holders or not is_lawful_somewhere):
             return ResidencyViolation(
-                "The account's data-residency rules allow no region that serves this model."
+                "The account's data-residency rules, and the regions or jurisdictions that the "
+                "request asks for, allow no region that serves this model."
             )
     if not holders and any(model in node.failed and is_lawful(node, need) for node in nodes):
         return ModelFailed(f"The model {model} failed to load.", param="model")

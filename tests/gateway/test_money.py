@@ -196,6 +196,16 @@ async def test_the_headers_tell_where_the_limit_stands(gateway: RunningGateway) 
     assert '"default";r=0;t=' in refused.headers["ratelimit"]
 
 
+async def test_a_used_up_spend_is_named_in_money_and_claims_no_window_of_a_minute(
+    gateway: RunningGateway,
+) -> None:
+    await set_limits(gateway, spend_nano_per_month=4)
+    refused = await gateway.run(WHOLE)
+    assert (refused.status, refused.code) == (429, 3036)
+    assert "a spend of 0.000000004 per month" in refused.body.decode()
+    assert "w=60" not in refused.headers["ratelimit-policy"]
+
+
 async def test_a_budget_that_is_used_up_says_not_to_try_again(gateway: RunningGateway) -> None:
     await set_limits(gateway, neurons_per_day=0)
     refused = await gateway.run(WHOLE)

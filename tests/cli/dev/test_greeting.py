@@ -3,8 +3,17 @@
 import ast
 import json
 import shlex
+from pathlib import Path
 
-from cli.dev.greeting import QUESTION, format_curl, format_greeting, format_openai_snippet
+import pytest
+
+from cli.dev.greeting import (
+    QUESTION,
+    find_own_name,
+    format_curl,
+    format_greeting,
+    format_openai_snippet,
+)
 from cli.dev.home import DevAccess
 
 ACCESS = DevAccess(
@@ -39,6 +48,19 @@ def test_the_python_lines_parse() -> None:
 def test_the_chat_line_names_the_folder_unless_it_is_the_usual_one() -> None:
     assert "\nhearth chat\n" in format_greeting(ACCESS, ".hearth")
     assert "\nhearth chat --dir 'a b'\n" in format_greeting(ACCESS, "a b")
+
+
+def test_the_chat_line_can_be_pasted_where_the_shell_does_not_know_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = tmp_path / ".venv" / "bin" / "hearth"
+    own.parent.mkdir(parents=True)
+    own.touch(mode=0o755)
+    monkeypatch.setattr("sys.argv", [str(own), "dev"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert f"\n{own} chat\n" in format_greeting(ACCESS, ".hearth", find_own_name())
+    monkeypatch.setenv("PATH", str(own.parent))
+    assert find_own_name() == "hearth"
 
 
 def test_the_operators_credential_is_not_printed() -> None:

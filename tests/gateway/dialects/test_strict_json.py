@@ -11,6 +11,13 @@ from contracts.errors import InvalidRequest
 from gateway.dialects.strict_json import decode_json
 
 
+class StrictPoint(msgspec.Struct, forbid_unknown_fields=True):
+    """A target that takes nothing else."""
+
+    x: float | None = None
+    n: int | None = None
+
+
 class Point(msgspec.Struct):
     """A small target."""
 
@@ -69,6 +76,13 @@ def test_the_error_names_the_path() -> None:
         decode_json(DECODER, b'{"x": []}')
     assert caught.value.param == "x"
     assert "`x`" in caught.value.message
+
+
+def test_an_unknown_field_of_a_strict_form_is_answered_with_the_known_ones() -> None:
+    decoder = msgspec.json.Decoder(StrictPoint)
+    with pytest.raises(InvalidRequest) as caught:
+        decode_json(decoder, b'{"z": 1}')
+    assert caught.value.message.endswith("unknown field `z`. Known are: x, n.")
 
 
 def test_the_error_does_not_repeat_what_the_client_sent() -> None:
