@@ -1,0 +1,30 @@
+"""The settings that the operations guide begins with are understood, and fit each other."""
+
+import re
+from pathlib import Path
+
+from cli.process_settings import read_settings
+from gateway.settings import PREFIX as GATEWAY_PREFIX
+from gateway.settings import GatewaySettings
+from gpu_pool.settings import PREFIX as POOL_PREFIX
+from gpu_pool.settings import PoolSettings
+
+ROOT = Path(__file__).parents[2]
+HEADING = "\n## As separate processes\n"
+
+
+def test_gateway_and_node_of_the_guide_belong_together(tmp_path: Path) -> None:
+    guide = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    section = guide.partition(HEADING)[2].partition("\n## ")[0]
+    files = re.findall(r"```toml\n# (\S+)\n(.+?)```", section, re.DOTALL)
+    assert [name for name, _text in files] == ["gateway.toml", "weur.toml"]
+    for name, text in files:
+        (tmp_path / name).write_text(text)
+    gateway = read_settings(GatewaySettings, tmp_path / "gateway.toml", GATEWAY_PREFIX, {})
+    node = read_settings(PoolSettings, tmp_path / "weur.toml", POOL_PREFIX, {})
+    (known,) = gateway.nodes
+    (allowed,) = node.gateways
+    assert (known.node_id, known.region) == (node.node_id, node.region)
+    assert known.url == f"ws://{node.listen.host}:{node.listen.port}"
+    assert (allowed.gateway_id, allowed.key_file) == (gateway.gateway_id, known.key_file)
+    assert (ROOT / node.models[0].path).is_dir()
