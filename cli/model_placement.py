@@ -38,7 +38,11 @@ _LIVE_S: Final = 1.0
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As clients name it.")]
 AdminUrlOption = Annotated[
     str | None,
-    typer.Option("--admin-url", help="The operators' port, such as http://127.0.0.1:8788."),
+    typer.Option(
+        "--admin-url",
+        help="The operators' port, such as http://127.0.0.1:8788; an operator's token is then "
+        "read from HEARTH_OPERATOR_TOKEN.",
+    ),
 ]
 DirectoryOption = Annotated[Path, typer.Option("--dir", help="State folder of a `hearth dev`.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -111,7 +115,12 @@ def pin(
     admin_url: AdminUrlOption = None,
     directory: DirectoryOption = DEFAULT_DIRECTORY,
 ) -> None:
-    """Keep a model on a device in every region that serves it, until `unpin`."""
+    """Keep a model on a device in every region that serves it, until `unpin`.
+
+    It takes the place of the rule that the model has, as `warm` and `evict` do.
+
+    Example: `hearth models pin @cf/meta/llama-3.2-1b-instruct`
+    """
     _set(name, admin_url, directory, tier=Tier.GPU, service_class=service_class)
     print(f"{name} is pinned to the device.")
 
@@ -136,6 +145,8 @@ def warm(
 ) -> None:
     """Bring a model nearer now and hold it there for a while, before traffic comes.
 
+    A pin ends with it. `--tier host` also takes a model off the device until a request comes.
+
     Example: `hearth models warm @cf/meta/llama-3.2-1b-instruct --for 1800`
     """
     if tier not in (Tier.GPU, Tier.HOST):
@@ -152,7 +163,12 @@ def evict(
     admin_url: AdminUrlOption = None,
     directory: DirectoryOption = DEFAULT_DIRECTORY,
 ) -> None:
-    """Send a model's weights away now; a request brings them back, a forecast does not."""
+    """Send a model's weights away now; a request brings them back, a forecast does not.
+
+    A pin ends with it.
+
+    Example: `hearth models evict @cf/meta/llama-3.2-1b-instruct --for 600`
+    """
     _set(name, admin_url, directory, tier=Tier.DISK, for_s=for_s)
     print(f"{name} leaves for the disk.")
 
