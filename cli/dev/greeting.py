@@ -83,6 +83,8 @@ print()"""
 def find_own_name() -> str:
     """What to type for the command that runs: `hearth` where the shell finds it by that name."""
     path = sys.argv[0]
+    if path.endswith("__main__.py"):
+        return f"{shlex.quote(sys.executable)} -m cli"
     found = shutil.which("hearth")
     if os.sep not in path or (found is not None and os.path.samefile(found, path)):
         return "hearth"

@@ -94,7 +94,7 @@ def check_certificate(name: str, certificate: Path, key: Path, findings: Finding
     import ssl
     from datetime import UTC, datetime
 
-    from cryptography import x509
+    from gateway.certificates import read_certificate_end
 
     area = Area.CONFIGURATION
     advice = f"Name a PEM certificate and its key in `{name}.tls`."
@@ -102,8 +102,7 @@ def check_certificate(name: str, certificate: Path, key: Path, findings: Finding
         area, f"`{name}.tls` cannot be used", advice, OSError, ValueError, ssl.SSLError
     ):
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
-        loaded = x509.load_pem_x509_certificate(certificate.read_bytes())
-        left = loaded.not_valid_after_utc - datetime.now(UTC)
+        left = read_certificate_end(certificate) - datetime.now(UTC)
         if left.days < 0:
             level, advice = Level.PROBLEM, "Renew it: clients refuse it already."
         elif left.days < 14:

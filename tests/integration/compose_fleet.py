@@ -96,7 +96,7 @@ class ComposeFleet:
         text = source.read_text(encoding="utf-8").replace("0.0.0.0", "127.0.0.1")
         for name in NODES:
             text = text.replace(f"ws://{name}:8790", f"ws://127.0.0.1:{self.ports[name]}")
-        own = {"8787": "gateway", "8788": "admin", "8790": service}
+        own = {"8787": "gateway", "8788": "admin", "8789": "", "8790": service, "8791": ""}
         for port, name in own.items():
             text = text.replace(f"port = {port}", f"port = {self.ports.get(name, 0)}")
         target = self._folder / f"{service}.toml"

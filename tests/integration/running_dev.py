@@ -104,7 +104,7 @@ def start_dev(
         access = home.read_access()
         assert process.poll() is None, read_everything(output, home)
         assert access is not None
-        wait_until(lambda: "hearth chat" in output.read_text(), 10)
+        wait_until(lambda: "from a second terminal" in output.read_text(), 10)
         yield RunningDev(process, home, access, chosen, output)
     finally:
         end(process)

@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy import make_url
 
 from contracts.errors import StoreUnavailable
-from contracts.ids import AccountId, ApiTokenId
+from contracts.fleet_view import PlacementRule
+from contracts.ids import AccountId, ApiTokenId, ModelName
 from contracts.pricing import TokenRates
 from contracts.quotas import QuotaLimits, QuotaScope
-from contracts.usage import Step
+from contracts.usage import ExportForm, Step
 from tenancy.administration import AccountChange, ApiTokenChange, AuditFilter
 from tenancy.directory import SqlTenancy, create_tenancy
 from tenancy.encryption.key_ring import KeyRing
@@ -29,9 +30,17 @@ from tests.tenancy.test_contract_usage import DAY, NEURONS, record
 
 ID = "a" * 32
 ACCOUNT, TOKEN = AccountId(ID), ApiTokenId(ID)
+MODEL = ModelName("@a/b")
 ALL = frozenset(Permission)
 API_TOKEN = create_credential(CredentialKind.API_TOKEN, secrets.token_bytes).reveal()
 OPERATOR = create_credential(CredentialKind.OPERATOR, secrets.token_bytes).reveal()
+
+
+async def read_export(tenancy: ActingTenancy) -> list[bytes]:
+    """A whole export, which may begin before the database is asked."""
+    days = range(DAY, DAY + 1)
+    return [piece async for piece in tenancy.export_usage(ACCOUNT, days, ExportForm.CSV)]
+
 
 CALLS: dict[str, Callable[[ActingTenancy], Awaitable[Any]]] = {
     "create_account": lambda t: t.create_account("a"),
@@ -72,6 +81,13 @@ CALLS: dict[str, Callable[[ActingTenancy], Awaitable[Any]]] = {
     "drop_usage_before": lambda t: t.drop_usage_before(DAY),
     "roll_up_usage": lambda t: t.roll_up_usage(),
     "list_usage": lambda t: t.list_usage(ACCOUNT, Step.DAY, DAY, DAY + 1),
+    "sum_usage": lambda t: t.sum_usage(Step.DAY, DAY, DAY + 1),
+    "rank_accounts": lambda t: t.rank_accounts(Step.DAY, DAY, DAY + 1),
+    "export_usage": read_export,
+    "verify_audit_log": lambda t: t.verify_audit_log(),
+    "set_placement_rule": lambda t: t.set_placement_rule(PlacementRule(model=MODEL)),
+    "list_placement_rules": lambda t: t.list_placement_rules(),
+    "end_placement_rule": lambda t: t.end_placement_rule(MODEL),
     "read_budget": lambda t: t.read_budget(NEURONS),
     "lease_budget": lambda t: t.lease_budget(NEURONS, "o", 1, 1, 1),
     "renew_budgets": lambda t: t.renew_budgets("o", 1),

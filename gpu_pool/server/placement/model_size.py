@@ -4,6 +4,7 @@ Read next: `movable`, `room` (who has to go for it).
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -29,7 +30,15 @@ class _StoredDtype(msgspec.Struct, frozen=True):
 def expect_size(model: ServedModelSettings, engine: EngineSettings) -> ModelSize:
     """What a model will take as far as its files tell: weights as they are stored, or wider."""
     stored = sum(path.stat().st_size for path in model.path.glob("*.safetensors"))
-    config = msgspec.json.decode((model.path / "config.json").read_bytes(), type=_StoredDtype)
-    is_wide = "float32" in (config.dtype, config.torch_dtype)
+    is_wide = "float32" in _read_dtypes(model.path / "config.json")
     is_widened = model.dtype is DtypeChoice.FLOAT32 and not is_wide
     return ModelSize(stored * 2 if is_widened else stored, engine.kv_bytes)
+
+
+def _read_dtypes(config: Path) -> tuple[str | None, ...]:
+    """What the file says of dtypes; nothing where it is malformed, which its loader will tell."""
+    try:
+        read = msgspec.json.decode(config.read_bytes(), type=_StoredDtype)
+    except (msgspec.MsgspecError, UnicodeDecodeError, OSError):
+        return ()
+    return read.dtype, read.torch_dtype

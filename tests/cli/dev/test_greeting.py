@@ -3,6 +3,7 @@
 import ast
 import json
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,8 @@ def test_the_chat_line_can_be_pasted_where_the_shell_does_not_know_the_command(
     assert f"\n{own} chat\n" in format_greeting(ACCESS, ".hearth", find_own_name())
     monkeypatch.setenv("PATH", str(own.parent))
     assert find_own_name() == "hearth"
+    monkeypatch.setattr("sys.argv", ["/somewhere/cli/__main__.py", "dev"])
+    assert find_own_name() == f"{sys.executable} -m cli"
 
 
 def test_the_operators_credential_is_not_printed() -> None:
