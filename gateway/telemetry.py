@@ -7,7 +7,6 @@ neither can reach a metric or a line of the log. Read next: `gateway.api.operato
 
 import logging
 import sys
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,15 +21,14 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from contracts.histogram import GAP_BOUNDS_S, WAIT_BOUNDS_S, Times
 from contracts.ids import ModelName
 from contracts.inference import Usage
 from contracts.redaction import redact_rendered
 from contracts.sections import LogFormat, LogSettings
 
-BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _FINE_BOUNDS_S: Final = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 0.001, 0.002, 0.005, 0.01, 0.05, 0.2, 1.0)
 """For what should take no time at all."""
-_GAP_BOUNDS_S: Final = (0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0)
 _TOKEN_KINDS: Final = ("prompt", "cached", "completion")
 
 
@@ -41,29 +39,6 @@ class Step(StrEnum):
     """Reserving in every limit and budget, stores included."""
     ROUTING = "routing"
     """Choosing a node, once for each attempt."""
-
-
-class _Times:
-    """One histogram: counts per bucket and a sum. Units: seconds."""
-
-    __slots__ = ("bounds_s", "counts", "total_s")
-
-    def __init__(self, bounds_s: tuple[float, ...] = BUCKETS_S) -> None:
-        self.bounds_s = bounds_s
-        self.counts = [0] * (len(bounds_s) + 1)
-        self.total_s = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(self.bounds_s, seconds)] += 1
-        self.total_s += seconds
-
-    def to_buckets(self) -> list[tuple[str, float]]:
-        """Cumulative counts by upper bound, as Prometheus wants them."""
-        total, buckets = 0, list[tuple[str, float]]()
-        for bound, count in zip((*map(str, self.bounds_s), "+Inf"), self.counts, strict=True):
-            total += count
-            buckets.append((bound, total))
-        return buckets
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +53,8 @@ class Traffic:
     num_prompt_tokens: int
     num_completion_tokens: int
     first_text_counts: tuple[int, ...]
-    """Streams by how long their first text took, in the order of `BUCKETS_S`; the last is longer
-    than all of them."""
+    """Streams by how long their first text took, in the order of `WAIT_BOUNDS_S`; the last is
+    longer than all of them."""
 
 
 class Telemetry(Collector):
@@ -89,10 +64,10 @@ class Telemetry(Collector):
         """All zero."""
         self._requests: dict[tuple[str, int, str], int] = {}
         self._tokens: dict[str, list[int]] = {}
-        self._first_text: dict[str, _Times] = {}
-        self._durations: dict[str, _Times] = {}
-        self._gaps: dict[str, _Times] = {}
-        self._steps: dict[str, _Times] = {step: _Times(_FINE_BOUNDS_S) for step in Step}
+        self._first_text: dict[str, Times] = {}
+        self._durations: dict[str, Times] = {}
+        self._gaps: dict[str, Times] = {}
+        self._steps: dict[str, Times] = {step: Times(_FINE_BOUNDS_S) for step in Step}
         self._num_retries = 0
         self._num_disconnects = 0
         self._gauges: dict[str, tuple[str, Callable[[], float]]] = {}
@@ -104,21 +79,21 @@ class Telemetry(Collector):
         self._requests[key] = self._requests.get(key, 0) + 1
         times = self._durations.get(route)
         if times is None:
-            times = self._durations[route] = _Times()
+            times = self._durations[route] = Times()
         times.observe(duration_s)
 
     def count_first_text(self, model: ModelName, waited_s: float) -> None:
         """A stream's first text has been sent."""
         times = self._first_text.get(model)
         if times is None:
-            times = self._first_text[model] = _Times()
+            times = self._first_text[model] = Times()
         times.observe(waited_s)
 
     def count_token_gap(self, model: ModelName, gap_s: float) -> None:
         """A stream is over whose tokens came so far apart on average."""
         times = self._gaps.get(model)
         if times is None:
-            times = self._gaps[model] = _Times(_GAP_BOUNDS_S)
+            times = self._gaps[model] = Times(GAP_BOUNDS_S)
         times.observe(gap_s)
 
     def count_step(self, step: Step, seconds: float) -> None:
@@ -150,7 +125,7 @@ class Telemetry(Collector):
                 num_requests += count
                 num_refused += count if 400 <= status < 499 else 0
                 num_failed += count if status >= 500 else 0
-        first_text = [0] * (len(BUCKETS_S) + 1)
+        first_text = [0] * (len(WAIT_BOUNDS_S) + 1)
         for times in self._first_text.values():
             first_text = [sum(pair) for pair in zip(first_text, times.counts, strict=True)]
         return Traffic(
@@ -246,7 +221,7 @@ def configure_log(settings: LogSettings) -> None:
 
 
 def _to_histogram(
-    name: str, text: str, label: str, times: Mapping[str, _Times]
+    name: str, text: str, label: str, times: Mapping[str, Times]
 ) -> HistogramMetricFamily:
     """A family with one histogram per value of `label`."""
     family = HistogramMetricFamily(name, text, labels=(label,))

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from contracts.histogram import WAIT_BOUNDS_S
 from gateway.sources import Sources
-from gateway.telemetry import BUCKETS_S, Traffic
+from gateway.telemetry import Traffic
 
 SAMPLE_S: Final = 5.0
 KEPT_S: Final = 3600.0
@@ -127,7 +128,7 @@ def estimate_quantile(counts: Sequence[int], share: float) -> float | None:
     if total == 0:
         return None
     wanted, seen, low = share * total, 0, 0.0
-    for high, count in zip(BUCKETS_S, counts, strict=False):
+    for high, count in zip(WAIT_BOUNDS_S, counts, strict=False):
         if count and seen + count >= wanted:
             return low + (high - low) * (wanted - seen) / count
         seen, low = seen + count, high

@@ -21,9 +21,10 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from contracts.fleet import ModelLoad, NodeReport
+from contracts.histogram import Times
 from contracts.placement import Tier
 from contracts.sections import MetricsSettings
-from gpu_pool.server.stream_meter import ModelCounts, NodeMeter, Times
+from gpu_pool.server.stream_meter import ModelCounts, NodeMeter
 
 _TOKEN_KINDS: Final = ("prompt", "cached", "completion")
 _TIMES: Final[tuple[tuple[str, str, Callable[[ModelCounts], Times]], ...]] = (

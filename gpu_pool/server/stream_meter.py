@@ -4,40 +4,12 @@ Plain counts on the hot path, without any label that names a tenant; must not kn
 Read next: `wire.stream` (the caller), `node_metrics` (what becomes of the counts).
 """
 
-from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
+from contracts.histogram import GAP_BOUNDS_S, Times
 from contracts.ids import ModelName
 from contracts.inference import Usage
-
-WAIT_BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-GAP_BOUNDS_S: Final = (0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0)
-
-
-class Times:
-    """One histogram: counts per bucket and a sum. Units: seconds."""
-
-    __slots__ = ("bounds_s", "counts", "total_s")
-
-    def __init__(self, bounds_s: tuple[float, ...]) -> None:
-        """Nothing observed; `bounds_s` are the buckets' upper ends."""
-        self.bounds_s: Final = bounds_s
-        self.counts: Final = [0] * (len(bounds_s) + 1)
-        self.total_s = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Counts one time."""
-        self.counts[bisect_left(self.bounds_s, seconds)] += 1
-        self.total_s += seconds
-
-    def to_buckets(self) -> list[tuple[str, float]]:
-        """Cumulative counts by upper bound, as Prometheus wants them."""
-        total, buckets = 0, list[tuple[str, float]]()
-        for bound, count in zip((*map(str, self.bounds_s), "+Inf"), self.counts, strict=True):
-            total += count
-            buckets.append((bound, total))
-        return buckets
 
 
 class ModelCounts:
@@ -47,8 +19,8 @@ class ModelCounts:
 
     def __init__(self) -> None:
         """All zero."""
-        self.queue: Final = Times(WAIT_BOUNDS_S)
-        self.first_token: Final = Times(WAIT_BOUNDS_S)
+        self.queue: Final = Times()
+        self.first_token: Final = Times()
         self.gaps: Final = Times(GAP_BOUNDS_S)
         self.ends: Final[dict[str, int]] = {}
         """By finish reason or error code."""

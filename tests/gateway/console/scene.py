@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from contracts.fleet import FailedModel, ModelLoad
+from contracts.histogram import WAIT_BOUNDS_S
 from contracts.ids import AccountId, ApiTokenId, GatewayId, ModelName, NodeId, RegionId
 from contracts.ids import create_request_id as create_id
 from contracts.inference import Accepted, Delta, Finished, FinishReason, Usage
@@ -20,7 +21,7 @@ from contracts.quotas import QuotaLimits, QuotaScope
 from contracts.usage import Outcome, UsageRecord
 from contracts.wire import Report
 from gateway.console.traffic_history import Sample
-from gateway.telemetry import BUCKETS_S, Traffic
+from gateway.telemetry import Traffic
 from tenancy.permissions import Permission
 from tests.fixtures.acting_tenancy import ActingTenancy
 from tests.gateway.running_gateway import RunningGateway, run_gateway
@@ -197,7 +198,7 @@ def invent_hour(gateway: RunningGateway) -> None:
     newest = history._samples[-1]
     history._samples.clear()
     counts, gained = [0.0] * 5, (0.0,) * 5
-    streams = [0.0] * (len(BUCKETS_S) + 1)
+    streams = [0.0] * (len(WAIT_BOUNDS_S) + 1)
     for step in range(720, -1, -1):
         pace = 42 + 14 * math.sin(step / 90) + 5 * math.sin(step / 11)
         trouble = 2.5 if 300 < step < 340 else 0.1

@@ -2,11 +2,12 @@
 
 import pytest
 
+from contracts.histogram import WAIT_BOUNDS_S
 from gateway.console.charts import HEIGHT, Series, draw_bars, draw_lines
 from gateway.console.figures import format_bytes, format_count, format_money, format_seconds
 from gateway.console.traffic_history import KEPT_S, SAMPLE_S, TrafficHistory, estimate_quantile
 from gateway.sources import Sources
-from gateway.telemetry import BUCKETS_S, Telemetry, Traffic
+from gateway.telemetry import Telemetry, Traffic
 
 
 @pytest.mark.parametrize(
@@ -56,12 +57,12 @@ def test_a_chart_of_nothing_says_so() -> None:
 
 
 def test_quantiles_lie_inside_their_bucket() -> None:
-    counts = [0] * (len(BUCKETS_S) + 1)
+    counts = [0] * (len(WAIT_BOUNDS_S) + 1)
     assert estimate_quantile(counts, 0.5) is None
     counts[3] = 10  # 25 to 50 ms
     assert estimate_quantile(counts, 0.5) == pytest.approx(0.0375)
     counts[-1] = 1000
-    assert estimate_quantile(counts, 0.95) == BUCKETS_S[-1]
+    assert estimate_quantile(counts, 0.95) == WAIT_BOUNDS_S[-1]
 
 
 class Clock:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import aiohttp
 
+from contracts.histogram import GAP_BOUNDS_S, Times
 from contracts.ids import ModelName
 from contracts.inference import Usage
 from contracts.sections import MetricsSettings
-from gpu_pool.server.stream_meter import GAP_BOUNDS_S, NodeMeter, Times
+from gpu_pool.server.stream_meter import NodeMeter
 from tests.fixtures.double_node import run_double_node
 from tests.fixtures.gateway_client import GatewayClient, continue_text
 from tests.fixtures.node_process import MODEL
