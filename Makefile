@@ -5,8 +5,12 @@ BIN := $(VENV)/bin
 
 # Passed on to the command, e.g. make test ARGS='tests/gateway -k stream'
 ARGS ?=
-# Processes of `make test`; 0 runs everything in one.
-WORKERS ?= 2
+# Processes of `make test`, more than two cores need, for tests wait as long as they compute; 0 runs everything in one.
+WORKERS ?= 3
+# What a machine without a GPU cannot run; `make gpu` does.
+NO_GPU := not gpu and not multi_gpu
+# How long `make soak` takes, without its start and its checks.
+MINUTES ?= 60
 # A benchmark, e.g. make bench WHAT=gateway.bench_relay
 WHAT ?=
 # The interpreter of `make gpu`, which installs nothing: on a GPU machine torch may be there already.
@@ -22,7 +26,7 @@ PYTHON := $(shell for name in $(BIN)/python python3.13 python3.12 python3.11 pyt
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test compose-proof dashboards check style lint types layers architecture format bench gpu \
+.PHONY: help run test test-slow compose-proof prove-fleet soak dashboards check style lint types layers architecture format bench gpu \
         gpu-wheels lock sbom wheel clean setup-run setup-dev
 
 help: ## explain these commands
@@ -35,8 +39,11 @@ help: ## explain these commands
 run: setup-run ## start everything on this machine (hearth dev)
 	$(BIN)/hearth dev $(ARGS)
 
-test: setup-dev ## run the whole test suite (ARGS='tests/gateway -k stream' for a part)
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
+test: setup-dev ## run the tests, but for the long proofs (ARGS='tests/gateway -k stream': a part, long ones too)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile $(or $(ARGS),-m 'not slow and $(NO_GPU)')
+
+test-slow: setup-dev ## run the long proofs: storms, kills, canaries, compiled kernels, the browser
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m 'slow and $(NO_GPU)' $(ARGS)
 
 compose-proof: ## build, start, use and hurt the fleet of docker-compose.yml (root, Debian 12)
 	$(PYTHON) -m tools.compose_proof $(ARGS)
@@ -65,11 +72,17 @@ format: setup-dev ## rewrite the code in the house format
 bench: setup-dev ## run one benchmark (WHAT=gateway.bench_relay), or list them
 ifeq ($(WHAT),)
 	@echo "make bench WHAT=<one of these> [ARGS=...]"
-	@find benchmarks \( -name 'bench_*.py' -o -path benchmarks/gpu/__main__.py -o -path benchmarks/routing/__main__.py -o -path benchmarks/standby/__main__.py \) | \
+	@find benchmarks \( -name 'bench_*.py' -o -path benchmarks/gpu/__main__.py -o -path benchmarks/routing/__main__.py -o -path benchmarks/split/__main__.py -o -path benchmarks/standby/__main__.py \) | \
 	    sed 's,^benchmarks/,  ,; s,\(/__main__\)*\.py$$,,; s,/,.,g' | sort
 else
 	$(BIN)/python -m benchmarks.$(WHAT) $(ARGS)
 endif
+
+prove-fleet: setup-dev ## gateways, nodes, regions under 200 streams, replaced and hurt (ARGS=rolling | faults | split)
+	$(BIN)/python -m benchmarks.fleet $(ARGS)
+
+soak: setup-dev ## an hour of moderate load on real processes: memory, descriptors, tasks, ledger (MINUTES=60)
+	nice -n 5 $(BIN)/python -m benchmarks.soak --minutes $(MINUTES) $(ARGS)
 
 dashboards: ## write Grafana's dashboard and the alert rules from tools/observability/table.py
 	$(PYTHON) -m tools.observability.generate

@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from cli.operator_client import open_operator_client
+from cli.operator_options import DEFAULT_DIRECTORY, AdminUrlOption, DirectoryOption, JsonOption
 from cli.terminal import (
     NONE,
     CommandFailed,
@@ -36,21 +37,10 @@ DEFAULT_EVICT_S: Final = 60
 _LIVE_S: Final = 1.0
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As clients name it.")]
-AdminUrlOption = Annotated[
-    str | None,
-    typer.Option(
-        "--admin-url",
-        help="The operators' port, such as http://127.0.0.1:8788; an operator's token is then "
-        "read from HEARTH_OPERATOR_TOKEN.",
-    ),
-]
-DirectoryOption = Annotated[Path, typer.Option("--dir", help="State folder of a `hearth dev`.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 ClassOption = Annotated[
     ServiceClass,
     typer.Option("--class", help="What else the model is promised, also when the pin ends."),
 ]
-DEFAULT_DIRECTORY: Final = Path(".hearth")
 
 
 class PlacementRow(msgspec.Struct, frozen=True, kw_only=True):

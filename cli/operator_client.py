@@ -12,7 +12,17 @@ import msgspec
 
 from cli.dev.home import DevHome
 from cli.terminal import CommandFailed
-from contracts.fleet_view import PLACEMENT_PATH, RULES_PATH, FleetView, PlacementRule
+from contracts.fleet_view import (
+    DRAINS_PATH,
+    KEYS_PATH,
+    NODES_PATH,
+    PLACEMENT_PATH,
+    RULES_PATH,
+    FleetView,
+    NodeDrain,
+    NodeState,
+    PlacementRule,
+)
 
 TOKEN_VARIABLE: Final = "HEARTH_OPERATOR_TOKEN"
 _TIMEOUT_S: Final = 10.0
@@ -51,6 +61,24 @@ class OperatorClient:
     def end_rule(self, model: str) -> None:
         """No rule holds any more. Raises: `CommandFailed`."""
         self._ask("DELETE", RULES_PATH, params={"model": model})
+
+    def list_nodes(self) -> list[NodeState]:
+        """Every node that the gateway is configured for. Raises: `CommandFailed`."""
+        return msgspec.convert(self._ask("GET", NODES_PATH), list[NodeState])
+
+    def drain_node(self, node_id: str, move_after_s: int | None) -> NodeDrain:
+        """The node gets nothing new from now on. Raises: `CommandFailed`."""
+        body = {"node_id": node_id, "move_after_s": move_after_s}
+        return msgspec.convert(self._ask("PUT", DRAINS_PATH, body), NodeDrain)
+
+    def undrain_node(self, node_id: str) -> None:
+        """The node gets requests again. Raises: `CommandFailed`."""
+        self._ask("DELETE", DRAINS_PATH, params={"node_id": node_id})
+
+    def rotate_node_key(self, node_id: str) -> str:
+        """The name of the key that the gateway and the node share now. Raises: `CommandFailed`."""
+        answer: dict[str, Any] = self._ask("POST", KEYS_PATH, {"node_id": node_id})
+        return str(answer["key"])
 
     def _ask(
         self, method: str, path: str, body: object = None, params: dict[str, str] | None = None

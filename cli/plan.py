@@ -91,8 +91,8 @@ def plan(
     the checkpoint stores them, KV groups as they are: layers with a window or chunks keep a ring of
     each sequence, the others every token.
 
-    This is arithmetic for choosing hardware. This version of Hearth serves a model on one device
-    and unpacks quantised weights when it loads them.
+    This is arithmetic for choosing hardware. This version of Hearth unpacks quantised weights when
+    it loads them. The last lines are the settings that start the best layout.
 
     Examples: `hearth plan ./Llama-4-Scout --gpus 2xH200-141G`,
     `hearth plan kimi/config.json --gpus 8xH100-80G --json`
@@ -165,6 +165,10 @@ def _print(report: PlanReport, size: "ModelSize") -> None:
     )
     print("\nGiB of a GPU, from the emptiest to the fullest stage.")
     print(report.explanation)
+    best = report.layouts[0]
+    if best.fits:
+        print("\nIn the node's settings, in the model's [[models]] table:")
+        print(f"tensor_parallel = {best.tensor}\npipeline_parallel = {best.pipeline}")
 
 
 def _list_cells(row: LayoutRow, overhead_bytes: int) -> Sequence[str]:

@@ -16,6 +16,8 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
+from cli.enrolment import add_enrolment_commands
+from cli.nodes import add_node_commands, nodes
 from cli.process_settings import read_settings
 from cli.terminal import CommandFailed
 
@@ -27,6 +29,19 @@ ConfigOption = Annotated[
 StopWithParentOption = Annotated[
     bool, typer.Option("--stop-with-parent", hidden=True, help="Stop when standard input closes.")
 ]
+
+
+_node_app: Final = typer.Typer(rich_markup_mode="markdown")
+
+
+def add_process_commands(app: typer.Typer) -> None:
+    """Registers what runs the platform's processes, and what sees to the nodes among them."""
+    app.command("gateway")(gateway)
+    add_node_commands(_node_app)
+    add_enrolment_commands(_node_app)
+    app.add_typer(_node_app, name="node")
+    app.command("nodes")(nodes)
+    app.command("standby")(standby)
 
 
 def gateway(config: ConfigOption = None, stop_with_parent: StopWithParentOption = False) -> None:
@@ -46,7 +61,9 @@ def gateway(config: ConfigOption = None, stop_with_parent: StopWithParentOption 
         run_gateway(settings)
 
 
+@_node_app.callback(invoke_without_command=True)
 def node(
+    context: typer.Context,
     config: ConfigOption = None,
     store: Annotated[
         Path | None,
@@ -54,13 +71,15 @@ def node(
     ] = None,
     stop_with_parent: StopWithParentOption = False,
 ) -> None:
-    """Run a node of the pool in the foreground.
+    """Run a node of the pool in the foreground, or, with a command behind it, see to one.
 
     Settings come from the file, then from `HEARTH_POOL__SECTION__FIELD` variables.
 
     Examples: `HEARTH_POOL__NODE_ID=gpu-7 hearth node --config node.toml`,
     `hearth node --config node.toml --store /var/lib/hearth/models`
     """
+    if context.invoked_subcommand is not None:
+        return
     from cli.served_models import list_served_models
     from gpu_pool.node import run_node
     from gpu_pool.settings import PREFIX, PoolSettings

@@ -12,7 +12,7 @@
       CapacityError   NoEndpoint · ModelCold · PoolSaturated · OutOfBlocks pool, elsewhere
       UpstreamError   NodeUnreachable · StreamBroken · DeadlineExceeded ·
                       TransferFailed · ModelFailed                        pool, same or elsewhere
-      InternalError   InvariantBroken · StoreUnavailable                  any, never
+      InternalError   InvariantBroken · StoreUnavailable · ServiceStopping any, never
 
 Owns names, source and retry advice; must not know HTTP (`gateway/errors.py` has that table).
 """
@@ -307,6 +307,13 @@ class StoreUnavailable(InternalError):
 
     code = "store_unavailable"
     source = Source.TENANCY
+
+
+class ServiceStopping(InternalError):
+    """This process ends and another one, or its next life, can serve the same request."""
+
+    code = "service_stopping"
+    retry = Retry.AFTER
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

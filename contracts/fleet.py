@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from contracts.ids import BootId, ModelName, NodeId, RegionId
+from contracts.kv_transfer import KvEndpoint
 from contracts.placement import MemoryUse, ModelPlacement
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**48)]
@@ -95,6 +96,17 @@ class FailedModel(msgspec.Struct, frozen=True, kw_only=True):
     """For operators only: it may name files."""
 
 
+class NodeRole(StrEnum):
+    """Which half of a generation a node is there for."""
+
+    MIXED = "mixed"
+    """Both, as one: it computes the prompt and goes on with the answer."""
+    PREFILL = "prefill"
+    """Prompts, whose KV blocks other nodes fetch. It answers alone when no other can."""
+    DECODE = "decode"
+    """Answers, from KV blocks that a prefill node has computed; short prompts, too."""
+
+
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """A node's own account of itself: sent when a gateway connects, about once a second, and soon
     after a model has changed or has become idle.
@@ -111,3 +123,6 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     placements: tuple[ModelPlacement, ...] = ()
     """Where each model's weights are, on nodes that move them."""
     memory: MemoryUse = MemoryUse()
+    role: NodeRole = NodeRole.MIXED
+    kv_endpoints: tuple[KvEndpoint, ...] = ()
+    """Of models whose KV blocks can come and go."""

@@ -1,4 +1,4 @@
-"""What a gateway's operator port tells of the fleet: nodes, demand and the operators' rules.
+"""What a gateway's operator port tells of the fleet: nodes, demand and what operators want.
 
 Hot standby plans from it and `hearth models status` shows it. Must not know HTTP.
 Read next: `contracts.placement`, `contracts.demand`.
@@ -9,13 +9,16 @@ from typing import Annotated, Final
 import msgspec
 
 from contracts.demand import DemandSample
-from contracts.fleet import ModelLoad
+from contracts.fleet import FailedModel, ModelCard, ModelLoad, NodeRole
 from contracts.ids import BootId, GatewayId, ModelName, NodeId, RegionId
 from contracts.placement import MemoryUse, ModelPlacement, PlacementPlan, ServiceClass, Tier
 
 PLACEMENT_PATH: Final = "/operator/v1/placement"
 PLANS_PATH: Final = PLACEMENT_PATH + "/plans"
 RULES_PATH: Final = PLACEMENT_PATH + "/rules"
+NODES_PATH: Final = "/operator/v1/nodes"
+DRAINS_PATH: Final = NODES_PATH + "/drains"
+KEYS_PATH: Final = NODES_PATH + "/keys"
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**48)]
 
 
@@ -40,6 +43,20 @@ class PlacementRule(msgspec.Struct, frozen=True, kw_only=True):
         return self.find_tier(unix_s) is Tier.GPU and self.until_unix_s is None
 
 
+class NodeDrain(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that operators want to get nothing new, until they say otherwise."""
+
+    node_id: NodeId
+    begun_unix_s: _Count
+    move_after_s: _Count | None = None
+    """How long streams may go on there, from `begun_unix_s`, before they are continued at other
+    nodes; None: to their end."""
+
+    def is_over(self, unix_s: float) -> bool:
+        """True once streams are to go on elsewhere."""
+        return self.move_after_s is not None and unix_s >= self.begun_unix_s + self.move_after_s
+
+
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """One node as a gateway last heard of it."""
 
@@ -52,12 +69,41 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """From the gateway to the node's region and back."""
     is_connected: bool
     is_draining: bool
+    """It takes nothing new, by its own word or by the operators'."""
     report_age_s: float | None
     placements: tuple[ModelPlacement, ...] = ()
     loads: tuple[ModelLoad, ...] = ()
     memory: MemoryUse = MemoryUse()
     plan: PlacementPlan | None = None
     """The last that this gateway has sent there."""
+
+
+class NodeState(msgspec.Struct, frozen=True, kw_only=True):
+    """One node as operators see it through a gateway. Units: `report_age_s` in seconds."""
+
+    node_id: NodeId
+    boot_id: BootId | None
+    is_connected: bool
+    is_draining: bool
+    """By its own word: its process has been told to stop."""
+    drain: NodeDrain | None
+    """By the operators': it gets nothing new."""
+    region: RegionId | None
+    jurisdiction: str
+    report_age_s: float | None
+    """None until the first report."""
+    models: tuple[ModelCard, ...]
+    loads: tuple[ModelLoad, ...]
+    failed: tuple[FailedModel, ...]
+    """Models that it should serve and cannot, with the reason."""
+    role: NodeRole = NodeRole.MIXED
+    heartbeat_age_s: float | None = None
+    """Since it last wrote into the store of members; None for a node of the settings."""
+
+    @property
+    def num_requests(self) -> int:
+        """Requests there, of every gateway, when it reported last."""
+        return sum(load.num_running + load.num_waiting for load in self.loads)
 
 
 class FleetView(msgspec.Struct, frozen=True, kw_only=True):

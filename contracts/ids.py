@@ -28,6 +28,7 @@ ModelName = NewType("ModelName", str)
 
 _ACCOUNT_ID: Final = re.compile(r"[0-9a-f]{32}")
 _NODE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_REQUEST_ID: Final = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
 _MODEL_NAME: Final = re.compile(r"@[a-z0-9][a-z0-9-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){1,3}")
 MAX_MODEL_NAME_LENGTH: Final = 200
 
@@ -45,6 +46,11 @@ def is_node_id(text: str) -> bool:
 def is_model_name(text: str) -> bool:
     """True when `text` has the shape of a model name; whether it exists is not asked."""
     return len(text) <= MAX_MODEL_NAME_LENGTH and _MODEL_NAME.fullmatch(text) is not None
+
+
+def is_request_id(text: str) -> bool:
+    """True when `text` has the shape of a request id."""
+    return _REQUEST_ID.fullmatch(text) is not None
 
 
 def create_request_id(unix_ms: int, randomness: int) -> RequestId:

@@ -3,7 +3,8 @@
 A frame is a list of entries `[stream_id, attempt, message]`; the message stays raw until its
 stream takes it, so that a bad one harms one stream. Stream 0 speaks for the connection itself.
 To the node: `Open`, `Body`, `Abort`, `Credit`, and `Place` on stream 0. Back: `GenerationEvent`s,
-and `Report` on stream 0.
+and `Report` on stream 0. Where another node computes the prompt, `contracts.kv_transfer` adds to
+both ways.
 The upgrade request names the gateway and its nonce; then `Challenge` and `Hello` prove both sides.
 Must not know sockets. Read next: `gateway/upstream/`, `gpu_pool/server/`.
 """
@@ -15,10 +16,13 @@ import msgspec
 
 from contracts.fleet import NodeReport
 from contracts.inference import GenerationEvent
+from contracts.kv_transfer import KvImport, KvRelease, KvStop, TransferEvent
 from contracts.placement import PlacementPlan
 
 WIRE_PATH: Final = "/wire/v1"
 GATEWAY_HEADER: Final = "x-hearth-gateway"
+KEY_NAME_HEADER: Final = "x-hearth-key"
+"""Which of the pair's keys the gateway will prove; versions that replace none leave it out."""
 GATEWAY_NONCE_HEADER: Final = "x-hearth-gateway-nonce"
 """Carries `NONCE_BYTES` random bytes in hexadecimal."""
 CONNECTION_STREAM: Final = 0
@@ -59,6 +63,8 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag=11):
     num_body_bytes: int
     credit: int
     body: bytes
+    sealed_ticket: bytes = b""
+    """Set where this node is to do one half of a generation: a `KvTicket`."""
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, tag=12):
@@ -85,14 +91,31 @@ class Place(msgspec.Struct, frozen=True, array_like=True, tag=15):
     plan: PlacementPlan
 
 
+class NewKey(msgspec.Struct, frozen=True, array_like=True, tag=19):
+    """Stream 0, gateway to node: a key that is to follow the pair's own, sealed for this connection
+    (`contracts.pair_key`). Nodes of versions without it close the connection.
+    """
+
+    nonce: bytes
+    sealed_key: bytes
+
+
+class NewKeyKept(msgspec.Struct, frozen=True, array_like=True, tag=24):
+    """Stream 0, node to gateway: both keys are valid here now, until the new one is used."""
+
+    refusal: str = ""
+    """Why it is not so; empty if it is."""
+
+
 class Report(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """Stream 0, node to gateway: the node's state."""
 
     report: NodeReport
 
 
-ToNode = Hello | Open | Body | Abort | Credit | Place
-FromNode = GenerationEvent | Challenge | Report
+ToNode = Hello | Open | Body | Abort | Credit | Place | NewKey | KvImport | KvRelease | KvStop
+StreamEvent = GenerationEvent | TransferEvent
+FromNode = StreamEvent | Challenge | Report | NewKeyKept
 
 
 class FromNodeEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -112,8 +135,8 @@ _event_decoder: Final[msgspec.msgpack.Decoder[GenerationEvent]] = msgspec.msgpac
     GenerationEvent
 )
 _MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_from_connection_decoder: Final[msgspec.msgpack.Decoder[Challenge | Report]] = (
-    msgspec.msgpack.Decoder(Challenge | Report)
+_from_connection_decoder: Final[msgspec.msgpack.Decoder[Challenge | Report | NewKeyKept]] = (
+    msgspec.msgpack.Decoder(Challenge | Report | NewKeyKept)
 )
 
 
@@ -154,7 +177,7 @@ def decode_event(message: msgspec.Raw) -> GenerationEvent:
     return _event_decoder.decode(message)
 
 
-def decode_from_connection(message: msgspec.Raw) -> Challenge | Report:
+def decode_from_connection(message: msgspec.Raw) -> Challenge | Report | NewKeyKept:
     """A message of stream 0, from the node. Raises: `msgspec.MsgspecError`."""
     return _from_connection_decoder.decode(message)
 

@@ -17,9 +17,9 @@ from gateway.auth.authenticator import Authenticators, create_authenticators
 from gateway.bookkeeping import Bookkeeping, create_bookkeeping
 from gateway.pages import Pages, create_pages
 from gateway.pool import Pool, create_pool
-from gateway.request_context import OpenRequests
-from gateway.serving import create_request_path
-from gateway.settings import GatewaySettings
+from gateway.request_opening import create_open_requests
+from gateway.serving import Serving, create_serving
+from gateway.settings import GatewaySettings, LimitSettings
 from gateway.sources import Sources, create_sources, settle_memory
 from gateway.telemetry import Telemetry, configure_log
 from gateway.watched_tasks import WatchedTasks
@@ -38,13 +38,19 @@ class Gateway:
         authenticators: Authenticators,
         bookkeeping: Bookkeeping,
         pool: Pool,
+        serving: Serving,
         pages: Pages,
+        limits: LimitSettings,
     ) -> None:
         """Made by `create_gateway`."""
+        self._limits = limits
         self._tenancy = tenancy
         self._cache = authenticators.cache
         self._bookkeeping = bookkeeping
         self._pool = pool
+        self._batches = serving.batches.runner
+        self._payload_log = serving.payload_log
+        self._tracer = serving.requests.tracer
         self._listeners = pages.listeners
         self._history = pages.history
         self._tasks = WatchedTasks()
@@ -78,22 +84,42 @@ class Gateway:
             self._tasks.start("epoch", self._cache.follow_epoch, self._cache.distrust)
             self._tasks.start("keys", self._tenancy.follow_keys, self._cache.distrust)
             self._tasks.start("traffic_history", self._history.run, lambda: None)
+            self._tasks.start("drains", self._pool.drains.run, lambda: None)
             await self._pool.links.start()
+            self._tasks.start("membership", self._pool.membership.run, lambda: None)
+            self._tasks.start("batches", self._batches.run, lambda: None)
+            self._tasks.start("batches_sweep", self._batches.sweep, lambda: None)
+            self._tasks.start("payload_logs", self._payload_log.run, lambda: None)
+            self._tasks.start("payload_logs_sweep", self._payload_log.sweep, lambda: None)
             await self._listeners.start()
         except BaseException:
             await self._release()
             raise
 
     async def stop(self) -> None:
-        """Accepts no more, lets running requests end within the grace, releases everything."""
+        """Accepts no more, lets running requests end within the grace, releases everything.
+
+        What outlasts the grace ends with an error that says so, and is charged for what it got.
+        """
+        self._listeners.readiness.stop()
+        self._batches.wind_down()
+        await asyncio.sleep(self._limits.shutdown_notice_s)
+        ending = asyncio.get_running_loop().call_later(
+            self._limits.shutdown_grace_s, self._pool.links.end_streams
+        )
         await self._listeners.stop()
+        ending.cancel()
         await self._release()
 
     async def _release(self) -> None:
+        await self._batches.stop()
         await self._pool.links.close()
         await self._tasks.stop()
+        await self._payload_log.stop()
+        await self._pool.membership.close()
         await self._bookkeeping.stop()
         await self._tenancy.close()
+        await self._tracer.sink.close()
 
 
 def create_gateway(settings: GatewaySettings, sources: Sources) -> Gateway:
@@ -111,17 +137,25 @@ def create_gateway(settings: GatewaySettings, sources: Sources) -> Gateway:
     claim = tenancy.create_process_claim() if settings.shared_limits is None else None
     bookkeeping = create_bookkeeping(settings, tenancy, claim, telemetry, sources)
     authenticators.cache.add_follower(bookkeeping.parts.prices.refresh)
-    pool = create_pool(settings, telemetry, sources)
-    requests = OpenRequests(settings.limits, settings.region, sources)
-    telemetry.watch_gauge(
-        "hearth_gateway_requests_open", "Requests being served.", lambda: requests.num_open
+    pool = create_pool(settings, tenancy, telemetry, sources)
+    authenticators.cache.add_follower(pool.drains.refresh)
+    requests = create_open_requests(settings, telemetry, sources)
+    serving = create_serving(
+        settings, requests, authenticators, bookkeeping, pool, telemetry, sources
     )
-    request_path = create_request_path(
-        settings, requests, authenticators, bookkeeping.books, pool, telemetry, sources
+    services = PageServices(
+        fleet=pool.fleet,
+        telemetry=telemetry,
+        sources=sources,
+        administrations=tenancy,
+        ledger=tenancy,
+        desk=pool.desk,
+        drains=pool.drains,
+        membership=pool.membership,
+        renew_key=pool.links.renew_key,
     )
-    services = PageServices(pool.fleet, telemetry, sources, tenancy, tenancy, pool.desk)
-    pages = create_pages(settings, requests, authenticators, request_path, services)
-    return Gateway(tenancy, authenticators, bookkeeping, pool, pages)
+    pages = create_pages(settings, requests, authenticators, serving.request_path, services)
+    return Gateway(tenancy, authenticators, bookkeeping, pool, serving, pages, settings.limits)
 
 
 def run_gateway(settings: GatewaySettings) -> None:

@@ -7,14 +7,9 @@ answer. Read next: `gateway.forwarding`, `gateway.continuation`.
 from dataclasses import dataclass
 from typing import Final
 
-from contracts.errors import (
-    DeadlineExceeded,
-    InternalError,
-    Retry,
-    ServiceError,
-    UpstreamError,
-)
-from contracts.grant import Grant
+from contracts.errors import DeadlineExceeded, Retry, ServiceError
+from gateway.attempt_grant import create_grant, is_fault_of_node
+from gateway.hand_over import HandOver, StreamOpener
 from gateway.request_context import RequestContext
 from gateway.routing.fleet import Fleet
 from gateway.routing.retry_budget import RetryBudget
@@ -23,7 +18,6 @@ from gateway.routing.wishes import format_explanation
 from gateway.settings import RoutingSettings
 from gateway.sources import Sources
 from gateway.telemetry import Step, Telemetry
-from gateway.upstream.links import NodeLinks
 from gateway.upstream.node_stream import NodeStream
 
 _RETRIES_PER_S: Final = 1.0
@@ -36,6 +30,12 @@ class Attempt:
     need: RouteNeed
     plan: RoutePlan
     stream: NodeStream
+    number: int
+    opened_s: float
+    hand_over: HandOver | None = None
+    """Of the prompt, where another node computes it."""
+    is_continuation: bool = False
+    """True where a part of the answer had come before."""
     is_open: bool = True
     """False once the node's place is given back."""
 
@@ -46,16 +46,16 @@ class Attempts:
     def __init__(
         self,
         fleet: Fleet,
-        links: NodeLinks,
+        opener: StreamOpener,
         telemetry: Telemetry,
         settings: RoutingSettings,
         sources: Sources,
     ) -> None:
-        """`fleet` chooses, `links` carry."""
+        """`fleet` chooses, `opener` reaches."""
         self.settings: Final = settings
         self.sources: Final = sources
         self._fleet = fleet
-        self._links = links
+        self._opener = opener
         self._telemetry = telemetry
         self._budget = RetryBudget(settings.retry_reserve, _RETRIES_PER_S, sources.monotonic_s())
 
@@ -63,11 +63,13 @@ class Attempts:
         """A request has come in: it pays for a part of a retry."""
         self._budget.earn()
 
-    def plan(self, need: RouteNeed) -> RoutePlan:
+    def plan(self, context: RequestContext, need: RouteNeed) -> RoutePlan:
         """A node, where the request counts from now on. Raises: what routing raises."""
         began_s = self.sources.monotonic_s()
         plan = self._fleet.plan(need)
-        self._telemetry.count_step(Step.ROUTING, self.sources.monotonic_s() - began_s)
+        ended_s = self.sources.monotonic_s()
+        self._telemetry.count_step(Step.ROUTING, ended_s - began_s)
+        context.trace.note_routing(began_s, ended_s, (plan.node_id, plan.region))
         return plan
 
     def open(
@@ -84,12 +86,16 @@ class Attempts:
         if context.num_attempts > 1:
             self._telemetry.count_retry()
         self.note(context, need, plan)
+        number, opened_s = context.num_attempts, self.sources.monotonic_s()
         try:
-            stream = self._links.open(plan.node_id, _create_grant(context, need, plan), body)
-        except BaseException:
+            grant = create_grant(context, need, plan.card, number)
+            stream, hand_over = self._opener.open(context, need, plan, grant, body)
+        except BaseException as error:
             self._fleet.release(plan)
+            code = error.code if isinstance(error, ServiceError) else type(error).__name__
+            self._trace(context, plan, (number, False), opened_s, code)
             raise
-        return Attempt(need, plan, stream)
+        return Attempt(need, plan, stream, number, opened_s, hand_over)
 
     def note(self, context: RequestContext, need: RouteNeed, outcome: RoutePlan | str) -> None:
         """Remembers for a while why the request went where it went, or nowhere."""
@@ -103,17 +109,35 @@ class Attempts:
             outcome,
         )
 
-    def close(self, attempt: Attempt, error: ServiceError | None) -> None:
+    def close(self, context: RequestContext, attempt: Attempt, error: ServiceError | None) -> None:
         """The attempt is over, with the error if it failed. The first call counts."""
         if not attempt.is_open:
             return
         attempt.is_open = False
+        numbered = attempt.number, attempt.is_continuation
+        code = "" if error is None else error.code
+        self._trace(context, attempt.plan, numbered, attempt.opened_s, code)
         self._fleet.release(attempt.plan)
+        if attempt.hand_over is not None:
+            attempt.hand_over.close()
         if error is None:
             if attempt.stream.is_over and not attempt.stream.is_aborted:
                 self._fleet.health.note_success(attempt.plan.node_id)
-        elif _is_fault_of_node(error):
+        elif is_fault_of_node(error):
             self._fleet.note_failure(attempt.plan.node_id)
+
+    def _trace(
+        self,
+        context: RequestContext,
+        plan: RoutePlan,
+        numbered: tuple[int, bool],
+        opened_s: float,
+        error: str,
+    ) -> None:
+        """Tells the request's trace of an attempt that is over."""
+        choice = plan.node_id, plan.region
+        ended_s = self.sources.monotonic_s()
+        context.trace.note_attempt(numbered, opened_s, ended_s, choice, error)
 
     def may_try_again(self, context: RequestContext) -> bool:
         """True when this request has an attempt left, and all requests together one more retry."""
@@ -124,28 +148,3 @@ class Attempts:
 def may_retry(error: ServiceError) -> bool:
     """True when another attempt could end better, within the same deadline."""
     return error.retry in (Retry.SAME, Retry.ELSEWHERE) and not isinstance(error, DeadlineExceeded)
-
-
-def _is_fault_of_node(error: ServiceError) -> bool:
-    """True for what nodes in order do not answer."""
-    return isinstance(error, UpstreamError | InternalError) and not isinstance(
-        error, DeadlineExceeded
-    )
-
-
-def _create_grant(context: RequestContext, need: RouteNeed, plan: RoutePlan) -> Grant:
-    """What the node may do for this attempt, and no more."""
-    principal = context.principal
-    assert principal is not None
-    return Grant(
-        context.request_id,
-        context.num_attempts,
-        principal.account_id,
-        principal.cache_salt,
-        plan.card.name,
-        need.allowed_regions,
-        principal.priority,
-        principal.retention,
-        context.deadline_unix_ms,
-        plan.card.context_window,
-    )

@@ -51,6 +51,7 @@ class Bookkeeping:
             await self.writer.flush()
             for boot in self.journal.earlier_boots:
                 await self.tenancy.drop_budgets(boot)
+                await self.tenancy.release_batch_items(boot)
             self.journal.forget_earlier_boots()
         except (ServiceError, OSError) as error:
             # What is left stays in the journal; leases of budgets end by themselves.

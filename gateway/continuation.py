@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from contracts.codec import encode_request
-from contracts.errors import ServiceError, StreamBroken, from_error_report
+from contracts.errors import Retry, ServiceError, StreamBroken, from_error_report
 from contracts.inference import (
     Failed,
     Finished,
@@ -25,13 +25,12 @@ from contracts.inference import (
     Usage,
 )
 from gateway.attempts import Attempt, Attempts, may_retry
-from gateway.middleware.exchange import HttpExchange
-from gateway.request_context import RequestContext, add_usages
+from gateway.request_context import Asker, RequestContext, add_usages
 from gateway.routing.route_plan import RouteNeed
 from gateway.upstream.node_stream import NodeStream
 
 log = structlog.get_logger(__name__)
-_POLL_S: Final = 0.1
+POLL_S: Final = 0.1
 """Between two looks for a node that can go on."""
 
 
@@ -39,11 +38,11 @@ class Forwarded:
     """A node's answer: its beginning for a stream, else all of it."""
 
     __slots__ = (
+        "_asker",
         "_attempts",
-        "_context",
-        "_exchange",
         "_request",
         "attempt",
+        "context",
         "events",
     )
 
@@ -52,15 +51,15 @@ class Forwarded:
         attempts: Attempts,
         context: RequestContext,
         request: NodeRequest,
-        exchange: HttpExchange,
+        asker: Asker,
         attempt: Attempt,
         events: list[GenerationEvent],
     ) -> None:
         """Made by `Forwarder.forward`."""
         self._attempts = attempts
-        self._context = context
+        self.context = context
         self._request = request
-        self._exchange = exchange
+        self._asker = asker
         self.attempt = attempt
         self.events = events
 
@@ -98,10 +97,10 @@ class Forwarded:
 
     async def _resume(self, error: ServiceError) -> list[GenerationEvent] | None:
         """What the next node begins with; None when there is none."""
-        before, context, attempts = self.attempt, self._context, self._attempts
+        before, context, attempts = self.attempt, self.context, self._attempts
         progress, plan = before.stream.progress, before.plan
         self._set_usage_aside()
-        attempts.close(before, error)
+        attempts.close(context, before, error)
         if not attempts.may_try_again(context):
             return None
         need = msgspec.structs.replace(
@@ -109,6 +108,7 @@ class Forwarded:
             tried=before.need.tried | {plan.node_id},
             revision=plan.card.revision,
             rejects_busy=False,
+            may_move=False,  # most of it has been computed for somebody before
         )
         body = encode_request(self._create_request())
         attempt = await self._find_place(need, body)
@@ -122,9 +122,10 @@ class Forwarded:
             to_node=attempt.plan.node_id,
             error=error.code,
         )
+        attempt.is_continuation = True
         attempt.stream.resume(before.stream)
         self.attempt = attempt
-        self._exchange.watch(attempt.stream.abort)
+        self._asker.watch(attempt.stream.abort)
         return await attempt.stream.take()
 
     async def _find_place(self, need: RouteNeed, body: bytes) -> Attempt | None:
@@ -132,19 +133,21 @@ class Forwarded:
 
         A node that has failed may do so again when it is back, if no other does.
         """
-        attempts, context = self._attempts, self._context
+        attempts, context = self._attempts, self.context
         end_s = attempts.sources.monotonic_s() + attempts.settings.resume_patience_s
         anywhere = msgspec.structs.replace(need, tried=frozenset())
-        while not self._exchange.is_lost:
+        while not self._asker.is_lost:
             for wanted in (need, anywhere):
                 try:
-                    return attempts.open(context, wanted, attempts.plan(wanted), body)
+                    return attempts.open(context, wanted, attempts.plan(context, wanted), body)
                 except ServiceError as error:
+                    if error.retry is Retry.AFTER:  # this process stops
+                        return None
                     log.debug("no_place_to_resume", error=error.code)
             is_late = attempts.sources.unix_s() * 1000 >= context.deadline_unix_ms
             if is_late or attempts.sources.monotonic_s() >= end_s:
                 return None
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(POLL_S)
         return None
 
     def _can_resume(self) -> bool:
@@ -154,7 +157,7 @@ class Forwarded:
             isinstance(request, GenerateRequest)
             and request.num_choices == 1
             and not (progress.has_scores and not progress.token_ids)
-            and not self._exchange.is_lost
+            and not self._asker.is_lost
             and not self.stream.is_aborted
         )
 
@@ -171,7 +174,7 @@ class Forwarded:
 
     def _set_usage_aside(self) -> None:
         """Counts the prompt once more, for us and not for the client."""
-        usage, context = self.stream.read_usage(), self._context
+        usage, context = self.stream.read_usage(), self.context
         if usage is None:
             return
         again = Usage(usage.num_prompt_tokens, usage.num_cached_tokens, 0)

@@ -40,6 +40,7 @@ from contracts.errors import (
     RequestTimeout,
     ResidencyViolation,
     ServiceError,
+    ServiceStopping,
     StoreUnavailable,
     StreamBroken,
     TransferFailed,
@@ -104,6 +105,7 @@ ERROR_TABLE: Final[dict[type[ServiceError], ErrorRow]] = {
     ModelFailed: ErrorRow(503, 7506, SERVER, "model_failed", False),
     InvariantBroken: ErrorRow(500, 7500, SERVER, "internal_error", False),
     StoreUnavailable: ErrorRow(503, 7505, SERVER, "store_unavailable", True),
+    ServiceStopping: ErrorRow(503, 7507, SERVER, "service_stopping", True),
 }
 
 _RETRY_AFTER_CAPACITY_S: Final = 1

@@ -5,6 +5,8 @@ Must not know dialects. Read next: `gateway.routing.choose_node`, `gateway.upstr
 `gateway.continuation` (what happens after the first byte) and `gateway.answering`.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Final
 
@@ -31,9 +33,8 @@ from contracts.inference import (
     NodeRequest,
 )
 from gateway.attempts import Attempt, Attempts, may_retry
-from gateway.continuation import Forwarded
-from gateway.middleware.exchange import HttpExchange
-from gateway.request_context import RequestContext, Tally
+from gateway.continuation import POLL_S, Forwarded
+from gateway.request_context import Asker, RequestContext, Tally
 from gateway.routing.fleet import Fleet
 from gateway.routing.route_plan import RouteNeed, RoutePlan
 from gateway.routing.wishes import narrow, read_wishes
@@ -56,7 +57,7 @@ class Forwarder:
         self,
         context: RequestContext,
         request: NodeRequest,
-        exchange: HttpExchange,
+        asker: Asker,
         on_accepted: Callable[[int, int], Tally],
     ) -> Forwarded:
         """The answer of the first node that gives one; it ends when the client leaves.
@@ -69,28 +70,34 @@ class Forwarder:
         """
         self._attempts.earn()
         request = self._draw_seed(request)
-        need = self._describe(context, request, exchange)
+        need = self._describe(context, request, asker)
         body = encode_request(request)
         failure: ServiceError | None = None
+        spent: frozenset[NodeId] = frozenset()
         while True:
-            plan = self._plan(context, need, failure)
+            if failure is None:
+                plan = self._plan(context, need)
+            else:
+                plan = await self._plan_again(context, need, spent, failure, asker)
             if failure is None:
                 self._fleet.note_demand(need)
             context.model = request.model
             try:
                 attempt = self._attempts.open(context, need, plan, body)
                 attempt.stream.on_accepted = self._create_listener(attempt, on_accepted)
-                events = await self._try(context, attempt, is_streaming(request), exchange)
-                return Forwarded(self._attempts, context, request, exchange, attempt, events)
+                events = await self._try(context, attempt, is_streaming(request), asker)
+                return Forwarded(self._attempts, context, request, asker, attempt, events)
             except ServiceError as error:
                 if (
                     not may_retry(error)
-                    or exchange.is_lost
+                    or asker.is_lost
                     or not self._attempts.may_try_again(context)
                 ):
                     raise
                 failure = error
                 context.set_usage_aside()
+                if plan.node_id in need.tried:
+                    spent |= {plan.node_id}
                 need = msgspec.structs.replace(need, tried=need.tried | {plan.node_id})
 
     def require_entry(self, context: RequestContext) -> None:
@@ -115,7 +122,7 @@ class Forwarder:
         usage = attempt.stream.read_usage()
         if attempt.is_open and usage is not None and attempt.stream.is_over:
             self._fleet.locality.note_output(attempt.need.model, usage.num_completion_tokens)
-        self._attempts.close(attempt, None)
+        self._attempts.close(forwarded.context, attempt, None)
 
     # -- parts -----------------------------------------------------------------------------------
 
@@ -124,25 +131,23 @@ class Forwarder:
         context: RequestContext,
         attempt: Attempt,
         is_streaming: bool,
-        exchange: HttpExchange,
+        asker: Asker,
     ) -> list[GenerationEvent]:
         """One attempt's first events, or all. Raises: the error that the answer begins with."""
         try:
-            return await _await_answer(context, attempt.stream, is_streaming, exchange)
+            return await _await_answer(context, attempt.stream, is_streaming, asker)
         except ServiceError as error:
-            self._attempts.close(attempt, error)
+            self._attempts.close(context, attempt, error)
             raise
         except BaseException:
-            self._attempts.close(attempt, None)
+            self._attempts.close(context, attempt, None)
             raise
 
-    def _describe(
-        self, context: RequestContext, request: NodeRequest, exchange: HttpExchange
-    ) -> RouteNeed:
+    def _describe(self, context: RequestContext, request: NodeRequest, asker: Asker) -> RouteNeed:
         """What the request needs; where it makes no difference, without a look at the prompt."""
         principal = context.principal
         assert principal is not None
-        wishes = read_wishes(exchange.headers)
+        wishes = read_wishes(asker.headers)
         context.wants_explanation = wishes.is_explained
         lying_there = self._fleet.list_regions(wishes.jurisdictions or ())
         allowed = narrow(principal.allowed_regions, wishes, lying_there)
@@ -169,31 +174,56 @@ class Forwarder:
         if not self._fleet.has_choice:
             return on_accepted
 
+        plan = attempt.plan
+        if plan.prefill is not None:  # what is told is another node's cache
+            plan = msgspec.structs.replace(plan, num_cached_tokens=0)
+
         def note(num_prompt: int, num_cached: int) -> Tally:
-            self._fleet.locality.note_accepted(attempt.need, attempt.plan, num_prompt, num_cached)
+            self._fleet.locality.note_accepted(attempt.need, plan, num_prompt, num_cached)
             return on_accepted(num_prompt, num_cached)
 
         return note
 
-    def _plan(
-        self, context: RequestContext, need: RouteNeed, failure: ServiceError | None
-    ) -> RoutePlan:
-        """The next node: one that has not failed, else the same once if it may do better now.
+    def _plan(self, context: RequestContext, need: RouteNeed) -> RoutePlan:
+        """The first node. Raises: what routing raises."""
+        began_s = self._attempts.sources.monotonic_s()
+        try:
+            return self._attempts.plan(context, need)
+        except ServiceError as error:
+            self._attempts.note(context, need, error.message)
+            ended_s = self._attempts.sources.monotonic_s()
+            context.trace.note_routing(began_s, ended_s, None, error.code)
+            raise
 
-        Raises: `failure`, if there is one, when none is left.
+    async def _plan_again(
+        self,
+        context: RequestContext,
+        need: RouteNeed,
+        spent: frozenset[NodeId],
+        failure: ServiceError,
+        asker: Asker,
+    ) -> RoutePlan:
+        """The next node: one that has not failed, else one that has once, if it may do better now.
+
+        Where a node was lost with the request, another is waited for within bounds, as one is for
+        an answer under way; not where nodes have failed it twice. Raises: `failure` when there is
+        none.
         """
-        try:
-            return self._attempts.plan(need)
-        except ServiceError as error:
-            if failure is None:
-                self._attempts.note(context, need, error.message)
-                raise
-            if failure.retry is not Retry.SAME or context.num_attempts > 1:
-                raise failure from error
-        try:
-            return self._attempts.plan(msgspec.structs.replace(need, tried=frozenset()))
-        except ServiceError as error:
-            raise failure from error
+        attempts = self._attempts
+        wanted = [need]
+        if failure.retry is Retry.SAME:
+            wanted.append(msgspec.structs.replace(need, tried=spent))
+        is_awaited = isinstance(failure, StreamBroken) and not spent
+        patience_s = attempts.settings.resume_patience_s if is_awaited else 0.0
+        end_s = attempts.sources.monotonic_s() + patience_s
+        while True:
+            for one in wanted:
+                with contextlib.suppress(ServiceError):
+                    return attempts.plan(context, one)
+            is_late = attempts.sources.unix_s() * 1000 >= context.deadline_unix_ms
+            if asker.is_lost or is_late or attempts.sources.monotonic_s() >= end_s:
+                raise failure
+            await asyncio.sleep(POLL_S)
 
 
 def is_streaming(request: NodeRequest) -> bool:
@@ -202,10 +232,10 @@ def is_streaming(request: NodeRequest) -> bool:
 
 
 async def _await_answer(
-    context: RequestContext, stream: NodeStream, is_streaming: bool, exchange: HttpExchange
+    context: RequestContext, stream: NodeStream, is_streaming: bool, asker: Asker
 ) -> list[GenerationEvent]:
     """The answer's first events, or all; raises the error it is instead, its usage noted."""
-    exchange.watch(stream.abort)
+    asker.watch(stream.abort)
     try:
         events = await (stream.take() if is_streaming else stream.take_all())
     except BaseException:

@@ -15,6 +15,8 @@ class InferenceRoute(msgspec.Struct, frozen=True):
     """What a route says of its requests."""
 
     name: str
+    path: str
+    """Its template."""
     access: Access
     dialect: Dialect
 

@@ -6,18 +6,18 @@ Owns only the putting together; `gateway.app` holds the result. Read next:
 
 from dataclasses import dataclass
 
-from gateway.attempts import Attempts
 from gateway.forwarding import Forwarder
+from gateway.forwarding_parts import create_forwarder
+from gateway.membership.composition import Membership, create_membership
+from gateway.routing.drain_desk import DrainDesk
 from gateway.routing.fleet import Fleet
-from gateway.routing.locality import Locality
+from gateway.routing.fleet_creation import create_fleet
 from gateway.routing.placement_desk import PlacementDesk
-from gateway.routing.regions import create_catalogue
-from gateway.routing.route_plan import RouteBounds
-from gateway.routing.sessions import SessionMap
 from gateway.settings import GatewaySettings
 from gateway.sources import Sources
 from gateway.telemetry import Telemetry
 from gateway.upstream.links import NodeLinks, create_node_links
+from tenancy.interfaces import DrainDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +28,19 @@ class Pool:
     links: NodeLinks
     forwarder: Forwarder
     desk: PlacementDesk
+    drains: DrainDesk
+    membership: Membership
 
 
-def create_pool(settings: GatewaySettings, telemetry: Telemetry, sources: Sources) -> Pool:
-    """The configured nodes, not connected yet. Raises: `SettingsError` for a bad key file."""
+def create_pool(
+    settings: GatewaySettings, directory: DrainDirectory, telemetry: Telemetry, sources: Sources
+) -> Pool:
+    """The configured nodes, not connected yet, and whoever brings others.
+
+    Raises: `SettingsError` for a bad key file.
+    """
     routing = settings.routing
-    fleet = Fleet(
-        {node.node_id: node.region for node in settings.nodes},
-        RouteBounds(routing.report_ttl_s, routing.max_waiting_per_model),
-        create_catalogue(settings.region, routing.regions),
-        Locality(SessionMap(routing.max_sessions, routing.session_idle_s)),
-        sources,
-    )
+    fleet = create_fleet(settings, sources)
     links = create_node_links(
         settings.nodes, settings.gateway_id, settings.limits, routing.silence_s, fleet, sources
     )
@@ -47,9 +48,11 @@ def create_pool(settings: GatewaySettings, telemetry: Telemetry, sources: Source
     telemetry.watch_gauge(
         "hearth_gateway_streams_open", "Streams open at nodes.", lambda: links.num_streams
     )
-    attempts = Attempts(fleet, links, telemetry, routing, sources)
+    forwarder = create_forwarder(routing, fleet, links, telemetry, sources)
     desk = PlacementDesk(fleet, settings.gateway_id, links.place, sources)
-    return Pool(fleet, links, Forwarder(fleet, attempts), desk)
+    drains = DrainDesk(fleet, directory, links.move_streams, sources)
+    membership = create_membership(settings.membership, fleet, links, telemetry, sources)
+    return Pool(fleet, links, forwarder, desk, drains, membership)
 
 
 def watch_nodes(telemetry: Telemetry, fleet: Fleet, links: NodeLinks, sources: Sources) -> None:

@@ -5,7 +5,7 @@ deadlines and the bound on requests that are open at once; must not know how any
 out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from contracts.errors import PoolSaturated
 from contracts.ids import ModelName, NodeId, RegionId, RequestId, create_request_id
 from contracts.inference import Usage
+from gateway.request_trace import NOT_TRACED, RequestEnd, RequestTrace, Tracer
 from gateway.settings import LimitSettings
 from gateway.sources import Sources
 from tenancy.interfaces import Principal
@@ -32,6 +33,36 @@ class Tally(Protocol):
 
     def __setitem__(self, index: int, value: int, /) -> None:
         """Sets one of them."""
+        ...
+
+
+class Asker(Protocol):
+    """Whoever waits for the answer to one request."""
+
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        """Of the request; names in lower case."""
+        ...
+
+    @property
+    def is_lost(self) -> bool:
+        """True once nobody waits any more."""
+        ...
+
+    def watch(self, on_lost: Callable[[], None], /) -> None:
+        """Calls `on_lost` as soon as nobody waits, now if that is so."""
+        ...
+
+
+class Audible(Protocol):
+    """An exchange that can be listened to."""
+
+    tap: Callable[[bytes], None] | None
+    """Hears the body of the answer as it is sent."""
+
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        """Of the request; names in lower case."""
         ...
 
 
@@ -63,6 +94,9 @@ class RequestContext(msgspec.Struct):
     """Of the attempt that answered, or failed last: what its node has told, or what had come from
     it when it went. The tenant pays for this: for what was served, and not for what our nodes have
     lost on the way to it."""
+    is_repeatable: bool = False
+    """True for an item of a batch: it is run again under the same id until it is answered, so that
+    nothing but its answer may leave a record."""
     usage_of_retried: Usage | None = None
     """What the attempts before that one consumed, summed: ours to pay, yet it kept nodes busy."""
     wants_explanation: bool = False
@@ -72,6 +106,8 @@ class RequestContext(msgspec.Struct):
     """When a stream's first text went out, in seconds since the request began."""
     limit_lines: bytes = b""
     """Header lines on where the client's limit stands."""
+    trace: RequestTrace = NOT_TRACED
+    """Hears what the request went through, where requests are traced."""
 
     @property
     def usage_of_all(self) -> Usage | None:
@@ -85,16 +121,44 @@ class RequestContext(msgspec.Struct):
         self.usage_of_retried, self.usage = self.usage_of_all, None
 
 
+def describe_end(context: RequestContext, status: int) -> RequestEnd:
+    """What the trace of a request says of all of it."""
+    node_id = context.node_id
+    return RequestEnd(
+        status,
+        context.model,
+        context.usage,
+        context.num_attempts,
+        None if node_id is None else (node_id, context.region),
+        context.first_text_s,
+    )
+
+
 def add_usages(usages: Sequence[Usage]) -> Usage:
     """The sum of `usages`, field by field."""
     return Usage(*map(sum, zip(*map(msgspec.structs.astuple, usages), strict=True)))
 
 
+class Recorder(Protocol):
+    """Whoever writes down what is asked and answered."""
+
+    def begin(self, context: RequestContext, exchange: Audible, body: bytes | bytearray) -> None:
+        """The request has come; its sender is known."""
+        ...
+
+    def end(self, context: RequestContext, status: int) -> None:
+        """It is over; the same for one that has not begun."""
+        ...
+
+
 class OpenRequests:
     """Begins and ends requests."""
 
-    def __init__(self, limits: LimitSettings, gateway_region: RegionId, sources: Sources) -> None:
+    def __init__(
+        self, limits: LimitSettings, gateway_region: RegionId, tracer: Tracer, sources: Sources
+    ) -> None:
         """`gateway_region` is where this gateway stands, for the ray id."""
+        self.tracer: Final = tracer
         self._limits = limits
         self._sources = sources
         self._ray_suffix = f"-{gateway_region.upper()}"
@@ -105,24 +169,40 @@ class OpenRequests:
         """Requests that have begun and not ended."""
         return self._num_open
 
-    def begin(self, route: str) -> RequestContext:
-        """A new request's context; `end` must follow."""
+    @property
+    def is_half_full(self) -> bool:
+        """True when half of the requests are open that may be."""
+        return self._num_open * 2 >= self._limits.max_concurrent_requests
+
+    def begin(self, route: str, request_id: RequestId | None = None) -> RequestContext:
+        """A new request's context; `end` must follow. An item of a batch brings its own id."""
         self._num_open += 1
         unix_s = self._sources.unix_s()
         return RequestContext(
-            request_id=create_request_id(
-                int(unix_s * 1000), self._sources.random_bits(_REQUEST_ID_BITS)
-            ),
+            request_id=request_id
+            or create_request_id(int(unix_s * 1000), self._sources.random_bits(_REQUEST_ID_BITS)),
+            is_repeatable=request_id is not None,
             route=route,
             started_s=self._sources.monotonic_s(),
             started_unix_s=unix_s,
             deadline_unix_ms=int((unix_s + self._limits.request_deadline_s) * 1000),
         )
 
-    def end(self, context: RequestContext) -> float:
+    def trace(
+        self, context: RequestContext, headers: Iterable[tuple[bytes, bytes]], path: str
+    ) -> None:
+        """Lets a request of the route with this template be traced, if it is drawn."""
+        started = context.started_s, context.started_unix_s
+        context.trace = self.tracer.begin(context.request_id, started, headers)
+        context.trace.describe(path)
+
+    def end(self, context: RequestContext, status: int = 0) -> float:
         """How long the request took, in seconds."""
         self._num_open -= 1
-        return self._sources.monotonic_s() - context.started_s
+        ended_s = self._sources.monotonic_s()
+        if context.trace.is_on:
+            context.trace.end(ended_s, describe_end(context, status))
+        return ended_s - context.started_s
 
     def require_room(self) -> None:
         """Raises `PoolSaturated` when more requests are open than may be."""

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from contracts.ids import AccountId, GatewayId, NodeId, RegionId, is_account_id, is_node_id
-from contracts.sections import LogSettings, MetricsSettings, Port, TlsSettings
+from contracts.sections import LogSettings, MetricsSettings, Port, TlsSettings, TracingSettings
 from contracts.settings import Secret
 
 PREFIX: Final = "HEARTH_GATEWAY"
@@ -118,8 +118,11 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a request may wait for a place at a node."""
     request_deadline_s: Seconds = 600.0
     """How long a request may take in all."""
+    shutdown_notice_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """How long after a stop signal requests are still accepted, while `/health/ready` says no:
+    what a balancer takes to look elsewhere."""
     shutdown_grace_s: Count = 30
-    """How long running requests may go on after a stop signal."""
+    """How long running requests may go on after that; what outlasts it ends with an error."""
 
 
 class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +187,40 @@ class CrossOriginSettings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"`{origin}` is not an origin such as https://app.example.com.")
 
 
+class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Asynchronous batches: what may be kept, and how much of this gateway they may take."""
+
+    max_items: Count = 1000
+    """Requests of one batch."""
+    max_batches_per_account: Count = 1000
+    """In store, answered ones included."""
+    max_bytes_per_account: Count = 256 * 1024 * 1024
+    """Of all that was asked in those."""
+    max_running: Count = 16
+    """Items that this gateway has under way at once; interactive requests go before all of them."""
+    patience_s: Seconds = 86_400.0
+    """An item that has found no room for so long fails."""
+    kept_s: Seconds = 86_400.0
+    """After that time, answers are kept for so long."""
+    poll_s: Seconds = 1.0
+    """How often the store is asked for items that other gateways have taken in or put back."""
+    lease_s: Seconds = 30.0
+    """An item is run by another gateway so long after its own has died."""
+
+
+class PayloadLogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked and answered, for accounts that want it kept. Units: bytes."""
+
+    max_bytes_each: Count = 256 * 1024
+    """Of a request and of its answer; what is longer is cut."""
+    max_bytes_per_account: Count = 256 * 1024 * 1024
+    """In store; beyond that the oldest go."""
+    max_waiting_bytes: Count = 32 * 1024 * 1024
+    """That the store has not taken yet; beyond that requests go unlogged."""
+    flush_s: Seconds = 1.0
+    """How often the store gets what has come."""
+
+
 class SharedLimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Valkey or Redis, in which several gateway processes count limits together."""
 
@@ -201,6 +238,23 @@ class SharedLimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     requests_without_store: DegradedMode = DegradedMode.SHARE
     tokens_without_store: DegradedMode = DegradedMode.SHARE
     streams_without_store: DegradedMode = DegradedMode.SHARE
+
+
+class MembershipSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Valkey or Redis, in which enrolled nodes say that they are there. Units: seconds."""
+
+    url: Secret
+    """`redis://…` or `rediss://…`, with the password if there is one."""
+    folder: Path = Path(".hearth/members")
+    """Who is enrolled, with their keys; `hearth node enrol` writes there."""
+    poll_s: Seconds = 1.0
+    """How often both are looked at."""
+    budget_s: Seconds = 0.25
+    """What one call may take."""
+    gone_after_s: Seconds = 30.0
+    """A node that cannot be reached and has written nothing for so long is no member any more."""
+    max_skew_s: Seconds = 15.0
+    """How far a node's clock may be from ours; an older heartbeat is not believed."""
 
 
 class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -275,11 +329,17 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     routing: RoutingSettings = RoutingSettings()
     idempotency: IdempotencySettings = IdempotencySettings()
     cross_origin: tuple[CrossOriginSettings, ...] = ()
+    batches: BatchSettings = BatchSettings()
+    payload_logs: PayloadLogSettings = PayloadLogSettings()
     journal: JournalSettings = JournalSettings()
     shared_limits: SharedLimitSettings | None = None
     """None: limits are counted in this process, the only one on its database."""
+    membership: MembershipSettings | None = None
+    """None: the nodes are those of `nodes`."""
     metrics: MetricsSettings | None = None
     """None: metrics are on the operators' port alone, behind an operator's credential."""
+    tracing: TracingSettings | None = None
+    """None: nothing is traced."""
     log: LogSettings = LogSettings()
 
     def __post_init__(self) -> None:

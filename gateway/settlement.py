@@ -113,6 +113,8 @@ class Settlement:
         if self._is_settled:
             return create_tally()
         self._reservation.confirm(num_prompt, num_cached)
+        if self._context.is_repeatable:
+            return create_tally()  # it is run again if the process dies
         record = self._create_record(Outcome.FAILED, TokenCounts(0, 0, 0), FREE, self._is_streamed)
         price = self._reservation.price if self._is_streamed else None
         return self._books.open_usage.begin(self._place, record, price)
@@ -126,10 +128,20 @@ class Settlement:
         if self._is_settled:
             return
         self._is_settled = True
+        monotonic_s = self._books.sources.monotonic_s
+        began_s = monotonic_s()
         try:
             await self._settle_once(outcome, is_charged)
         finally:
             self._books.open_usage.end(self._place)
+            self._context.trace.note_settlement(began_s, monotonic_s())
+
+    async def settle_cut(self, *, is_lost: bool, has_started: bool) -> None:
+        """Settles an answer that has not come to its end, if it has not: what the client has got is
+        charged. `is_lost`: it has left; `has_started`: something was sent.
+        """
+        outcome = Outcome.ABORTED if is_lost else Outcome.FAILED
+        await self.settle(outcome, is_charged=is_lost or has_started)
 
     async def _settle_once(self, outcome: Outcome, is_charged: bool) -> None:
         """Nothing is waited for before the record is with the system."""
@@ -143,6 +155,8 @@ class Settlement:
         tokens = to_token_counts(usage)
         charge = self._reservation.charge(tokens) if is_charged else FREE
         self._reservation.settle(tokens, charge)
+        if self._context.is_repeatable and not is_charged:
+            return
         record = self._create_record(outcome, tokens, charge, is_charged)
         await self._books.journal.append(record)
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from prometheus_client.core import (
@@ -39,6 +39,28 @@ class Step(StrEnum):
     """Reserving in every limit and budget, stores included."""
     ROUTING = "routing"
     """Choosing a node, once for each attempt."""
+    HAND_OVER = "hand_over"
+    """KV blocks of a prompt, from the node that computed it to the one that answers."""
+
+
+class HandOverOutcome(StrEnum):
+    """What becomes of a prompt that one node is to compute for another."""
+
+    LANDED = "landed"
+    GIVEN_UP = "given_up"
+    """The node that answers has computed it."""
+    NOBODY = "nobody"
+    """The same, for no node for prompts could take it."""
+
+
+class PayloadOutcome(StrEnum):
+    """What becomes of payloads that their account wants kept."""
+
+    KEPT = "kept"
+    UNWANTED = "unwanted"
+    """No more, by the time the store had them."""
+    DROPPED = "dropped"
+    """There was no room for them, or their account's key is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +90,12 @@ class Telemetry(Collector):
         self._durations: dict[str, Times] = {}
         self._gaps: dict[str, Times] = {}
         self._steps: dict[str, Times] = {step: Times(_FINE_BOUNDS_S) for step in Step}
+        self._hand_overs = dict.fromkeys(HandOverOutcome, 0)
+        self._payloads = dict.fromkeys(PayloadOutcome, 0)
         self._num_retries = 0
         self._num_disconnects = 0
         self._gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+        self._counters: dict[str, tuple[str, str, Callable[[], Mapping[str, float]]]] = {}
         self._node_gauges: dict[str, tuple[str, Callable[[], Mapping[str, float]]]] = {}
 
     def count_request(self, route: str, status: int, model: ModelName, duration_s: float) -> None:
@@ -109,6 +134,14 @@ class Telemetry(Collector):
         counts[1] += usage.num_cached_tokens
         counts[2] += usage.num_completion_tokens
 
+    def count_hand_over(self, outcome: HandOverOutcome) -> None:
+        """A prompt that another node was to compute has landed, or why it has not."""
+        self._hand_overs[outcome] += 1
+
+    def count_payloads(self, outcome: PayloadOutcome, count: int) -> None:
+        """So many payload logs have ended thus."""
+        self._payloads[outcome] += count
+
     def count_retry(self) -> None:
         """A request goes to a node a second time."""
         self._num_retries += 1
@@ -140,6 +173,12 @@ class Telemetry(Collector):
     def watch_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Adds a gauge that is read when somebody asks."""
         self._gauges[name] = (text, read)
+
+    def watch_counter(
+        self, name: str, text: str, label: str, read: Callable[[], Mapping[Any, float]]
+    ) -> None:
+        """Adds a counter with a value for each of a closed set of labels."""
+        self._counters[name] = (text, label, read)
 
     def watch_nodes(self, name: str, text: str, read: Callable[[], Mapping[str, float]]) -> None:
         """Adds a gauge with a value for each node."""
@@ -189,6 +228,27 @@ class Telemetry(Collector):
         yield CounterMetricFamily(
             "hearth_gateway_disconnects", "Clients that left early.", value=self._num_disconnects
         )
+        hand_overs = CounterMetricFamily(
+            "hearth_gateway_hand_overs",
+            "Prompts that one node was to compute for another, by what became of that.",
+            labels=("outcome",),
+        )
+        for outcome, count in self._hand_overs.items():
+            hand_overs.add_metric((outcome,), count)
+        yield hand_overs
+        payloads = CounterMetricFamily(
+            "hearth_gateway_payload_logs",
+            "Requests of accounts that want them kept word for word, by what became of that.",
+            labels=("outcome",),
+        )
+        for kept_or_not, count in self._payloads.items():
+            payloads.add_metric((kept_or_not,), count)
+        yield payloads
+        for name, (text, label, read_counts) in self._counters.items():
+            counter = CounterMetricFamily(name, text, labels=(label,))
+            for value, count in read_counts().items():
+                counter.add_metric((value,), count)
+            yield counter
         for name, (text, read) in self._gauges.items():
             yield GaugeMetricFamily(name, text, value=read())
         for name, (text, read_all) in self._node_gauges.items():

@@ -4,32 +4,27 @@ Owns all that every engine-core process does, whatever executes its plans; must 
 Read next: `gpu_pool.engine.core`, `engine_core` (the entry point that brings the real executor).
 """
 
-import ctypes
-import os
+import contextlib
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 import structlog
 
 from contracts.errors import InvariantBroken, ServiceError, UnsupportedFeature, to_error_report
+from gpu_pool.carriers import create_carriers
 from gpu_pool.engine.core import EngineCore
 from gpu_pool.engine.encoder_core import EncoderCore
 from gpu_pool.engine.messages import CoreFailed
 from gpu_pool.engine.token_matcher import CreateMatcher, refuse_grammars
 from gpu_pool.engine.transport import ZmqTransport
 from gpu_pool.log_output import configure_logging
+from gpu_pool.parent_death import end_with_parent
 from gpu_pool.plan import EncoderExecutor, Executor, ExecutorInfo
 from gpu_pool.settings import PATH_FROM_STDIN, CoreSettings, decode_core_settings
 from gpu_pool.structured.matcher import load_matchers
-
-_PR_SET_PDEATHSIG: Final = 1
-"""Source: prctl(2)."""
-_PARENT_POLL_S: Final = 0.5
 
 
 def run_core(
@@ -60,16 +55,6 @@ def find_settings_path(argument: str) -> Path:
     return Path(line)
 
 
-def end_with_parent(parent_pid: int) -> None:
-    """Makes the kernel kill this process with its parent; elsewhere a thread looks after it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent_pid:  # it died before the call
-            os._exit(1)
-    else:
-        threading.Thread(target=_watch_parent, args=(parent_pid,), daemon=True).start()
-
-
 def _serve(
     settings: CoreSettings,
     transport: ZmqTransport,
@@ -83,20 +68,23 @@ def _serve(
         log.exception("the model cannot be loaded")
         transport.send(_describe_failure(error))
         return 1
-    try:
-        _create_core(settings, transport, executor).run()
-    except Exception:
-        log.exception("the engine core failed")
-        return 1
-    finally:
-        executor.close()
+    with contextlib.ExitStack() as stack:
+        stack.callback(executor.close)
+        try:
+            _create_core(settings, transport, executor, stack).run()
+        except Exception:
+            log.exception("the engine core failed")
+            return 1
     return 0
 
 
 def _create_core(
-    settings: CoreSettings, transport: ZmqTransport, executor: Executor | EncoderExecutor
+    settings: CoreSettings,
+    transport: ZmqTransport,
+    executor: Executor | EncoderExecutor,
+    stack: contextlib.ExitStack,
 ) -> EngineCore | EncoderCore:
-    """The loop for the kind of model that was loaded."""
+    """The loop for the kind of model that was loaded; `stack` closes what comes with it."""
     scheduling = settings.engine.create_scheduler_settings()
     if isinstance(executor, EncoderExecutor):
         return EncoderCore(executor, scheduling, transport, time.monotonic)
@@ -106,6 +94,7 @@ def _create_core(
         transport,
         time.time,
         create_matcher=_find_matchers(settings.model.path, executor.info),
+        carriers=create_carriers(settings, executor, transport, stack),
     )
 
 
@@ -126,10 +115,3 @@ def _describe_failure(error: Exception) -> CoreFailed:
     if not isinstance(error, ServiceError):
         error = InvariantBroken("Loading the model failed; the node's log says why.")
     return CoreFailed(to_error_report(error), reason.partition("\n")[0], is_final)
-
-
-def _watch_parent(parent_pid: int) -> None:
-    """Ends this process when its parent changes."""
-    while os.getppid() == parent_pid:
-        time.sleep(_PARENT_POLL_S)
-    os._exit(1)

@@ -24,12 +24,12 @@ from gpu_pool.cpu_share import count_usable_cpus, read_cpu_quota, share_threads
 from gpu_pool.log_output import configure_logging
 from gpu_pool.server.core_process import CoreLauncher, open_private_directory
 from gpu_pool.server.core_supervisor import CoreSupervisor, RestartPolicy
-from gpu_pool.server.gateway_keys import read_gateway_keys
+from gpu_pool.server.gateway_keys import GatewayKeys
 from gpu_pool.server.http_app import NodeApp, WireSettings
 from gpu_pool.server.model_creation import create_models
 from gpu_pool.server.node_server import NodeParts, NodeServer
-from gpu_pool.server.node_status import NodeStatus, create_boot_id
 from gpu_pool.server.placement.keeper import create_keeper
+from gpu_pool.server.status_creation import create_status
 from gpu_pool.server.text.text_files import TextSources
 from gpu_pool.settings import CoreSettings, EngineSettings, PoolSettings, ServedModelSettings
 
@@ -54,12 +54,9 @@ def create_node(
     """A node that is ready to be started; `directory` is private and holds its pipes.
 
     A model that cannot be served is reported as failed and stops none of the others.
-    Raises: `SettingsError` (key files).
+    Raises: `SettingsError` (key files, traces).
     """
-    boot_id = create_boot_id(secrets.token_bytes(16))
-    status = NodeStatus(
-        settings.node_id, boot_id, settings.region, settings.jurisdiction, time.monotonic
-    )
+    status = create_status(settings)
     keeps_spare = settings.placement is not None
     launcher = CoreLauncher(core_command, directory, os.environ, keeps_spare=keeps_spare)
     sources = TextSources(datetime.now, time.monotonic, secrets.randbits)
@@ -76,6 +73,7 @@ def create_node(
             node_id=settings.node_id,
             model=model,
             engine=engine,
+            transfer=settings.transfer,
             num_default_threads=num_threads,
             log=settings.log,
             to_core_endpoint="",
@@ -86,11 +84,13 @@ def create_node(
 
     models, refused = create_models(settings, create_supervisor, keeper, threads, sources, unix_ms)
     status.serve(models, refused, keeper.books)
-    keys = read_gateway_keys(settings.gateways)
+    keys = GatewayKeys(settings.gateways, time.time)
     wire = WireSettings(keys, unix_ms, secrets.token_bytes, settings.hello_timeout_s)
     app = NodeApp(wire, status, keeper.follow)
-    parts = NodeParts(app, status, launcher, keeper, list(models.values()))
-    return NodeServer(parts, settings.listen, settings.metrics, settings.drain_s)
+    parts = NodeParts(app, wire, status, launcher, keeper, list(models.values()))
+    return NodeServer(
+        parts, settings.listen, settings.metrics, settings.membership, settings.drain_s
+    )
 
 
 async def serve_node(

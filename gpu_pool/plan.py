@@ -79,6 +79,11 @@ class ExecutorInfo:
     """What the weights have really taken on the device."""
     kv_bytes: int = 0
     """The same of the KV memory."""
+    num_tensor_ranks: int = 1
+    """Processes that share each layer, and with it the KV of each token."""
+    num_stages: int = 1
+    """Parts of a pipeline, each with some of the layers. With several, a step holds sequences whose
+    tokens are all known: others would wait for the step that draws them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +141,7 @@ class BlockMove:
 @dataclass(frozen=True, slots=True)
 class ForwardPlan:
     """One step. Order of effects: release rows, drop blocks, move out, zero, move in, add rows,
-    compute, sample.
+    compute, copy out, sample.
 
     Without scheduled work there are blocks to be zeroed.
     """
@@ -153,6 +158,9 @@ class ForwardPlan:
     """Blocks of preempted sequences to be kept in host memory."""
     moved_in: tuple[BlockMove, ...] = ()
     """Blocks of resumed sequences to be filled from host memory."""
+    copied_out: tuple[BlockMove, ...] = ()
+    """Blocks that this step completes, or that were complete, to be in host memory as well when its
+    result is there."""
 
 
 class TokenScore(msgspec.Struct, frozen=True, array_like=True):
@@ -258,12 +266,28 @@ class EncoderExecutor(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """The host blocks of one KV group, for what fills and reads them beside plans."""
+
+    buffer: memoryview
+    """Bytes, one block behind the other; a block has all layers of its group."""
+    block_bytes: int
+    handle: int | None = None
+    """The file that another process maps to share it, where there is one."""
+
+
 class Executor(Protocol):
     """Carries out plans in the order of submission."""
 
     @property
     def info(self) -> ExecutorInfo:
         """What was loaded."""
+        ...
+
+    @property
+    def host_memory(self) -> tuple[HostMemory, ...]:
+        """The host blocks of each KV group. They stay where they are, asleep or awake."""
         ...
 
     def submit(self, plan: ForwardPlan) -> None:

@@ -6,20 +6,25 @@ Overrides start with `HEARTH_POOL__`. Read next: `node`.
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
+from contracts.fleet import NodeRole
 from contracts.ids import GatewayId, ModelName, NodeId, RegionId, is_model_name, is_node_id
 from contracts.placement import ServiceClass
-from contracts.sections import LogSettings, MetricsSettings, Port, TlsSettings
+from contracts.sections import LogSettings, MetricsSettings, Port, TlsSettings, TracingSettings
+from contracts.settings import Secret
 from gpu_pool.compute_choice import DeviceChoice, DtypeChoice, WeightCheck
 from gpu_pool.engine.settings import NgramSettings, SchedulerSettings
+from gpu_pool.kv.tiers.settings import TierSettings
 
 PREFIX: Final = "HEARTH_POOL"
 PATH_FROM_STDIN: Final = "-"
 """What a core process is told in place of its settings' path, which then comes as a line."""
 
+MAX_RANKS: Final = 64
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -64,6 +69,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """KV memory of each model."""
     swap_bytes: NotNegative = 0
     """Host memory of each model for what preempted sequences have computed; 0 computes it again."""
+    tiers: TierSettings | None = None
+    """Where prefixes go that leave the device; None: they are computed again."""
     max_batch_tokens: Positive = 2048
     max_chunk_tokens: Positive = 1024
     max_running: Positive = 64
@@ -87,6 +94,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Checks that the scheduler takes these."""
         self.create_scheduler_settings()
+        if self.tiers is not None and not self.prefix_caching:
+            raise ValueError("tiers keep prefixes: they need `prefix_caching`")
 
     def create_scheduler_settings(self) -> SchedulerSettings:
         """The scheduler's section."""
@@ -101,6 +110,37 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             prefix_caching=self.prefix_caching,
             ngram=self.ngram,
         )
+
+
+class TransferSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How KV blocks come from other nodes and go there. Models need `engine.swap_bytes` for it."""
+
+    engine: Literal["nixl", "mooncake", "memory"] = "nixl"
+    """What moves the bytes; `memory` works between processes of one machine, for tests."""
+    host: str = "127.0.0.1"
+    """Where other nodes find this one; NIXL finds that out itself."""
+    network_namespace: Path | None = None
+    """The engine's process lives in it, such as `/run/netns/kv`, and nothing else of the node: its
+    ports, which ask for no password, exist nowhere else. It takes CAP_SYS_ADMIN to enter one."""
+    batch_s: Annotated[float, msgspec.Meta(gt=0)] = 3.0
+    """How long one batch of blocks may take."""
+
+
+class MembershipSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Valkey or Redis, in which this node says that it is there. Units: seconds."""
+
+    url: Secret
+    """`redis://…` or `rediss://…`, with the password if there is one."""
+    advertised_url: str
+    """Where gateways connect: `wss://gpu-7:8790`."""
+    budget_s: Annotated[float, msgspec.Meta(gt=0)] = 0.5
+    """What one write may take."""
+
+    def __post_init__(self) -> None:
+        """Raises: `ValueError` for a URL that no gateway would connect to."""
+        parts = urlsplit(self.advertised_url)
+        if parts.scheme not in ("ws", "wss") or not parts.hostname:
+            raise ValueError("`advertised_url` must be wss://host:port or ws://…")
 
 
 class PlacementSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +167,10 @@ class ServedModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     description: str = ""
     service_class: ServiceClass = ServiceClass.BEST_EFFORT
     """How much its first tokens may be delayed where models share memory."""
+    tensor_parallel: Positive = 1
+    """Processes that share every layer, each on a GPU of its own."""
+    pipeline_parallel: Positive = 1
+    """Stages that share out the layers, each of `tensor_parallel` processes."""
     engine: EngineSettings | None = None
     """This model's own section; None takes the node's `engine` as a whole."""
 
@@ -134,6 +178,17 @@ class ServedModelSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Checks the name's shape."""
         if not is_model_name(self.name):
             raise ValueError("a model's name looks like `@scope/author/name`")
+        if self.num_ranks > MAX_RANKS:
+            raise ValueError(
+                f"tensor_parallel x pipeline_parallel is at most {MAX_RANKS}: the GPUs of a machine"
+            )
+        if self.num_ranks > 1 and self.engine is not None and self.engine.tiers is not None:
+            raise ValueError("tiers keep the KV of one process: not of a model with several ranks")
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes that hold the model together."""
+        return self.tensor_parallel * self.pipeline_parallel
 
 
 class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +203,10 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineSettings = EngineSettings()
     placement: PlacementSettings | None = None
     """None: all models stay on the device."""
+    role: NodeRole = NodeRole.MIXED
+    """Which half of a generation this node is there for."""
+    transfer: TransferSettings | None = None
+    """None: KV blocks stay on this node."""
     hello_timeout_s: float = 2.0
     """How long a connection may take to prove itself."""
     max_cold_wait_s: float = 30.0
@@ -156,8 +215,12 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that may wait so, of each model."""
     drain_s: float = 30.0
     """How long streams may go on after the node was told to stop."""
+    membership: MembershipSettings | None = None
+    """None: gateways know this node from their settings."""
     metrics: MetricsSettings | None = None
     """None: this node's metrics cannot be read."""
+    tracing: TracingSettings | None = None
+    """None: this node tells nothing of requests that a gateway traces."""
     log: LogSettings = LogSettings()
 
     def __post_init__(self) -> None:
@@ -178,6 +241,7 @@ class CoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     node_id: NodeId
     model: ServedModelSettings
     engine: EngineSettings
+    transfer: TransferSettings | None
     num_default_threads: int
     """This model's share, for when `engine.num_threads` is not set."""
     log: LogSettings
@@ -185,6 +249,8 @@ class CoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     from_core_endpoint: str
     parent_pid: int
     """The server process; the core ends with it."""
+    rendezvous: Path = Path()
+    """A file in the private directory at which the ranks of a model meet."""
 
 
 def encode_core_settings(settings: CoreSettings) -> bytes:

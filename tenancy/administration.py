@@ -11,9 +11,9 @@ from typing import Protocol
 
 from msgspec import UNSET, UnsetType
 
-from contracts.fleet_view import PlacementRule
+from contracts.fleet_view import NodeDrain, PlacementRule
 from contracts.grant import RetentionClass
-from contracts.ids import AccountId, ApiTokenId, ModelName, OperatorId, RegionId
+from contracts.ids import AccountId, ApiTokenId, ModelName, NodeId, OperatorId, RegionId
 from contracts.pricing import Price, TokenRates
 from contracts.quotas import Quota, QuotaLimits, QuotaScope
 from tenancy.audit.verdict import Verdict
@@ -27,6 +27,7 @@ from tenancy.interfaces import (
     Member,
     Operator,
 )
+from tenancy.payloads.interface import PayloadAdministration
 from tenancy.policies import AddressCondition, AnyPolicies
 
 
@@ -76,6 +77,11 @@ class Action(StrEnum):
     PRICE_END = "price.end"
     PLACEMENT_RULE_SET = "placement_rule.set"
     PLACEMENT_RULE_END = "placement_rule.end"
+    NODE_DRAIN = "node.drain"
+    NODE_UNDRAIN = "node.undrain"
+    NODE_KEY_ROTATE = "node.rotate_key"
+    PAYLOAD_LOG_SET = "payload_log.set"
+    PAYLOAD_LOG_DELETE = "payload_log.delete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,8 @@ class AccountChange:
     retention: RetentionClass | UnsetType = UNSET
     priority: int | UnsetType = UNSET
     is_metered: bool | UnsetType = UNSET
+    payload_days: UnsetType | None = UNSET
+    """None deletes the payload logs and ends them; only the account itself can begin them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +325,26 @@ class PlacementAdministration(Protocol):
         ...
 
 
+class NodeAdministration(Protocol):
+    """Which nodes are to get nothing new; an API token's actor is refused."""
+
+    async def drain_node(self, node_id: NodeId, move_after_s: int | None = None) -> NodeDrain:
+        """The drain that begins now, instead of one before. Raises: `InvalidRequest`."""
+        ...
+
+    async def undrain_node(self, node_id: NodeId) -> None:
+        """The node gets requests again. Raises: `NotFound`."""
+        ...
+
+    async def list_node_drains(self) -> list[NodeDrain]:
+        """Every drain, in order of node."""
+        ...
+
+    async def note_node_key(self, node_id: NodeId, key_name: str) -> None:
+        """A gateway and the node share another key: the log has its name, the store has no key."""
+        ...
+
+
 class Administration(
     AccountAdministration,
     ApiTokenAdministration,
@@ -325,6 +353,8 @@ class Administration(
     QuotaAdministration,
     PriceAdministration,
     PlacementAdministration,
+    NodeAdministration,
+    PayloadAdministration,
     Protocol,
 ):
     """All that one actor may read and change."""

@@ -1,9 +1,13 @@
-"""What gateways alone ask of the database besides credentials: prices, usage, budgets, the claim.
+"""What gateways alone ask of the database besides credentials: prices, drains, usage, budgets,
+batches, payload logs, the claim.
 
 Read next: `tenancy.usage.ledger`, `tenancy.usage.roll_up`, `tenancy.usage.budgets`.
 """
 
+from tenancy.batches.store import BatchStore
 from tenancy.interfaces import ProcessClaim
+from tenancy.nodes.store import NodeDrainList
+from tenancy.payloads.store import PayloadKeeper
 from tenancy.prices.store import PriceList
 from tenancy.process_claim import create_process_claim
 from tenancy.usage.budgets import BudgetStore
@@ -12,8 +16,17 @@ from tenancy.usage.roll_up import RollUpStore
 from tenancy.usage.summaries import SummaryStore
 
 
-class GatewayStore(PriceList, ExportStore, RollUpStore, SummaryStore, BudgetStore):
-    """The part of tenancy that deals with money while requests are served."""
+class GatewayStore(
+    PriceList,
+    NodeDrainList,
+    ExportStore,
+    RollUpStore,
+    SummaryStore,
+    BudgetStore,
+    BatchStore,
+    PayloadKeeper,
+):
+    """The part of tenancy that gateways read and write while requests are served."""
 
     def create_process_claim(self) -> ProcessClaim:
         """The right to be the only gateway process here; not acquired yet."""

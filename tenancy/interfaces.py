@@ -10,12 +10,15 @@ from enum import StrEnum
 from typing import Protocol
 
 from contracts.budgets import BudgetKey
+from contracts.fleet_view import NodeDrain
 from contracts.grant import RetentionClass
 from contracts.ids import AccountId, ApiTokenId, OperatorId, RegionId, RequestId
 from contracts.pricing import Price
 from contracts.quotas import Quota
 from contracts.settings import Secret
 from contracts.usage import ExportForm, Step, UsageCursor, UsageRecord, UsageSummary, UsageTotal
+from tenancy.batches.interface import BatchStore
+from tenancy.payloads.interface import PayloadKeeper
 from tenancy.permissions import Permission
 from tenancy.policies import AddressCondition, ModelAccess, Policies, evaluate_permissions
 
@@ -53,6 +56,8 @@ class Account:
     """Models it may use, as patterns (`tenancy.policies`); None means every one."""
     priority: int = 0
     """Which requests go first in a node's queue; higher is sooner."""
+    payload_days: int | None = None
+    """For so long is kept what it asks and is answered; None means not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,18 @@ class Principal:
     """Models that inference may use; None means every one."""
     condition: AddressCondition | None = None
     """Where the token may be used from; None means anywhere."""
+    payload_days: int | None = None
+    """For so long is kept what is asked and answered; None means not at all."""
+
+    @property
+    def may_be_kept(self) -> bool:
+        """True when something of a request may outlive its answer."""
+        return self.retention is not RetentionClass.NONE
+
+    @property
+    def wants_payloads_kept(self) -> bool:
+        """True when the account has asked for it and its retention allows it."""
+        return self.payload_days is not None and self.may_be_kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +172,12 @@ class PrincipalDirectory(Protocol):
         """The principal whose token has this value, whatever its status; None when unknown."""
         ...
 
+    async def find_principal_by_id(
+        self, account_id: AccountId, api_token_id: ApiTokenId
+    ) -> Principal | None:
+        """The principal of an API token of the account, whatever its status; None when deleted."""
+        ...
+
     async def read_epoch(self) -> int:
         """Grows with every change that could make a cached principal wrong."""
         ...
@@ -173,6 +196,14 @@ class PriceDirectory(Protocol):
 
     async def list_prices(self) -> list[Price]:
         """The prices that hold now, in order of model."""
+        ...
+
+
+class DrainDirectory(Protocol):
+    """Which nodes are to get nothing new, for reading."""
+
+    async def list_node_drains(self) -> list[NodeDrain]:
+        """Every drain, in order of node."""
         ...
 
 
@@ -303,7 +334,16 @@ class UsageBooks(UsageLedger, UsageSummaries, BudgetStore, Protocol):
     """All that is known of what was used, and of what may be."""
 
 
-class TenancyDirectory(PrincipalDirectory, OperatorDirectory, PriceDirectory, UsageBooks, Protocol):
+class TenancyDirectory(
+    PrincipalDirectory,
+    OperatorDirectory,
+    PriceDirectory,
+    DrainDirectory,
+    UsageBooks,
+    BatchStore,
+    PayloadKeeper,
+    Protocol,
+):
     """Everything that gateways look up and write down, as the composition roots build it."""
 
     async def close(self) -> None:

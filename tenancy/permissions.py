@@ -22,6 +22,10 @@ class Permission(StrEnum):
     API_TOKENS_WRITE = "API Tokens Write"
     BILLING_READ = "Billing Read"
     """What the account has used and what it costs."""
+    PAYLOAD_LOGS_READ = "Payload Logs Read"
+    """What was asked and answered, word for word, where the account keeps it."""
+    PAYLOAD_LOGS_WRITE = "Payload Logs Write"
+    """Whether it is kept, and its deletion."""
 
 
 MODEL_PERMISSIONS: Final = frozenset({Permission.WORKERS_AI_READ, Permission.WORKERS_AI_WRITE})
@@ -55,5 +59,7 @@ PERMISSION_GROUPS: Final = (
     _create_group(Permission.API_TOKENS_READ, "account_and_billing", _ACCOUNT_SCOPE, _USER_SCOPE),
     _create_group(Permission.API_TOKENS_WRITE, "account_and_billing", _ACCOUNT_SCOPE, _USER_SCOPE),
     _create_group(Permission.BILLING_READ, "account_and_billing", _ACCOUNT_SCOPE),
+    _create_group(Permission.PAYLOAD_LOGS_READ, "ai_and_machine_learning", _ACCOUNT_SCOPE),
+    _create_group(Permission.PAYLOAD_LOGS_WRITE, "ai_and_machine_learning", _ACCOUNT_SCOPE),
 )
 """Every permission's group, in the order in which they are listed."""

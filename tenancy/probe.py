@@ -1,4 +1,5 @@
-"""One look at the database from outside: how long it takes to answer, and what time it has.
+"""One look at the database from outside: how long it takes to answer, what time it has, and the
+prices in it.
 
 For whoever sets an installation up. Read next: `tenancy.db`, `cli.doctor.store_checks`.
 """
@@ -9,7 +10,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import func, select
 
+from contracts.pricing import Price
 from tenancy.db import Database, create_engine, is_sqlite, parse_database_url
+from tenancy.prices.store import find_prices
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +43,13 @@ async def probe_database(database_url: str, unix_s: Callable[[], float]) -> Data
     finally:
         await database.close()
     return DatabaseProbe(took_s, theirs.timestamp() + took_s / 2 - unix_s())
+
+
+async def read_prices(database_url: str) -> list[Price]:
+    """The price list. Raises: `SettingsError` (URL), `StoreUnavailable`."""
+    database = Database(create_engine(parse_database_url(database_url)))
+    try:
+        async with database.read() as connection:
+            return await find_prices(connection)
+    finally:
+        await database.close()

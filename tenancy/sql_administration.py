@@ -7,7 +7,9 @@ from tenancy.accounts.store import AccountStore
 from tenancy.audit.store import AuditStore
 from tenancy.encryption.store import DataKeyStore
 from tenancy.members.store import MemberStore
+from tenancy.nodes.store import NodeDrainStore
 from tenancy.operators.store import OperatorStore
+from tenancy.payloads.administration import PayloadLogStore
 from tenancy.placement.store import PlacementRuleStore
 from tenancy.prices.store import PriceStore
 from tenancy.quotas.store import QuotaStore
@@ -22,6 +24,8 @@ class SqlAdministration(
     QuotaStore,
     PriceStore,
     PlacementRuleStore,
+    NodeDrainStore,
+    PayloadLogStore,
     AuditStore,
     DataKeyStore,
 ):

@@ -31,6 +31,7 @@ from tenancy.interfaces import AccountStatus, ApiTokenStatus
 from tenancy.validation import MAX_NAME_LENGTH
 
 ID_LENGTH: Final = 32
+NODE_ID_LENGTH: Final = 63
 DIGEST_BYTES: Final = 32
 EPOCH_ID: Final = 1
 """Key of the only row of `tenancy_epoch`."""
@@ -69,6 +70,7 @@ accounts: Final = Table(
     # False: its use is recorded and costs nothing.
     Column("is_metered", Boolean, nullable=False, server_default=true()),
     Column("allowed_models", JSON(none_as_null=True)),  # list of patterns; NULL: any model
+    Column("payload_days", Integer),  # what is asked and answered is kept so long; NULL: not at all
     Column("purged_unix_us", BigInteger),  # the row that keeps the id taken; NULL: it is alive
     _one_of("status", *AccountStatus),
     _one_of("retention", *RetentionClass),
@@ -152,6 +154,14 @@ placement_rules: Final = Table(
     Column("service_class", String(16), nullable=False),
     Column("tier", String(16)),  # NULL leaves it to demand
     Column("until_unix_s", BigInteger),  # when `tier` ends to hold; NULL is never
+)
+
+node_drains: Final = Table(
+    "node_drains",
+    metadata,
+    Column("node_id", String(NODE_ID_LENGTH), primary_key=True),
+    Column("begun_unix_s", BigInteger, nullable=False),
+    Column("move_after_s", BigInteger),  # NULL lets streams go on to their end
 )
 
 data_keys: Final = Table(
@@ -286,4 +296,58 @@ budget_slices: Final = Table(
     Column("remaining", BigInteger, nullable=False),
     Column("expires_unix_ms", BigInteger, nullable=False),
     Index(None, "owner"),
+)
+
+# Requests that wait for idle capacity, and their answers.
+batches: Final = Table(
+    "batches",
+    metadata,
+    Column("batch_id", String(36), primary_key=True),
+    Column("account_id", String(ID_LENGTH), ForeignKey("accounts.account_id"), nullable=False),
+    Column("api_token_id", String(ID_LENGTH), nullable=False),  # it may be deleted meanwhile
+    Column("model", String(MAX_MODEL_NAME_LENGTH), nullable=False),
+    Column("num_bytes", BigInteger, nullable=False),  # of all that is asked
+    Column("due_unix_ms", BigInteger, nullable=False),  # items that have not run by then fail
+    Column("expires_unix_ms", BigInteger, nullable=False),  # then all of it is deleted
+    Index(None, "account_id"),
+    Index(None, "expires_unix_ms"),
+)
+
+batch_items: Final = Table(
+    "batch_items",
+    metadata,
+    Column("batch_id", String(36), ForeignKey("batches.batch_id"), primary_key=True),
+    Column("item_index", Integer, primary_key=True, autoincrement=False),
+    Column("account_id", String(ID_LENGTH), nullable=False),
+    Column("is_done", Boolean, nullable=False),
+    # Items are served in this order. It is when an item was handed in, and a little behind the one
+    # before it of the same account, so that accounts take turns.
+    Column("turn_unix_us", BigInteger, nullable=False),
+    Column("held_until_unix_ms", BigInteger, nullable=False),  # nobody may claim it before
+    Column("owner", String(100)),  # one life of a gateway process that runs it
+    Column("request_id", String(36)),  # under which it may have been billed already
+    Column("num_lost", Integer, nullable=False),  # how often whoever ran it was lost
+    Column("sealed_input", LargeBinary),  # under the account's data key; NULL once it is done
+    Column("sealed_output", LargeBinary),  # likewise; NULL until then
+    Index(None, "is_done", "turn_unix_us"),
+    Index(None, "account_id", "is_done", "turn_unix_us"),
+    Index(None, "owner"),
+)
+
+payload_logs: Final = Table(
+    "payload_logs",
+    metadata,
+    Column("request_id", String(36), primary_key=True),
+    Column("account_id", String(ID_LENGTH), ForeignKey("accounts.account_id"), nullable=False),
+    Column("api_token_id", String(ID_LENGTH), nullable=False),  # it may be deleted meanwhile
+    Column("route", String(64), nullable=False),
+    Column("model", String(MAX_MODEL_NAME_LENGTH), nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("began_unix_ms", BigInteger, nullable=False),
+    Column("expires_unix_ms", BigInteger, nullable=False),
+    Column("num_bytes", BigInteger, nullable=False),
+    Column("is_cut", Boolean, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),  # under the account's data key
+    Index(None, "account_id", "request_id"),
+    Index(None, "expires_unix_ms"),
 )

@@ -16,6 +16,7 @@ STEP_S = 0.02
 """Of decode, for however many sequences: a card that is bound by its memory."""
 DECODE_PER_S = 3_000.0
 CAPACITY = 400_000
+"""Tokens of KV that a node keeps, unless told otherwise."""
 BLOCK = 16
 CARD = ModelCard(name=MODEL, revision="r1", task="", description="", context_window=1 << 17)
 
@@ -26,6 +27,7 @@ class SimulatedNode:
 
     node_id: NodeId
     region: RegionId
+    capacity: int = CAPACITY
     free_s: float = 0.0
     """When its prefill is done with all that it has."""
     num_resident: int = 0
@@ -69,7 +71,7 @@ class SimulatedNode:
     def report(self, now_s: float) -> NodeReport:
         """What it says of itself."""
         num_queued = self.count_queued(now_s)
-        num_blocks = CAPACITY // BLOCK
+        num_blocks = self.capacity // BLOCK
         load = ModelLoad(
             name=MODEL,
             is_ready=True,
@@ -97,6 +99,6 @@ class SimulatedNode:
         self.num_cached += num_tokens - self.cache.get(name, 0)
         self.cache[name] = num_tokens
         self.cache.move_to_end(name)
-        while self.num_cached > CAPACITY and len(self.cache) > 1:
+        while self.num_cached > self.capacity and len(self.cache) > 1:
             _, size = self.cache.popitem(last=False)
             self.num_cached -= size

@@ -35,8 +35,9 @@ def doctor(
     """Look at a gateway's installation, explain each finding and what to do.
 
     Checks configuration, keys and who can read them, database and its tables, limits, nodes over
-    the wire, clocks, disk and limits of the machine. Changes nothing. Run it where the gateway
-    runs, as its user. Exits with 1 if something does not work, else with 0, warnings or not.
+    the wire, clocks, disk, limits of the machine and the collector of traces. Changes nothing. Run
+    it where the gateway runs, as its user. Exits with 1 if something does not work, else with 0,
+    warnings or not.
 
     Examples: `hearth doctor --config gateway.toml`, `hearth doctor -c .hearth/gateway.toml --json`
     """
@@ -88,7 +89,10 @@ async def examine_settings(settings: "GatewaySettings", findings: Findings) -> N
     """Runs every check, those that wait for others last."""
     from cli.doctor.fleet_checks import check_nodes
     from cli.doctor.gateway_checks import check_descriptors, check_keys, check_settings
+    from cli.doctor.membership_checks import check_membership
+    from cli.doctor.price_checks import check_prices
     from cli.doctor.store_checks import check_database, check_disk, check_limits
+    from cli.doctor.trace_checks import check_traces
 
     check_settings(settings, findings)
     check_keys(settings, findings)
@@ -96,4 +100,7 @@ async def examine_settings(settings: "GatewaySettings", findings: Findings) -> N
     check_descriptors(settings, findings)
     await check_database(settings, findings)
     await check_limits(settings, findings)
-    await check_nodes(settings, findings)
+    models = await check_nodes(settings, findings)
+    await check_prices(settings, models, findings)
+    await check_membership(settings, findings)
+    await check_traces(settings, findings)

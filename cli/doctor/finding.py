@@ -32,6 +32,7 @@ class Area(StrEnum):
     CLOCKS = "clocks"
     DISK = "disk"
     MACHINE = "machine"
+    TRACES = "traces"
 
 
 @dataclass(frozen=True, slots=True)

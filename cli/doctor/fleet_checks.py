@@ -16,19 +16,20 @@ if TYPE_CHECKING:
     from gateway.upstream.probe import NodeProbe
 
 
-async def check_nodes(settings: "GatewaySettings", findings: Findings) -> None:
-    """Whether each answers, is itself, and has models that can serve."""
+async def check_nodes(settings: "GatewaySettings", findings: Findings) -> set[str]:
+    """The models that they offer, once each is asked whether it is itself and can serve them."""
     probes = await asyncio.gather(*(_probe(settings, node) for node in settings.nodes))
     for node, probe in zip(settings.nodes, probes, strict=True):
         if probe is None:
             continue  # its key is a finding already
         _note(node, probe, findings)
+    return {model for probe in probes if probe is not None for model in probe.models}
 
 
 async def _probe(settings: "GatewaySettings", node: "NodeSettings") -> "NodeProbe | None":
     """What one node is like; None when we have no key to try it with."""
-    from gateway.upstream.handshake import load_pair_key
-    from gateway.upstream.link import NodeAddress
+    from gateway.upstream.node_address import NodeAddress
+    from gateway.upstream.pair_key_file import load_pair_key
     from gateway.upstream.probe import probe_node
 
     try:

@@ -64,7 +64,7 @@ def check_settings(settings: "GatewaySettings", findings: Findings) -> None:
 
 def check_keys(settings: "GatewaySettings", findings: Findings) -> None:
     """The key ring, the keys of the pairs and the audit log's heads."""
-    from gateway.upstream.handshake import load_pair_key
+    from gateway.upstream.pair_key_file import load_pair_key
     from tenancy.encryption.key_ring_file import load_key_ring
 
     area, ring = Area.KEYS, settings.key_ring.file

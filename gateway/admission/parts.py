@@ -14,10 +14,11 @@ from gateway.admission.degraded_limiter import DegradedLimiter, DegradedModes
 from gateway.admission.limiter import Limiter
 from gateway.admission.local_limiter import LocalLimiter
 from gateway.admission.price_book import PriceBook
-from gateway.admission.redis_limiter import RedisLimiter, create_redis
+from gateway.admission.redis_limiter import RedisLimiter
 from gateway.admission.slices import BudgetSlices
 from gateway.settings import SharedLimitSettings
 from gateway.sources import Sources
+from gateway.store_client import create_redis
 from tenancy.interfaces import TenancyDirectory
 
 LEASE_S: Final = 30.0

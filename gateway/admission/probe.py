@@ -11,7 +11,7 @@ from typing import Any, Final
 from redis.exceptions import RedisError
 
 from contracts.errors import StoreUnavailable
-from gateway.admission.redis_limiter import create_redis
+from gateway.store_client import create_redis
 
 PATIENCE_S: Final = 2.0
 

@@ -16,9 +16,6 @@ from typing import Any, Final
 import msgspec
 import structlog
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 
 from contracts.errors import StoreUnavailable
 from contracts.quotas import Quota
@@ -26,6 +23,7 @@ from gateway.admission.breaker import Breaker
 from gateway.admission.degraded_limiter import DegradedLimiter
 from gateway.admission.limiter import DIMENSIONS, RateNeed, RateState
 from gateway.admission.refusals import create_refusal
+from gateway.store_client import raise_if_cancelled
 
 log = structlog.get_logger(__name__)
 MAX_BATCH: Final = 256
@@ -125,12 +123,13 @@ class RedisLimiter:
             try:
                 async with asyncio.timeout(self._budget_s):
                     await self._script(keys=[_PREFIX], args=[_pack([])])
-            except (RedisError, OSError, TimeoutError) as error:
+            except Exception as error:  # of any kind, as below
                 self._breaker.record_failure()
                 log.warning("limits_unreachable", error=type(error).__name__)
             else:
                 self._breaker.record_success()
                 log.info("limits_reachable_again")
+            raise_if_cancelled()
 
     async def close(self) -> None:
         """Tells what is left and lets go of connections."""
@@ -172,32 +171,18 @@ class RedisLimiter:
         try:
             async with asyncio.timeout(self._budget_s):
                 packed: bytes = await self._script(keys=[_PREFIX], args=[_pack(commands)])
-            answers: list[list[int]] = msgspec.msgpack.decode(packed)
-        except (RedisError, OSError, TimeoutError, msgspec.MsgspecError) as error:
+            answers = msgspec.msgpack.decode(packed, type=list[list[int]])
+            answered_all = tuple(zip(asked, answers, strict=True))
+        except Exception as error:  # what answers need not speak the protocol
             log.warning("limits_call_failed", error=type(error).__name__)
             self._breaker.record_failure()
             for _, answer in asked:
                 _fail(answer)
             return
         self._breaker.record_success()
-        for (_, answer), answered in zip(asked, answers, strict=True):
+        for (_, answer), answered in answered_all:
             if not answer.done():
                 answer.set_result(answered)
-
-
-def create_redis(url: str, budget_s: float) -> Redis:
-    """A client that connects at first use and never tries again by itself: a call that may have
-    been counted must not be counted twice.
-    """
-    return Redis.from_url(  # pyright: ignore[reportUnknownMemberType] - its own **kwargs
-        url,
-        socket_connect_timeout=budget_s,
-        socket_timeout=budget_s,
-        max_connections=4,
-        retry=Retry(NoBackoff(), 0),
-        retry_on_error=[],
-        health_check_interval=0,
-    )
 
 
 def to_scope_name(quota: Quota) -> str:

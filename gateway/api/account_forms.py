@@ -36,6 +36,8 @@ class AccountUpdate(Form, frozen=True, kw_only=True):
     retention: RetentionClass | UnsetType = UNSET
     priority: int | UnsetType = UNSET
     is_metered: bool | UnsetType = UNSET
+    payload_days: UnsetType | None = UNSET
+    """Null alone: it ends payload logs, which only the account itself can begin."""
 
 
 class MemberCreate(Form, frozen=True, kw_only=True):
@@ -62,6 +64,7 @@ class OperatorAccount(msgspec.Struct, frozen=True, kw_only=True):
     is_metered: bool
     allowed_regions: tuple[str, ...] | None
     allowed_models: tuple[str, ...] | None
+    payload_days: int | None
 
 
 class TenantAccount(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +110,7 @@ def to_operator_account(account: Account) -> OperatorAccount:
         is_metered=account.is_metered,
         allowed_regions=account.allowed_regions,
         allowed_models=account.allowed_models,
+        payload_days=account.payload_days,
     )
 
 

@@ -6,6 +6,8 @@ Read next: `gateway.api.account_pages`, `gateway.api.audit_pages`.
 from gateway.api.account_pages import AccountPages, MemberPages
 from gateway.api.audit_pages import AUDIT_QUERY, AuditPages
 from gateway.api.inference_routes import ACCOUNT
+from gateway.api.payload_pages import PayloadPages
+from gateway.api.payload_routes import list_payload_routes
 from gateway.api.route_table import Route
 from gateway.api.services import PageServices
 from gateway.api.usage_pages import USAGE_QUERY, UsagePages
@@ -35,4 +37,5 @@ def list_account_routes(services: PageServices) -> tuple[Route, ...]:
             audit.list_own,
             query=AUDIT_QUERY,
         ),
+        *list_payload_routes(PayloadPages(services.administrations)),
     )

@@ -22,7 +22,7 @@ _TYPES: Final = {
     "end": "delete",
 }
 """Kinds of change by our verbs; every other verb is an update."""
-_TENANTS_OWN: Final = frozenset({"api_token", "member"})
+_TENANTS_OWN: Final = frozenset({"api_token", "member", "payload_log"})
 """Resources whose details a tenant may read; an account's are the platform's business."""
 
 

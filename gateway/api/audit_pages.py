@@ -33,6 +33,11 @@ AUDIT_QUERY: Final = (
     QueryField("resource_id", str),
 )
 """Of an account's own entries."""
+PLATFORM_AUDIT_QUERY: Final = (
+    QueryField("account_id", str),
+    *(QueryField(field.name, field.kind) for field in AUDIT_QUERY),
+)
+"""Of all entries, for operators."""
 _KNOWN: Final = frozenset(field.name for field in AUDIT_QUERY)
 
 

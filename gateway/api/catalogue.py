@@ -106,6 +106,7 @@ def to_model_fields(card: ModelCard) -> ModelFields:
         properties=(
             *_list_sizes(card),
             *(Property(feature, "true") for feature in card.features),
+            Property("async_queue", "true"),
         ),
     )
 

@@ -8,15 +8,20 @@ from typing import Final
 
 from gateway.api.account_forms import ACCOUNT_CREATE, ACCOUNT_UPDATE, MEMBER_CREATE
 from gateway.api.account_pages import MemberPages
-from gateway.api.audit_pages import AuditPages
+from gateway.api.audit_pages import PLATFORM_AUDIT_QUERY, AuditPages
 from gateway.api.money_forms import PRICE_SET, QUOTA_SET
-from gateway.api.operator_account_pages import NO_FORM, OperatorAccountPages
-from gateway.api.platform_pages import OPERATOR_CREATE, PlatformPages
+from gateway.api.operator_account_pages import (
+    ACCOUNT_QUERY,
+    NO_FORM,
+    QUOTA_QUERY,
+    OperatorAccountPages,
+)
+from gateway.api.platform_pages import OPERATOR_CREATE, PRICE_QUERY, PlatformPages
 from gateway.api.route_table import Route
 from gateway.api.services import PageServices
 from gateway.api.token_pages import TokenPages
 from gateway.api.token_routes import list_token_routes
-from gateway.api.usage_pages import EXPORT_QUERY, USAGE_QUERY, UsagePages
+from gateway.api.usage_pages import EXPORT_MEDIA, EXPORT_QUERY, USAGE_QUERY, UsagePages
 from gateway.auth.access import OPERATOR
 
 _BASE: Final = "/operator/v1"
@@ -50,6 +55,7 @@ def list_control_routes(services: PageServices) -> tuple[Route, ...]:
             OPERATOR,
             usage.export,
             query=EXPORT_QUERY,
+            media=EXPORT_MEDIA,
         ),
         Route("control_operators", "GET", operators, OPERATOR, platform.list_operators),
         Route(
@@ -69,8 +75,22 @@ def list_control_routes(services: PageServices) -> tuple[Route, ...]:
         ),
         Route("control_prices", "GET", prices, OPERATOR, platform.list_prices),
         Route("control_price_set", "PUT", prices, OPERATOR, platform.set_price, form=PRICE_SET),
-        Route("control_price_end", "DELETE", prices, OPERATOR, platform.end_price),
-        Route("control_audit", "GET", _BASE + "/audit", OPERATOR, audit.list_all),
+        Route(
+            "control_price_end",
+            "DELETE",
+            prices,
+            OPERATOR,
+            platform.end_price,
+            query=PRICE_QUERY,
+        ),
+        Route(
+            "control_audit",
+            "GET",
+            _BASE + "/audit",
+            OPERATOR,
+            audit.list_all,
+            query=PLATFORM_AUDIT_QUERY,
+        ),
         Route("control_audit_check", "GET", _BASE + "/audit/check", OPERATOR, audit.check),
     )
 
@@ -79,7 +99,14 @@ def _list_account_routes(pages: OperatorAccountPages) -> tuple[Route, ...]:
     """Accounts and their limits."""
     salt, quotas = _ACCOUNT + "/cache_salt/rotate", _ACCOUNT + "/quotas"
     return (
-        Route("control_accounts", "GET", _ACCOUNTS, OPERATOR, pages.list_all),
+        Route(
+            "control_accounts",
+            "GET",
+            _ACCOUNTS,
+            OPERATOR,
+            pages.list_all,
+            query=ACCOUNT_QUERY,
+        ),
         Route(
             "control_account_create",
             "POST",
@@ -101,7 +128,14 @@ def _list_account_routes(pages: OperatorAccountPages) -> tuple[Route, ...]:
         Route("control_cache_salt", "POST", salt, OPERATOR, pages.rotate_cache_salt, form=NO_FORM),
         Route("control_quotas", "GET", quotas, OPERATOR, pages.list_quotas),
         Route("control_quota_set", "PUT", quotas, OPERATOR, pages.set_quota, form=QUOTA_SET),
-        Route("control_quota_delete", "DELETE", quotas, OPERATOR, pages.delete_quota),
+        Route(
+            "control_quota_delete",
+            "DELETE",
+            quotas,
+            OPERATOR,
+            pages.delete_quota,
+            query=QUOTA_QUERY,
+        ),
     )
 
 

@@ -27,7 +27,7 @@ class InferencePaths:
             if route.dialect is None or route.access is None:
                 continue
             rest = route.path.removeprefix(f"{ACCOUNTS_PREFIX}{_ACCOUNT}/")
-            served = InferenceRoute(route.name, route.access, route.dialect)
+            served = InferenceRoute(route.name, route.path, route.access, route.dialect)
             if rest.endswith(_MODEL):
                 self._by_prefix.append((rest.removesuffix(_MODEL), served))
             else:

@@ -5,9 +5,11 @@ Read next: `gateway.api.tenant_routes`, which adds the pages; `gateway.dialects.
 
 from typing import Final
 
+from gateway.api.query_fields import Flag, QueryField
 from gateway.api.route_table import Route
 from gateway.auth.access import Needs
 from gateway.dialects.anthropic_messages import ANTHROPIC_COUNT, ANTHROPIC_MESSAGES
+from gateway.dialects.batch_bodies import QUEUE_PARAMETER
 from gateway.dialects.completions import COMPLETIONS
 from gateway.dialects.dialect import Dialect
 from gateway.dialects.embeddings import EMBEDDINGS
@@ -36,6 +38,13 @@ def create_inference_routes() -> tuple[Route, ...]:
         ("messages_count_alias", "/ai/v1/v1/messages/count_tokens", ANTHROPIC_COUNT),
     )
     return tuple(
-        Route(name, "POST", ACCOUNT + path, INFERENCE, dialect=dialect)
+        Route(
+            name,
+            "POST",
+            ACCOUNT + path,
+            INFERENCE,
+            dialect=dialect,
+            query=(QueryField(QUEUE_PARAMETER, Flag),) if dialect.takes_batches else (),
+        )
         for name, path, dialect in dialects
     )

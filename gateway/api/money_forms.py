@@ -3,7 +3,7 @@
 Owns the fields; units are those of `contracts.quotas` and `contracts.pricing`.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -12,26 +12,29 @@ from contracts.pricing import Price, TokenRates
 from contracts.quotas import Quota, QuotaLimits
 from gateway.api.forms import Form, FormReader, format_unix_s
 
+Amount = Annotated[int, msgspec.Meta(extra_json_schema={"minimum": 0})]
+"""The bounds themselves are tenancy's, which says them in a sentence."""
+
 
 class QuotaSet(Form, frozen=True, kw_only=True):
     """The limits of a scope; one that is left out is none, 0 is nothing at all."""
 
     api_token_id: ApiTokenId | None = None
     model: ModelName | None = None
-    requests_per_min: int | None = None
-    tokens_per_min: int | None = None
-    concurrent_streams: int | None = None
-    neurons_per_day: int | None = None
-    spend_nano_per_month: int | None = None
+    requests_per_min: Amount | None = None
+    tokens_per_min: Amount | None = None
+    concurrent_streams: Amount | None = None
+    neurons_per_day: Amount | None = None
+    spend_nano_per_month: Amount | None = None
 
 
 class RatesForm(Form, frozen=True, kw_only=True):
     """Per million tokens of each kind."""
 
-    uncached: int
-    cached: int
-    output: int
-    reasoning: int
+    uncached: Amount
+    cached: Amount
+    output: Amount
+    reasoning: Amount
 
 
 class PriceSet(Form, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the tenants' port, made from the route table and the types themselves.
+"""The OpenAPI document of a port, made from its route table and the types themselves.
 
 Nothing is described twice: bodies are the structs that are decoded, answers those that are encoded,
 statuses those of the error table. Must not know what routes do. Source: OpenAPI 3.1.0.
@@ -32,24 +32,23 @@ _EVENT: Final = {
     "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
     "required": ["data"],
 }
-_TITLE: Final = "Hearth"
-_VERSION: Final = "v4"
 STATUSES: Final = tuple(sorted({row.status for row in ERROR_TABLE.values()}))
 
 
 class ApiDocument:
     """The document, made once and served as it is."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
-        """`routes` are those of one port."""
-        self._body = msgspec.json.encode(describe_routes(routes), order="sorted")
+    def __init__(self, routes: Iterable[Route], title: str, version: str) -> None:
+        """`routes` are those of one port, `version` the one in their paths."""
+        document = describe_routes(routes, title, version)
+        self._body = msgspec.json.encode(document, order="sorted")
 
     async def page(self, request: Request, caller: Caller) -> Response:
         """The document."""
         return Response(self._body, media_type=_JSON)
 
 
-def describe_routes(routes: Iterable[Route]) -> dict[str, Any]:
+def describe_routes(routes: Iterable[Route], title: str, version: str) -> dict[str, Any]:
     """The document of `routes`."""
     listed = list(routes)
     types = _collect_types(listed)
@@ -61,7 +60,7 @@ def describe_routes(routes: Iterable[Route]) -> dict[str, Any]:
         paths.setdefault(path, {})[route.method.lower()] = _describe(route, by_type)
     return {
         "openapi": "3.1.0",
-        "info": {"title": _TITLE, "version": _VERSION},
+        "info": {"title": title, "version": version},
         "security": [{"bearer": []}, {"api_key": []}],
         "paths": paths,
         "components": {
@@ -142,7 +141,10 @@ def _describe_responses(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]
         replies = route.dialect.replies
         if route.dialect.is_streamed:
             content["text/event-stream"] = {"schema": _EVENT}
-    content[_JSON] = {"schema": _join([schemas[reply] for reply in replies])}
+    if route.media:
+        content.update({media: {"schema": {"type": "string"}} for media in route.media})
+    else:
+        content[_JSON] = {"schema": _join([schemas[reply] for reply in replies])}
     failure = {_JSON: {"schema": schemas[FailureBody]}}
     if isinstance(route.access, Public):
         return {

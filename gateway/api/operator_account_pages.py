@@ -20,12 +20,15 @@ from gateway.api.account_forms import (
 from gateway.api.forms import NO_FORM, read_number, refuse_unknown_query
 from gateway.api.money_forms import QUOTA_SET, to_quota_fields, to_quota_limits
 from gateway.api.pages import find_account, reply, reply_cursor
+from gateway.api.query_fields import Limit, QueryField
 from gateway.api.token_forms import DeletedObject
 from gateway.auth.caller import Caller
 from tenancy.administration import Administration, Administrations
 
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1000
+ACCOUNT_QUERY: Final = (QueryField("limit", Limit), QueryField("cursor", str))
+QUOTA_QUERY: Final = (QueryField("api_token_id", str), QueryField("model", str))
 
 
 class OperatorAccountPages:

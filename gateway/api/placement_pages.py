@@ -9,13 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from contracts.errors import InvalidRequest
-from contracts.fleet_view import PLACEMENT_PATH, PLANS_PATH, RULES_PATH
 from contracts.ids import ModelName
 from gateway.api.forms import refuse_unknown_query
 from gateway.api.pages import reply
 from gateway.api.placement_forms import PLAN_PUT, RULE_SET, to_plan, to_rule
-from gateway.api.route_table import Route
-from gateway.auth.access import OPERATOR
 from gateway.auth.caller import Caller
 from gateway.routing.placement_desk import PlacementDesk
 from gateway.sources import Sources
@@ -77,13 +74,3 @@ class PlacementPages:
 
     def _act(self, caller: Caller) -> Administration:
         return self._administrations.act_as(caller.to_actor())
-
-
-def list_placement_routes(pages: PlacementPages) -> tuple[Route, ...]:
-    """All of them demand an operator."""
-    return (
-        Route("placement", "GET", PLACEMENT_PATH, OPERATOR, pages.get),
-        Route("placement_plan", "PUT", PLANS_PATH, OPERATOR, pages.put_plan, form=PLAN_PUT),
-        Route("placement_rule_set", "PUT", RULES_PATH, OPERATOR, pages.set_rule, form=RULE_SET),
-        Route("placement_rule_end", "DELETE", RULES_PATH, OPERATOR, pages.end_rule),
-    )

@@ -15,6 +15,7 @@ from contracts.ids import OperatorId
 from gateway.api.forms import Form, FormReader, format_unix_s, refuse_unknown_query
 from gateway.api.money_forms import PRICE_SET, to_price_fields, to_rates
 from gateway.api.pages import reply
+from gateway.api.query_fields import QueryField
 from gateway.api.token_forms import DeletedObject
 from gateway.auth.caller import Caller
 from tenancy.administration import Administration, Administrations
@@ -28,6 +29,7 @@ class OperatorCreate(Form, frozen=True, kw_only=True):
 
 
 OPERATOR_CREATE: Final = FormReader(OperatorCreate)
+PRICE_QUERY: Final = (QueryField("model", str, is_required=True),)
 
 
 class OperatorFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -61,6 +61,8 @@ class Route:
     """What a page's query may hold, for the document of the API."""
     reply: Any = None
     """What a page answers with, for the same; None stands for an envelope of anything."""
+    media: tuple[str, ...] = ()
+    """Media types of a page whose answer is no JSON, for the same."""
     refuse: Refusal | None = None
     """None: errors are envelopes of JSON."""
 

@@ -4,14 +4,22 @@ Owns nothing: a bundle that the composition root fills once. Read next: `gateway
 `gateway.api.operator_routes`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
+from contracts.ids import NodeId
+from gateway.membership.composition import Membership, NoMembership
+from gateway.routing.drain_desk import DrainDesk
 from gateway.routing.fleet import Fleet
 from gateway.routing.placement_desk import PlacementDesk
 from gateway.sources import Sources
 from gateway.telemetry import Telemetry
 from tenancy.administration import Administrations
 from tenancy.interfaces import UsageBooks
+
+RenewKey = Callable[[NodeId], Awaitable[str]]
+"""Has a node and this gateway share another key, whose name it gives. Raises: `NodeUnreachable`,
+`Conflict`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +32,6 @@ class PageServices:
     administrations: Administrations
     ledger: UsageBooks
     desk: PlacementDesk
+    drains: DrainDesk
+    renew_key: RenewKey
+    membership: Membership = field(default_factory=NoMembership)

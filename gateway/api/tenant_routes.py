@@ -51,6 +51,11 @@ def create_tenant_routes(services: PageServices, is_ready: Callable[[], bool]) -
         Route("ready", "GET", "/health/ready", PUBLIC, health.ready, reply=Health),
     )
     document = Route(
-        "openapi", "GET", "/openapi.json", PUBLIC, ApiDocument(routes).page, reply=dict[str, Any]
+        "openapi",
+        "GET",
+        "/openapi.json",
+        PUBLIC,
+        ApiDocument(routes, "Hearth", "v4").page,
+        reply=dict[str, Any],
     )
     return check_routes(PortKind.TENANTS, (*routes, document))

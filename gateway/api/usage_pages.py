@@ -51,6 +51,7 @@ _EXPORT_TYPES: Final = {
     ExportForm.JSONL: "application/x-ndjson",
     ExportForm.CSV: "text/csv; charset=utf-8; header=present",
 }
+EXPORT_MEDIA: Final = ("application/x-ndjson", "text/csv")
 _KNOWN_OF_EXPORTS: Final = frozenset(field.name for field in EXPORT_QUERY)
 _KNOWN: Final = frozenset(field.name for field in USAGE_QUERY)
 _cursor_decoder: Final = msgspec.json.Decoder(tuple[int, str, str])

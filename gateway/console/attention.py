@@ -33,7 +33,10 @@ def list_concerns(fleet: Fleet, now_s: float) -> list[Concern]:
             concerns.append(Concern(name, f"This node {told}.", True))
         elif now_s - node.reported_s > _REPORT_LATE_S:
             concerns.append(Concern(name, "This node has not reported for a while.", True))
-        if node.is_draining:
+        if node.is_drained:
+            text = "This node is drained by an operator: it gets nothing new."
+            concerns.append(Concern(name, text, False))
+        elif node.is_draining:
             concerns.append(Concern(name, "This node is draining: it takes nothing new.", False))
         if name in troubled:
             is_open = troubled[name] is Rejection.BREAKER_OPEN

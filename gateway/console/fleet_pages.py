@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from contracts.errors import InvalidRequest
 from contracts.fleet import ModelCard, ModelLoad
-from contracts.ids import ModelName
+from contracts.ids import ModelName, NodeId
 from contracts.placement import ModelPlacement, Tier
 from gateway.api.placement_forms import RuleSet, to_rule
 from gateway.auth.caller import Caller
@@ -26,6 +26,10 @@ _WISHES: Final = {
     "pin": (Tier.GPU, None, "comes to the device and stays there"),
     "warm": (Tier.GPU, _HELD_S, "comes to the device for an hour"),
     "evict": (Tier.DISK, _HELD_S, "leaves memory for an hour, unless a request wants it"),
+}
+_DRAINS: Final = {
+    "drain": (None, "what runs there goes on to its end"),
+    "empty": (60, "what still runs there in a minute goes on at other nodes"),
 }
 
 
@@ -89,6 +93,13 @@ class WishFields(PostedForm, frozen=True, kw_only=True):
     wish: str
 
 
+class DrainFields(PostedForm, frozen=True, kw_only=True):
+    """Whether a node is to get nothing new."""
+
+    node_id: str
+    wish: str
+
+
 class FleetPages:
     """Reads what is known of the nodes, and says where weights should be."""
 
@@ -101,6 +112,7 @@ class FleetPages:
         table.show("models", "/models", self.show_models)
         table.act("model_wish", "/models", PostedFormReader(WishFields), self.wish)
         table.show("fleet", "/fleet", self.show_fleet)
+        table.act("node_wish", "/fleet", PostedFormReader(DrainFields), self.drain)
 
     async def show_models(self, request: Request, caller: Caller) -> Response:
         """Every model that any node has offered, or should."""
@@ -153,6 +165,23 @@ class FleetPages:
             raise InvalidRequest("There is no such wish.", param="wish")
         return self._parts.renderer.send_on(f"{PREFIX}/models")
 
+    async def drain(self, request: Request, caller: Caller, form: DrainFields) -> Response:
+        """Back to the fleet; the node gets nothing new, or requests again."""
+        administration, drains = self._parts.act(caller), self._parts.services.drains
+        node_id, notices = NodeId(form.node_id), caller.require_session().notices
+        if form.wish == "undrain":
+            await administration.undrain_node(node_id)
+            drains.forget(node_id)
+            notices.append(f"{node_id} gets requests again.")
+        elif form.wish in _DRAINS:
+            drains.require_node(node_id)
+            move_after_s, said = _DRAINS[form.wish]
+            drains.note(await administration.drain_node(node_id, move_after_s))
+            notices.append(f"{node_id} gets nothing new; {said}.")
+        else:
+            raise InvalidRequest("There is no such wish.", param="wish")
+        return self._parts.renderer.send_on(f"{PREFIX}/fleet")
+
     async def show_fleet(self, request: Request, caller: Caller) -> Response:
         """Every configured node, by region."""
         now_s = self._parts.sources.monotonic_s()
@@ -188,7 +217,7 @@ def _to_shown(node: NodeSnapshot, now_s: float, trouble: Rejection | None) -> Sh
         state, tone = "left alone after failures", "bad"
     elif trouble is not None:
         state, tone = "on probation", "warn"
-    elif node.is_draining:
-        state, tone = "draining", "warn"
+    elif node.is_leaving:
+        state, tone = ("drained" if node.is_drained else "draining"), "warn"
     names = dict.fromkeys([*node.cards, *node.failed])
     return ShownNode(node, age_s, state, tone, tuple(_to_replica(node, name) for name in names))

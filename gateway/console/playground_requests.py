@@ -30,7 +30,7 @@ RUN_PATH: Final = PREFIX + "/playground/run/"
 TOKEN_HEADER: Final = b"x-form-token"
 PLAYGROUND: Final = "console_playground"
 """The route's name, for metrics."""
-_ROUTE: Final = InferenceRoute(PLAYGROUND, INFERENCE, OPENAI_CHAT)
+_ROUTE: Final = InferenceRoute(PLAYGROUND, RUN_PATH + "{account_id}", INFERENCE, OPENAI_CHAT)
 _OF_THE_CONSOLE: Final = frozenset({b"cookie", b"authorization", b"x-api-key", TOKEN_HEADER})
 _ANSWER_HEADERS: Final = b"x-content-type-options: nosniff\r\n"
 

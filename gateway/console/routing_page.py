@@ -36,6 +36,7 @@ _REASONS: Final = {
     Rejection.BREAKER_OPEN: "left alone after failures",
     Rejection.ON_PROBATION: "on probation",
     Rejection.MODEL_NOT_READY: "not ready with the model",
+    Rejection.PREFILL_ONLY: "there for prompts only",
 }
 
 

@@ -97,5 +97,7 @@ class Dialect:
     """What whole answers look like, one of these."""
     other_bodies: tuple[Any, ...] = ()
     """What it may hold instead, for models of other kinds."""
+    takes_batches: bool = False
+    """True when bodies may hold several requests, to be answered later."""
     is_streamed: bool = True
     """False when there are no streams of such answers."""

@@ -15,7 +15,7 @@ from contracts.fleet import ModelCard, Task
 from contracts.ids import ModelName
 from gateway.dialects.dialect import Body, ParsedRequest
 from gateway.dialects.encoder_replies import ClassesForm, RankingForm, VectorsForm
-from gateway.dialects.fields import OptionFields, refuse_fields
+from gateway.dialects.fields import OptionFields, refuse_requests
 from gateway.dialects.strict_json import decode_json
 
 MAX_TEXTS: Final = 100
@@ -89,7 +89,7 @@ def find_encoder_parser(card: ModelCard) -> Callable[[Body, ModelCard], ParsedRe
 
 def _parse_embedding(body: Body, card: ModelCard) -> ParsedRequest:
     fields = decode_json(_embedding_decoder, body)
-    _refuse_batch(fields)
+    refuse_requests(fields.requests)
     pooling = fields.pooling or Pooling.MEAN
     texts = (fields.text,) if isinstance(fields.text, str) else fields.text
     request = EncodeRequest(
@@ -105,7 +105,7 @@ def _parse_embedding(body: Body, card: ModelCard) -> ParsedRequest:
 
 def _parse_ranking(body: Body, card: ModelCard) -> ParsedRequest:
     fields = decode_json(_rerank_decoder, body)
-    _refuse_batch(fields)
+    refuse_requests(fields.requests)
     request = EncodeRequest(
         model=card.name,
         task=EncoderTask.RERANK,
@@ -119,7 +119,7 @@ def _parse_ranking(body: Body, card: ModelCard) -> ParsedRequest:
 
 def _parse_classification(body: Body, card: ModelCard) -> ParsedRequest:
     fields = decode_json(_classification_decoder, body)
-    _refuse_batch(fields)
+    refuse_requests(fields.requests)
     request = EncodeRequest(
         model=card.name,
         task=EncoderTask.CLASSIFY,
@@ -150,12 +150,6 @@ def require_task(card: ModelCard | None, task: Task) -> None:
         raise InvalidRequest(
             f"This model is for {card.task}; this route needs one for {task}.", param="model"
         )
-
-
-def _refuse_batch(fields: EncoderFields) -> None:
-    """Raises `UnsupportedFeature` for several requests in one body."""
-    if fields.requests:
-        refuse_fields(requests=fields.requests)
 
 
 _PARSERS: Final[dict[str, Callable[[Body, ModelCard], ParsedRequest]]] = {

@@ -126,6 +126,15 @@ def refuse_fields(**fields: Any) -> None:
             raise UnsupportedFeature(f"`{name}` is not supported yet.", param=name)
 
 
+def refuse_requests(requests: Any) -> None:
+    """Raises `UnsupportedFeature` for several requests in one body that are to be answered now."""
+    if requests:
+        raise UnsupportedFeature(
+            "`requests` are answered later: hand them in with `?queueRequest=true`.",
+            param="requests",
+        )
+
+
 def find_max_tokens(fields: SamplingFields) -> int | None:
     """The bound on generated tokens under either of its names.
 

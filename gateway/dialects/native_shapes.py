@@ -5,9 +5,11 @@ Read next: `gateway.dialects.workers_ai`, which chooses.
 
 from typing import Final
 
+from gateway.dialects.batch_bodies import BATCH_REPLIES
 from gateway.dialects.chat_replies import ChatCompletion, ChatForm
 from gateway.dialects.completion_replies import Completion, CompletionForm
 from gateway.dialects.dialect import ReplyForm
+from gateway.dialects.encoder_replies import ENCODER_REPLIES
 from gateway.dialects.replies import SuccessEnvelope
 from gateway.dialects.responses_objects import ResponseObject
 from gateway.dialects.workers_ai_replies import ClassicForm, TextGenerationResult
@@ -17,6 +19,8 @@ NATIVE_REPLIES: Final = (
     SuccessEnvelope[ChatCompletion],
     SuccessEnvelope[Completion],
     SuccessEnvelope[ResponseObject],
+    *ENCODER_REPLIES,
+    *BATCH_REPLIES,
 )
 
 

@@ -12,10 +12,10 @@ import msgspec
 from contracts.fleet import NativeShape
 from contracts.ids import ModelName
 from contracts.inference import Prompt, TextPrompt
+from gateway.dialects.batch_bodies import BATCH_BODIES
 from gateway.dialects.chat_fields import to_chat_prompt
 from gateway.dialects.dialect import Body, Dialect, FindModel, ParsedRequest, ReplyForm
 from gateway.dialects.encoder_input import INPUTS, ask_unknown, find_encoder_parser, is_for_encoder
-from gateway.dialects.encoder_replies import ENCODER_REPLIES
 from gateway.dialects.fields import find_max_tokens, refuse_fields, to_model_name
 from gateway.dialects.native_shapes import (
     NATIVE_REPLIES,
@@ -73,15 +73,17 @@ WORKERS_AI: Final = Dialect(
     name="workers_ai",
     parse=parse_run,
     body=RunBody,
-    other_bodies=tuple(INPUTS.values()),
-    replies=(*NATIVE_REPLIES, *ENCODER_REPLIES),
+    other_bodies=(*INPUTS.values(), *BATCH_BODIES),
+    replies=NATIVE_REPLIES,
+    takes_batches=True,
 )
 WORKERS_AI_NAMED: Final = Dialect(
     name="workers_ai_named",
     parse=parse_run,
     body=ModelAndInput[RunBody],
-    other_bodies=tuple(ModelAndInput[kind] for kind in INPUTS.values()),
-    replies=(*NATIVE_REPLIES, *ENCODER_REPLIES),
+    other_bodies=tuple(ModelAndInput[kind] for kind in (*INPUTS.values(), *BATCH_BODIES)),
+    replies=NATIVE_REPLIES,
+    takes_batches=True,
 )
 """The same where the path names no model."""
 

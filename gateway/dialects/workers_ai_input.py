@@ -25,7 +25,7 @@ from gateway.dialects.chat_fields import (
     to_chat_prompt,
 )
 from gateway.dialects.constraints import create_schema_constraint
-from gateway.dialects.fields import refuse_fields, to_sampling_params
+from gateway.dialects.fields import refuse_fields, refuse_requests, to_sampling_params
 from gateway.dialects.messages import InputMessages
 from gateway.dialects.tools import to_tool_choice
 
@@ -142,5 +142,6 @@ def refuse_unsupported(fields: TextGenerationInput) -> None:
     """Raises `AdapterUnsupported`, `UnsupportedFeature`."""
     if fields.lora:
         raise AdapterUnsupported("This model takes no LoRA adapters.", param="lora")
-    if fields.image or fields.requests:
-        refuse_fields(image=fields.image, requests=fields.requests)
+    if fields.image:
+        refuse_fields(image=fields.image)
+    refuse_requests(fields.requests)

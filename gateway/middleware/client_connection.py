@@ -213,7 +213,8 @@ class ClientConnection(HttpToolsProtocol):
         parser = self.parser
         if parser.should_upgrade():
             return  # the parser stops here, and the request is read anew without that header
-        path = httptools.parse_url(self.url).path.decode("ascii")
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
         if "%" in path:
             path = unquote(path)
         found = self._direct.find(path)
@@ -223,7 +224,9 @@ class ClientConnection(HttpToolsProtocol):
             super().on_headers_complete()
             return
         previous = self.cycle
-        exchange = HttpExchange(self, parser.get_method(), path, parser.get_http_version())
+        exchange = HttpExchange(
+            self, parser.get_method(), path, url.query or b"", parser.get_http_version()
+        )
         self.cycle = exchange
         if previous is None or previous.response_complete:
             self._task = self.loop.create_task(self._direct.serve(found, exchange))

@@ -80,16 +80,21 @@ class HttpExchange:
         "keep_alive",
         "method",
         "path",
+        "query",
         "response_complete",
         "response_started",
+        "tap",
     )
 
-    def __init__(self, connection: Carrier, method: bytes, path: str, http_version: str) -> None:
+    def __init__(
+        self, connection: Carrier, method: bytes, path: str, query: bytes, http_version: str
+    ) -> None:
         """A request whose headers have just been read."""
         self.headers: list[tuple[bytes, bytes]] = connection.headers
         self.method = method
         self.path = path
-        """Decoded; what follows a question mark is left out."""
+        """Decoded; what follows a question mark is in `query`, as it came."""
+        self.query = query
         self.keep_alive = http_version != "1.0" and connection.parser.should_keep_alive()
         self.response_started = False
         self.response_complete = False
@@ -97,6 +102,8 @@ class HttpExchange:
         """True once the client is gone."""
         self.extra_headers = b""
         """Whole lines for the answer, whatever it will be."""
+        self.tap: Callable[[bytes], None] | None = None
+        """Hears the body of the answer as it is sent."""
         self._connection = connection
         self._http_version = http_version
         self._wants_continue = connection.expect_100_continue
@@ -234,6 +241,8 @@ class HttpExchange:
         """
         if self.is_lost:
             return
+        if self.tap is not None:
+            self.tap(body)
         self.response_started = True
         connection = self._connection
         connection.transport.write(
@@ -269,6 +278,8 @@ class HttpExchange:
         """Sends whole events, at least one."""
         if self.is_lost:
             return
+        if self.tap is not None:
+            self.tap(events)
         self._has_sent = True
         if self._http_version != "1.0":
             end = b"0\r\n\r\n" if is_last else b""

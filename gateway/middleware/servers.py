@@ -19,6 +19,8 @@ from gateway.middleware.client_connection import ClientConnection, DirectRoutes,
 from gateway.settings import AdminSettings, LimitSettings, ListenSettings
 
 BACKLOG: Final = 2048
+LAST_WORDS_S: Final = 2
+"""How long requests that outlast the grace have to say so to their clients."""
 _SWEEP_S: Final = 1.0
 _NO_DIRECT_ROUTES: Final = NoDirectRoutes()
 
@@ -63,7 +65,7 @@ class Port:
                 backlog=BACKLOG,
                 limit_concurrency=limits.max_connections,
                 timeout_keep_alive=limits.keep_alive_s,
-                timeout_graceful_shutdown=limits.shutdown_grace_s,
+                timeout_graceful_shutdown=limits.shutdown_grace_s + LAST_WORDS_S,
                 ssl_certfile=None if tls is None else tls.certificate_file,
                 ssl_keyfile=None if tls is None else tls.key_file,
             )

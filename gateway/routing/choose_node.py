@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from contracts.errors import InvariantBroken
+from contracts.fleet import NodeRole
 from contracts.ids import NodeId
 from gateway.routing.cost import (
     NOTHING_SENT,
@@ -30,6 +31,7 @@ from gateway.routing.route_plan import (
     RouteBounds,
     RouteNeed,
     RoutePlan,
+    estimate_cached_tokens,
 )
 
 MAX_LOOKED_AT: Final = 8
@@ -80,7 +82,7 @@ class _Search:
             return
         node, need = self._state.nodes[node_id], self._need
         sent = self._state.sent.get((node_id, need.model), NOTHING_SENT)
-        reason = _find_rejection(node, sent.num_requests, need, bounds, self._now_s)
+        reason = find_rejection(node, sent.num_requests, need, bounds, self._now_s)
         reason = reason or self._state.troubled.get(node_id) or _find_unready(node, need)
         if reason is not None:
             self.rejected.append((node_id, reason))
@@ -88,7 +90,7 @@ class _Search:
                 self._seen[node_id] = None
                 return
         load = node.loads[need.model]
-        cached = self.estimate_cached(node_id)
+        cached = estimate_cached_tokens(need, self._hints, node_id)
         away_s = latency_s + estimate_wake_s(node.find_wake_s(need.model))
         cost = (reason is not None, estimate_cost_s(load, sent, need, cached, away_s))
         self._seen[node_id] = cost
@@ -111,16 +113,6 @@ class _Search:
         mean = sum(self._loads) / len(self._loads)
         own = self._need.num_prompt_tokens  # the session's own prompt alone overloads nobody
         return measure_load_tokens(load, sent) <= MAX_LOAD_RATIO * mean + own
-
-    def estimate_cached(self, node_id: NodeId) -> int:
-        """Tokens of the prompt that the node is thought to have."""
-        need, measure = self._need, self._hints.measure_cached
-        if measure is None or not need.num_prompt_bytes:
-            return 0
-        cached_bytes = measure(node_id)
-        return min(
-            need.num_prompt_tokens * cached_bytes // need.num_prompt_bytes, need.num_prompt_tokens
-        )
 
     def get_cost_s(self, node_id: NodeId) -> float:
         """What a node costs that comes into question."""
@@ -151,7 +143,7 @@ def choose_node(
         if search.savable_s <= ring.latency_s:
             break
         if need.allowed_regions is None or ring.region in need.allowed_regions:
-            for node_id in _draw_some(ring.node_ids, draw):
+            for node_id in draw_some(ring.node_ids, draw):
                 search.look_at(node_id, ring.latency_s, bounds)
     if search.savable_s == float("inf"):  # the drawn ones are no good: look at every one
         _look_at_all(search, state, bounds)
@@ -162,7 +154,7 @@ def choose_node(
         )
     if hints.pinned is not None and search.may_keep(hints.pinned):
         chosen, pick = hints.pinned, Pick.SESSION
-    cached = search.estimate_cached(chosen)
+    cached = estimate_cached_tokens(need, hints, chosen)
     node = state.nodes[chosen]
     if node.region is None or not is_lawful(node, need):
         raise InvariantBroken("The router left the regions that the account allows.")
@@ -200,7 +192,7 @@ def _look_at_all(search: _Search, state: FleetState, bounds: RouteBounds) -> Non
         search.look_at(node.node_id, latency_s, bounds)
 
 
-def _draw_some(node_ids: Sequence[NodeId], draw: Draw) -> Sequence[NodeId]:
+def draw_some(node_ids: Sequence[NodeId], draw: Draw) -> Sequence[NodeId]:
     """All of a few nodes, or a few of many; some may be drawn twice."""
     count = len(node_ids)
     if count <= MAX_LOOKED_AT:
@@ -208,7 +200,7 @@ def _draw_some(node_ids: Sequence[NodeId], draw: Draw) -> Sequence[NodeId]:
     return [node_ids[draw(count)] for _ in range(MAX_LOOKED_AT)]
 
 
-def _find_rejection(
+def find_rejection(
     node: NodeSnapshot, num_sent: int, need: RouteNeed, bounds: RouteBounds, now_s: float
 ) -> Rejection | None:
     """The first hard filter that `node` fails, None when it passes all."""
@@ -223,7 +215,7 @@ def _find_rejection(
         return Rejection.OTHER_REVISION
     if not node.is_connected:
         return Rejection.UNREACHABLE
-    if node.is_draining:
+    if node.is_leaving:
         return Rejection.DRAINING
     if now_s - node.reported_s > bounds.report_ttl_s:
         return Rejection.REPORT_STALE
@@ -235,6 +227,7 @@ def _find_rejection(
 
 
 def _find_unready(node: NodeSnapshot, need: RouteNeed) -> Rejection | None:
-    """The filter that comes last and gives way."""
-    is_known = node.find_wake_s(need.model) is not None
-    return None if is_known else Rejection.MODEL_NOT_READY
+    """The filters that come last and give way."""
+    if node.find_wake_s(need.model) is None:
+        return Rejection.MODEL_NOT_READY
+    return Rejection.PREFILL_ONLY if node.role is NodeRole.PREFILL else None

@@ -33,7 +33,7 @@ def estimate_cost_s(
     the growing risk of a preemption as KV memory fills up; and `away_s`, for what lies between
     the request and the model: the way there, and the wake-up of its weights.
     """
-    num_queued = load.num_queued_tokens or load.num_waiting * _UNKNOWN_TOKENS
+    num_queued = count_queued_tokens(load)
     num_new = max(need.num_prompt_tokens - num_cached_tokens, 1)
     prefill_s = (num_queued + sent.num_tokens + num_new) / (
         load.prefill_tokens_per_s or DEFAULT_PREFILL_PER_S
@@ -75,5 +75,9 @@ def measure_kv_use(load: ModelLoad, sent: Sent, num_new_tokens: int) -> float:
 def measure_load_tokens(load: ModelLoad, sent: Sent) -> int:
     """Tokens that a node holds or has to compute: what bounded load compares."""
     held = (load.num_blocks - load.num_free_blocks) * load.block_size
-    num_queued = load.num_queued_tokens or load.num_waiting * _UNKNOWN_TOKENS
-    return held + num_queued + sent.num_tokens
+    return held + count_queued_tokens(load) + sent.num_tokens
+
+
+def count_queued_tokens(load: ModelLoad) -> int:
+    """Tokens of prompts that are still to be computed, as the node says or as one must guess."""
+    return load.num_queued_tokens or load.num_waiting * _UNKNOWN_TOKENS

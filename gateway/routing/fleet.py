@@ -1,7 +1,7 @@
 """What is known of the nodes: their last reports, what was sent to them since and how that went.
 
 Owns the only mutable view of the fleet; one event loop reads and writes it. Must not know the
-wires that bring the reports. Read next: `gateway.routing.choose_node` (the decision, pure),
+wires that bring the reports. Read next: `gateway.routing.prefill_choice` (the decision, pure),
 `gateway.routing.locality` (caches and sessions), `gateway.routing.node_health`.
 """
 
@@ -9,36 +9,32 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-import structlog
-
 from contracts.fleet import ModelCard, NodeReport
-from contracts.ids import ModelName, NodeId, RegionId, is_node_id
-from contracts.placement import MemoryUse
-from gateway.routing.choose_node import choose_node
+from contracts.ids import ModelName, NodeId, RegionId
 from gateway.routing.decisions import Decisions
 from gateway.routing.demand import DemandRecorder
 from gateway.routing.locality import Locality
 from gateway.routing.node_health import NodeHealth
+from gateway.routing.prefill_choice import choose_prefill, choose_route
 from gateway.routing.regions import RegionCatalogue
+from gateway.routing.rings import NO_RINGS, Rings, list_rings
 from gateway.routing.route_plan import (
     FleetState,
     NodeSnapshot,
-    Ring,
+    PrefillPlan,
     RouteBounds,
     RouteNeed,
     RoutePlan,
     Sent,
 )
+from gateway.routing.snapshots import Vouched, create_unknown, read_report
 from gateway.sources import Sources
 
-log = structlog.get_logger(__name__)
 _DRAW_BITS: Final = 24
-_SHOWN: Final = 64
-"""Characters of what a node says that a line of the log repeats."""
 
 
 class Fleet:
-    """The nodes that this gateway is configured for."""
+    """The nodes that this gateway is configured for, and those that membership has admitted."""
 
     def __init__(
         self,
@@ -52,13 +48,16 @@ class Fleet:
 
         `regions` are those that the configuration vouches for; None leaves it to the node.
         """
-        self._vouched: Final = dict(regions)
+        self._vouched = {node_id: Vouched(region) for node_id, region in regions.items()}
         self._bounds = bounds
         self.catalogue: Final = catalogue
         self._sources = sources
-        self._nodes = {node_id: _create_unknown(node_id) for node_id in regions}
+        self._nodes = {node_id: create_unknown(node_id) for node_id in regions}
+        self._former: dict[NodeId, int] = {}
+        """Nodes that have left, and how often they had reported."""
+        self._drained: Collection[NodeId] = ()
         self._snapshots: tuple[NodeSnapshot, ...] | None = None
-        self._rings: dict[ModelName, tuple[Ring, ...]] = {}
+        self._rings: dict[ModelName, Rings] = {}
         self._sent: dict[tuple[NodeId, ModelName], Sent] = {}
         self.health: Final = NodeHealth(self._nodes)
         self.locality: Final = locality
@@ -67,7 +66,7 @@ class Fleet:
 
     @property
     def snapshots(self) -> tuple[NodeSnapshot, ...]:
-        """Every configured node, in order of configuration."""
+        """Every configured node, in order of configuration, then those that have been admitted."""
         if self._snapshots is None:
             self._snapshots = tuple(self._nodes.values())
         return self._snapshots
@@ -84,90 +83,116 @@ class Fleet:
         """
         now_s = self._sources.monotonic_s()
         rings = self._list_rings(need.model)
-        hints = self.locality.find_hints(need, rings, now_s)
-        plan = choose_node(
-            self._describe(rings, now_s), need, self._bounds, now_s, self._draw, hints
+        hints = self.locality.find_hints(need, rings.answering, now_s)
+        state = self._describe(rings, now_s)
+        plan = choose_route(
+            state, need, self._bounds, now_s, self._draw, self.locality.hand_over, hints
         )
-        sent = self._sent.setdefault((plan.node_id, need.model), Sent())
-        sent.num_requests += 1
-        sent.num_tokens += plan.num_new_tokens
-        self.health.note_sent(plan.node_id)
+        if plan.prefill is not None:
+            self._count_sent(plan.prefill, need)
+            self.locality.note_prefill(need, plan.prefill.node_id)
+        self._count_sent(plan, need)
         self.locality.note_sent(need, plan.node_id, now_s)
         return plan
+
+    def plan_prefill(self, need: RouteNeed, plan: RoutePlan) -> PrefillPlan | None:
+        """Another node for the prompt of a request that `plan` has placed, in place of those tried;
+        it counts as sent there. None: nobody does better than the plan's own node.
+        """
+        if plan.node_id not in self._nodes:
+            return None
+        now_s = self._sources.monotonic_s()
+        rings = self._list_rings(need.model)
+        hints = self.locality.find_hints(need, rings.answering, now_s)
+        state = self._describe(rings, now_s)
+        prefill = choose_prefill(
+            state, need, plan, self._bounds, now_s, self.locality.hand_over, self._draw, hints
+        )
+        if prefill is not None:
+            self._count_sent(prefill, need)
+        return prefill
 
     def note_demand(self, need: RouteNeed) -> None:
         """A request has come for a model that is offered; its further attempts are no demand."""
         allowed = need.allowed_regions
         if allowed is not None:  # clients may name regions that are none: those make no new key
             rings = self._list_rings(need.model)
-            allowed = tuple(sorted(ring.region for ring in rings if ring.region in allowed))
+            allowed = tuple(sorted(region for region in rings.regions if region in allowed))
         self.demand.note(need.model, allowed, int(self._sources.unix_s() * 1000))
 
-    def release(self, plan: RoutePlan) -> None:
-        """The request of `plan` is over; a report since then has counted it, or its end, itself."""
+    def release(self, plan: RoutePlan | PrefillPlan) -> None:
+        """The request of `plan` is over; a report since then has counted it, or its end, itself.
+
+        What a plan says of another node that computes the prompt is released on its own.
+        """
         self.health.note_over(plan.node_id)
-        if self._nodes[plan.node_id].num_reports == plan.num_reports:
+        node = self._nodes.get(plan.node_id)
+        if node is not None and node.num_reports == plan.num_reports:
             sent = self._sent[plan.node_id, plan.card.name]
             sent.num_requests -= 1
-            sent.num_tokens -= plan.num_new_tokens
+            sent.num_tokens -= _count_own_tokens(plan)
 
     def note_failure(self, node_id: NodeId) -> None:
         """A node has failed a request, and not because it went away, which is counted once."""
-        if self._nodes[node_id].is_connected:
+        node = self._nodes.get(node_id)
+        if node is not None and node.is_connected:
             self.health.note_failure(node_id, self._sources.monotonic_s())
+
+    def admit(self, node_id: NodeId, vouched: Vouched) -> None:
+        """The node is in the fleet from now on, where operators say that it is."""
+        self._vouched[node_id] = vouched
+        unknown = create_unknown(node_id, self._former.pop(node_id, 0))
+        self._nodes[node_id] = replace(unknown, is_drained=node_id in self._drained)
+        self._snapshots = None
+        self.health.admit(node_id)
+
+    def dismiss(self, node_id: NodeId) -> None:
+        """The node is in the fleet no more; what is under way there ends by itself."""
+        node = self._nodes.pop(node_id)
+        del self._vouched[node_id]
+        self._former[node_id] = node.num_reports + 1
+        self._snapshots = None
+        self._rings.clear()
+        self.locality.forget(node_id)
+        self.health.dismiss(node_id)
+        for model in node.cards:
+            self._sent.pop((node_id, model), None)
 
     def record_report(self, report: NodeReport) -> None:
         """Replaces what was known of the node; what had been sent before is in its counts.
 
-        A region that is not a plain name is refused with the report: it travels in headers. So is
-        one whose jurisdiction contradicts the catalogue: that would be the law's own table. And so
-        is a region other than the one the configuration vouches for.
+        One that contradicts what is known of the node's region is refused.
         """
-        vouched = self._vouched[report.node_id]
-        if vouched not in (None, report.region):
-            log.error(
-                "report_of_another_region",
-                node_id=report.node_id,
-                said=report.region[:_SHOWN],
-                configured=vouched,
-            )
-            return
-        jurisdiction = self.catalogue.find_jurisdiction(report.region)
-        if not is_node_id(report.region) or jurisdiction not in (None, report.jurisdiction):
-            log.error("report_malformed", node_id=report.node_id)
-            return
-        before = self._nodes[report.node_id]
-        if before.boot_id != report.boot_id:
-            self.locality.forget(report.node_id)
-        node = NodeSnapshot(
-            node_id=report.node_id,
-            is_connected=True,
-            boot_id=report.boot_id,
-            region=report.region,
-            jurisdiction=report.jurisdiction,
-            is_draining=report.is_draining,
-            reported_s=self._sources.monotonic_s(),
-            num_reports=before.num_reports + 1,
-            cards={card.name: card for card in report.models},
-            loads={load.name: load for load in report.loads},
-            failed={model.name: model.reason for model in report.failed},
-            placements={placement.name: placement for placement in report.placements},
-            memory=report.memory,
-        )
-        self._put(node)
-        self.locality.note_capacity(report.node_id, report.loads)
-        for model in (*before.cards, *node.cards):
-            self._sent.pop((report.node_id, model), None)
+        self._record(report, is_connected=True)
+
+    def record_heartbeat(self, report: NodeReport) -> bool:
+        """Takes over what a node has said in another way than to us, while it is not connected.
+
+        False when it contradicts what operators say of it.
+        """
+        if self._nodes[report.node_id].is_connected:
+            return not self._vouched[report.node_id].contradicts(report)
+        return self._record(report, is_connected=False)
 
     def record_link_lost(self, node_id: NodeId) -> None:
         """Keeps what the node said of its models, so that they stay known while it is away.
 
         One that has not said that it is going comes back on probation.
         """
-        node = self._nodes[node_id]
-        if node.is_connected and not node.is_draining:
+        node = self._nodes.get(node_id)
+        if node is None:  # it was dismissed, and so its link has ended
+            return
+        if node.is_connected and not node.is_leaving:
             self.health.note_gone(node_id)
         self._put(replace(node, is_connected=False))
+
+    def set_drained(self, node_ids: Collection[NodeId]) -> None:
+        """These nodes, and no others, are to get nothing new."""
+        self._drained = frozenset(node_ids)
+        for node in self.snapshots:
+            is_drained = node.node_id in node_ids
+            if node.is_drained != is_drained:
+                self._put(replace(node, is_drained=is_drained))
 
     def find_model(self, name: ModelName) -> ModelCard | None:
         """A model that any node has offered; of several cards the last, as in `list_models`."""
@@ -207,7 +232,8 @@ class Fleet:
                 window = card.context_window
         if not window:
             now_s = self._sources.monotonic_s()
-            choose_node(self._describe((), now_s), need, self._bounds, now_s, self._draw)
+            state = self._describe(NO_RINGS, now_s)
+            choose_route(state, need, self._bounds, now_s, self._draw, self.locality.hand_over)
         return window
 
     def list_troubled(self) -> Collection[NodeId]:
@@ -219,30 +245,48 @@ class Fleet:
         now_s = self._sources.monotonic_s()
         return any(
             node.is_connected
-            and not node.is_draining
+            and not node.is_leaving
             and now_s - node.reported_s <= self._bounds.report_ttl_s
             and any(node.find_wake_s(model) is not None for model in node.loads)
             for node in self.snapshots
         )
 
-    def _describe(self, rings: tuple[Ring, ...], now_s: float) -> FleetState:
-        """What a choice at this moment rests on."""
-        return FleetState(self._nodes, rings, self._sent, self.health.list_troubled(now_s))
+    def _record(self, report: NodeReport, *, is_connected: bool) -> bool:
+        """Takes a report over; False when it is not believed."""
+        before = self._nodes.get(report.node_id)
+        if before is None:
+            return False
+        now_s = self._sources.monotonic_s()
+        vouched = self._vouched[report.node_id]
+        node = read_report(report, before, vouched, self.catalogue, now_s)
+        if node is None:
+            return False
+        if before.boot_id != node.boot_id:
+            self.locality.forget(node.node_id)
+        self._put(node if is_connected else replace(node, is_connected=False))
+        self.locality.note_capacity(report.node_id, report.loads)
+        for model in (*before.cards, *node.cards):
+            self._sent.pop((report.node_id, model), None)
+        return True
 
-    def _list_rings(self, model: ModelName) -> tuple[Ring, ...]:
+    def _count_sent(self, plan: RoutePlan | PrefillPlan, need: RouteNeed) -> None:
+        """The node of `plan` has one more request."""
+        sent = self._sent.setdefault((plan.node_id, need.model), Sent())
+        sent.num_requests += 1
+        sent.num_tokens += _count_own_tokens(plan)
+        self.health.note_sent(plan.node_id)
+
+    def _describe(self, rings: Rings, now_s: float) -> FleetState:
+        """What a choice at this moment rests on."""
+        troubled = self.health.list_troubled(now_s)
+        return FleetState(self._nodes, rings.answering, self._sent, troubled, rings.prefilling)
+
+    def _list_rings(self, model: ModelName) -> Rings:
         """Who has offered `model`, by region, nearest first."""
         rings = self._rings.get(model)
         if rings is None:
-            members: dict[RegionId, list[NodeId]] = {}
-            for node in self.snapshots:
-                if node.region is not None and model in node.cards:
-                    members.setdefault(node.region, []).append(node.node_id)
-            found = [
-                Ring(self.catalogue.measure_latency_s(region), region, tuple(node_ids))
-                for region, node_ids in members.items()
-            ]
-            rings = tuple(sorted(found, key=lambda ring: (ring.latency_s, ring.region)))
-            if rings:  # names that clients make up are not remembered
+            rings = list_rings(model, self.snapshots, self.catalogue.measure_latency_s)
+            if rings != NO_RINGS:  # names that clients make up are not remembered
                 self._rings[model] = rings
         return rings
 
@@ -250,7 +294,11 @@ class Fleet:
         before = self._nodes[snapshot.node_id]
         self._nodes[snapshot.node_id] = snapshot
         self._snapshots = None
-        if before.region != snapshot.region or before.cards.keys() != snapshot.cards.keys():
+        if (before.region, before.role, before.cards.keys()) != (
+            snapshot.region,
+            snapshot.role,
+            snapshot.cards.keys(),
+        ):
             self._rings.clear()
 
     def _draw(self, count: int) -> int:
@@ -258,20 +306,8 @@ class Fleet:
         return self._sources.random_bits(_DRAW_BITS) % count
 
 
-def _create_unknown(node_id: NodeId) -> NodeSnapshot:
-    """A node that nothing was heard of."""
-    return NodeSnapshot(
-        node_id=node_id,
-        is_connected=False,
-        boot_id=None,
-        region=None,
-        jurisdiction="",
-        is_draining=False,
-        reported_s=float("-inf"),
-        num_reports=0,
-        cards={},
-        loads={},
-        failed={},
-        placements={},
-        memory=MemoryUse(),
-    )
+def _count_own_tokens(plan: RoutePlan | PrefillPlan) -> int:
+    """Tokens of the prompt that the plan's node itself is to compute."""
+    if isinstance(plan, RoutePlan) and plan.prefill is not None:
+        return 0
+    return plan.num_new_tokens

@@ -11,6 +11,7 @@ from contracts.fleet import ModelLoad
 from contracts.grant import RetentionClass
 from contracts.ids import ModelName, NodeId, RegionId
 from contracts.inference import GenerateRequest, NodeRequest
+from gateway.routing.hand_over import HandOverMeter
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.prefix_keys import (
     BYTES_PER_TOKEN,
@@ -36,6 +37,7 @@ class Locality:
         """Nothing is known yet."""
         self._index = PrefixIndex()
         self._sessions = sessions
+        self.hand_over: Final = HandOverMeter()
         self._bytes_per_token: dict[ModelName, float] = {}
         self._usual_output: dict[ModelName, float] = {}
 
@@ -63,6 +65,7 @@ class Locality:
             num_prompt_tokens=int(prompt.num_bytes / per_token) + 1,
             num_output_tokens=request.num_choices * expect_output(request, usual),
             session=None if session is None else hash_session(session, cache_salt),
+            may_move=_may_move(request, retention),
         )
 
     def find_hints(self, need: RouteNeed, rings: Sequence[Ring], now_s: float) -> Hints:
@@ -82,6 +85,10 @@ class Locality:
         self._index.record(node_id, need.prefix_keys)
         if need.session is not None:
             self._sessions.pin(need.session, node_id, now_s)
+
+    def note_prefill(self, need: RouteNeed, node_id: NodeId) -> None:
+        """`node_id` computes the prompt for another, and will have it, too."""
+        self._index.record(node_id, need.prefix_keys)
 
     def note_accepted(
         self, need: RouteNeed, plan: RoutePlan, num_prompt: int, num_cached: int
@@ -122,3 +129,11 @@ class Locality:
             if need.allowed_regions is None or ring.region in need.allowed_regions:
                 return choose_first_place(need.session, ring.node_ids)
         return None
+
+
+def _may_move(request: GenerateRequest, retention: RetentionClass) -> bool:
+    """True when another node may compute the prompt: nothing of it is to be told, and its KV may
+    leave a device.
+    """
+    is_told = request.sampling.num_prompt_logprobs is not None or request.resumption is not None
+    return retention is RetentionClass.STANDARD and not is_told

@@ -52,6 +52,8 @@ class NodeHealth:
     def __init__(self, node_ids: Iterable[NodeId]) -> None:
         """All in good standing."""
         self._standings = {node_id: _Standing() for node_id in node_ids}
+        self._former: dict[NodeId, _Standing] = {}
+        """Of nodes that have left: requests that were there are still to be counted."""
         self._concerned: set[NodeId] = set()
         """Those whose breaker is open or who are on probation."""
 
@@ -66,17 +68,31 @@ class NodeHealth:
                 troubled[node_id] = Rejection.ON_PROBATION
         return troubled
 
+    def admit(self, node_id: NodeId) -> None:
+        """One more node, in the standing in which it left, if it was here before."""
+        standing = self._standings[node_id] = self._former.pop(node_id, None) or _Standing()
+        if standing.is_on_probation:
+            self._concerned.add(node_id)
+
+    def dismiss(self, node_id: NodeId) -> None:
+        """The node is here no more."""
+        self._former[node_id] = self._standings.pop(node_id)
+        self._concerned.discard(node_id)
+
     def note_sent(self, node_id: NodeId) -> None:
         """A request is on its way."""
         self._standings[node_id].num_under_way += 1
 
     def note_over(self, node_id: NodeId) -> None:
         """A request is no longer at the node, however it ended."""
-        self._standings[node_id].num_under_way -= 1
+        standing = self._standings.get(node_id) or self._former[node_id]
+        standing.num_under_way -= 1
 
     def note_success(self, node_id: NodeId) -> None:
         """A node has answered as it should."""
-        standing = self._standings[node_id]
+        standing = self._standings.get(node_id)
+        if standing is None:
+            return
         standing.num_in_a_row = 0
         standing.num_requests += 1
         standing.failure_rate *= _DECAY

@@ -111,7 +111,7 @@ class PlacementDesk:
         for node in self._fleet.snapshots:
             if node.node_id == node_id:
                 return node
-        raise NotFound("No such node.")
+        raise NotFound("This gateway's settings name no such node; `hearth nodes` lists them.")
 
     def _find_last(self, node: NodeSnapshot) -> PlacementPlan | None:
         """The last plan of this life of the node."""
@@ -142,7 +142,7 @@ class PlacementDesk:
             jurisdiction=node.jurisdiction,
             latency_s=0.0 if region is None else self._fleet.catalogue.measure_latency_s(region),
             is_connected=node.is_connected,
-            is_draining=node.is_draining,
+            is_draining=node.is_leaving,
             report_age_s=None if region is None else round(age_s, 3),
             placements=tuple(node.placements.values()),
             loads=tuple(node.loads.values()),
@@ -152,8 +152,12 @@ class PlacementDesk:
 
 
 def _choose_keepers(nodes: list[NodeSnapshot], model: ModelName) -> list[NodeSnapshot]:
-    """One node of each region, the one where the model is nearest."""
+    """One node of each region that stays, the one where the model is nearest."""
     chosen: dict[str, NodeSnapshot] = {}
-    for node in sorted(nodes, key=lambda node: (DEPTHS[node.placements[model].tier], node.node_id)):
+
+    def rank(node: NodeSnapshot) -> tuple[bool, int, str]:
+        return node.is_leaving, DEPTHS[node.placements[model].tier], node.node_id
+
+    for node in sorted(nodes, key=rank):
         chosen.setdefault(node.region or "", node)
     return list(chosen.values())

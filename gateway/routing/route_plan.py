@@ -1,16 +1,17 @@
 """What routing talks about: nodes as last heard of, what a request needs, the decision and its why.
 
-Plain data, without behaviour. Read next: `gateway.routing.choose_node`, `gateway.routing.cost`.
+Plain data. Read next: `gateway.routing.choose_node`, `gateway.routing.cost`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
 
-from contracts.fleet import ModelCard, ModelLoad
+from contracts.fleet import ModelCard, ModelLoad, NodeRole
 from contracts.ids import BootId, ModelName, NodeId, RegionId
+from contracts.kv_transfer import KvEndpoint
 from contracts.placement import MemoryUse, ModelPlacement, Tier
 
 
@@ -36,10 +37,17 @@ class Rejection(StrEnum):
     """It is being tried again with a few requests, and has those already."""
     MODEL_NOT_READY = "model_not_ready"
     """The node lets requests wait for a while."""
+    PREFILL_ONLY = "prefill_only"
+    """It computes prompts for others."""
 
 
 LAST_RESORTS = frozenset(
-    {Rejection.BREAKER_OPEN, Rejection.ON_PROBATION, Rejection.MODEL_NOT_READY}
+    {
+        Rejection.BREAKER_OPEN,
+        Rejection.ON_PROBATION,
+        Rejection.MODEL_NOT_READY,
+        Rejection.PREFILL_ONLY,
+    }
 )
 
 
@@ -76,6 +84,18 @@ class NodeSnapshot:
     placements: Mapping[ModelName, ModelPlacement]
     """Where its models' weights are, if it says so."""
     memory: MemoryUse
+    role: NodeRole = NodeRole.MIXED
+    kv_endpoints: Mapping[ModelName, KvEndpoint] = field(
+        default_factory=dict[ModelName, KvEndpoint]
+    )
+    """Of models whose KV blocks can come and go."""
+    is_drained: bool = False
+    """Operators want it to get nothing new; `is_draining` is the node's own word."""
+
+    @property
+    def is_leaving(self) -> bool:
+        """True when nothing new should go there, whoever says so."""
+        return self.is_draining or self.is_drained
 
     def find_wake_s(self, model: ModelName) -> float | None:
         """Seconds until the model's weights are where it can compute; None when nobody can tell,
@@ -111,6 +131,8 @@ class RouteNeed(msgspec.Struct, frozen=True):
     """What the answer is expected to have."""
     session: int | None = None
     """The session that the client says this belongs to, in the account's own namespace."""
+    may_move: bool = False
+    """What is computed of the prompt may leave the node that computes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +153,7 @@ class Sent:
 
 
 class Ring(msgspec.Struct, frozen=True):
-    """The nodes of one region that have offered a model. Units: seconds."""
+    """Nodes of one region that have offered a model. Units: seconds."""
 
     latency_s: float
     """From this gateway to the region and back."""
@@ -159,10 +181,31 @@ class FleetState:
 
     nodes: Mapping[NodeId, NodeSnapshot]
     rings: Sequence[Ring]
-    """Of the model that is asked for, nearest first."""
+    """Who answers with the model that is asked for, nearest first."""
     sent: Mapping[tuple[NodeId, ModelName], Sent]
     troubled: Mapping[NodeId, Rejection]
     """`BREAKER_OPEN` or `ON_PROBATION`; those without trouble are not listed."""
+    prefill_rings: Sequence[Ring] = ()
+    """Who computes prompts of the model for others, nearest first."""
+
+
+class PrefillPlan(msgspec.Struct, frozen=True):
+    """The node that computes the prompt for another one, which answers."""
+
+    node_id: NodeId
+    region: RegionId
+    card: ModelCard
+    num_reports: int
+    """Reports of the node that the choice rests on."""
+    cost_s: float
+    """Until the blocks are expected where the answer is given."""
+    num_cached_tokens: int
+    """Of the prompt, expected."""
+    num_new_tokens: int
+    endpoint: KvEndpoint
+    """Where the blocks are fetched."""
+    target: KvEndpoint
+    """Where they are wanted."""
 
 
 class RoutePlan(msgspec.Struct, frozen=True):
@@ -183,3 +226,13 @@ class RoutePlan(msgspec.Struct, frozen=True):
     num_seen: int
     """Nodes that were looked at."""
     rejected: tuple[tuple[NodeId, Rejection], ...]
+    prefill: PrefillPlan | None = None
+    """Who computes the prompt; None: the node itself."""
+
+
+def estimate_cached_tokens(need: RouteNeed, hints: Hints, node_id: NodeId) -> int:
+    """Tokens of the prompt that a node is thought to have."""
+    if hints.measure_cached is None or not need.num_prompt_bytes:
+        return 0
+    num_tokens = need.num_prompt_tokens * hints.measure_cached(node_id) // need.num_prompt_bytes
+    return min(num_tokens, need.num_prompt_tokens)

@@ -82,6 +82,7 @@ def format_explanation(plan: RoutePlan) -> bytes:
         f"cached_tokens={plan.num_cached_tokens}",
         f"new_tokens={plan.num_new_tokens}",
         f"seen={plan.num_seen}",
+        *([] if plan.prefill is None else [f"prefill={plan.prefill.region}"]),
         *(f"{reason}={count}" for reason, count in sorted(reasons.items())),
     ]
     return b"x-hearth-explain: " + "; ".join(parts).encode() + b"\r\n"

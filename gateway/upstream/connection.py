@@ -14,10 +14,25 @@ import aiohttp
 import msgspec
 import structlog
 
-from contracts.errors import DeadlineExceeded, PoolSaturated, ServiceError, StreamBroken
+from contracts.errors import (
+    DeadlineExceeded,
+    NodeUnreachable,
+    PoolSaturated,
+    ServiceError,
+    StreamBroken,
+)
 from contracts.fleet import NodeReport
 from contracts.grant import Grant, GrantSealer
 from contracts.ids import NodeId
+from contracts.kv_transfer import (
+    KvImport,
+    KvRelease,
+    KvStop,
+    KvTicket,
+    TransferEvent,
+    seal_ticket,
+)
+from contracts.pair_key import seal_pair_key
 from contracts.placement import PlacementPlan
 from contracts.wire import (
     CONNECTION_STREAM,
@@ -26,6 +41,8 @@ from contracts.wire import (
     FromNode,
     FromNodeEntry,
     Hello,
+    NewKey,
+    NewKeyKept,
     Place,
     Report,
     decode_frame_from_node,
@@ -36,10 +53,12 @@ from gateway.upstream.node_stream import CREDIT_WINDOW, NodeStream
 from gateway.upstream.outbox import Outbox
 
 log = structlog.get_logger(__name__)
-_OF_CONNECTION: Final = (Report, Challenge)
-"""Messages that are no events of a stream."""
+KEY_ANSWER_S: Final = 10.0
+"""How long a node may take to keep a new key."""
 ABORT_ANSWER_S: Final = 5.0
 """How long a node may take to say what an aborted request has consumed."""
+_STANDSTILL_S: Final = 1.0
+"""Between two sweeps, of which there are several a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +78,7 @@ class ConnectionListener(Protocol):
         """The node has said how it is."""
         ...
 
-    def on_lost(self) -> None:
+    def on_lost(self, connection: "NodeConnection") -> None:
         """The connection is over; its streams fail next, and must find no way back to it."""
         ...
 
@@ -79,7 +98,10 @@ class NodeConnection:
         """`listener` hears the reports as they come, and of the end before any stream does."""
         self._node_id = node_id
         self._socket = socket
+        self._connection_key = connection_key
         self._sealer = GrantSealer(connection_key)
+        self._key_kept: asyncio.Future[str] | None = None
+        """What the node says of a new key, while that is awaited."""
         self._bounds = bounds
         self._listener = listener
         self._sources = sources
@@ -90,7 +112,7 @@ class NodeConnection:
         self._num_opened = 0
         self._writer_waiter: asyncio.Future[None] | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._heard_s = sources.monotonic_s()
+        self._heard_s = self._swept_s = sources.monotonic_s()
         self._is_closed = False
 
     @property
@@ -98,8 +120,10 @@ class NodeConnection:
         """Streams that are open now."""
         return len(self._streams)
 
-    def open(self, grant: Grant, body: bytes) -> NodeStream:
-        """Starts a stream under `grant` with the encoded request `body`."""
+    def open(self, grant: Grant, body: bytes, ticket: KvTicket | None = None) -> NodeStream:
+        """Starts a stream under `grant` with the encoded request `body`; with `ticket`, for one
+        half of a generation.
+        """
         self._num_opened += 1
         stream = NodeStream(
             self, self._node_id, self._num_opened, grant.attempt, self._sources.monotonic_s()
@@ -109,7 +133,9 @@ class NodeConnection:
             return stream
         self._streams[stream.stream_id] = stream
         sealed = self._sealer.seal(grant)
-        self._outbox.open(stream.stream_id, stream.attempt, sealed, CREDIT_WINDOW, body)
+        sealed_ticket = b"" if ticket is None else self.seal(ticket)
+        stream_id, attempt = stream.stream_id, stream.attempt
+        self._outbox.open(stream_id, attempt, sealed, CREDIT_WINDOW, body, sealed_ticket)
         self._wake_writer()
         return stream
 
@@ -124,10 +150,49 @@ class NodeConnection:
         self._outbox.add(stream.stream_id, stream.attempt, Credit(num_deltas))
         self._wake_writer()
 
+    def send_transfer(self, stream: NodeStream, message: KvImport | KvRelease | KvStop) -> None:
+        """Says something of the KV blocks of `stream`."""
+        self._outbox.add(stream.stream_id, stream.attempt, message)
+        self._wake_writer()
+
+    def seal(self, ticket: KvTicket) -> bytes:
+        """The ticket as the node believes it."""
+        return seal_ticket(ticket, self._connection_key)
+
     def place(self, plan: PlacementPlan) -> None:
         """Tells the node where its models should be."""
         self._outbox.add(CONNECTION_STREAM, 0, Place(plan))
         self._wake_writer()
+
+    async def send_key(self, key: bytes, nonce: bytes) -> str:
+        """Why the node cannot keep `key` beside the pair's own; empty once it does.
+
+        Raises: `NodeUnreachable`.
+        """
+        kept: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._key_kept = kept
+        sealed = seal_pair_key(key, self._connection_key, nonce)
+        self._outbox.add(CONNECTION_STREAM, 0, NewKey(nonce, sealed))
+        self._wake_writer()
+        try:
+            async with asyncio.timeout(KEY_ANSWER_S):
+                return await kept
+        except TimeoutError:
+            raise NodeUnreachable("The node did not say that it keeps the new key.") from None
+        finally:
+            self._key_kept = None
+
+    def close_if_idle(self) -> None:
+        """Ends the connection once no stream is left on it."""
+        if not self._streams and self._reader is not None:
+            self._reader.cancel()
+
+    def end_streams(self, error: ServiceError) -> int:
+        """Ends all streams that nobody has aborted with `error`, and tells the node; how many."""
+        ended = [stream for stream in self._streams.values() if not stream.is_aborted]
+        for stream in ended:
+            self._drop(stream, error)
+        return len(ended)
 
     def note(self, stream: NodeStream) -> None:
         """Tells the stream's listener when the frame has been read to its end."""
@@ -142,7 +207,7 @@ class NodeConnection:
             await asyncio.wait((self._reader, writer), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._is_closed = True
-            self._listener.on_lost()
+            self._listener.on_lost(self)
             self._reader.cancel()
             writer.cancel()
             streams, self._streams = self._streams, {}
@@ -155,8 +220,12 @@ class NodeConnection:
         """Ends what has waited too long, a silent connection first; called several times a second.
 
         A node reports about once a second, so that silence tells more than unanswered pings would.
+        Where this process itself stood still, what the node said may not have been read yet.
         """
         now_s = self._sources.monotonic_s()
+        if now_s - self._swept_s > _STANDSTILL_S:
+            self._heard_s = now_s
+        self._swept_s = now_s
         if now_s - self._heard_s > self._bounds.silence_s and self._reader is not None:
             log.warning("node_silent", node_id=self._node_id)
             self._reader.cancel()
@@ -193,7 +262,10 @@ class NodeConnection:
                 self._receive_own(entry.message)
             return
         event = entry.message
-        if event is None or isinstance(event, _OF_CONNECTION):
+        if isinstance(event, TransferEvent) and stream.on_transfer is not None:
+            stream.on_transfer(event)
+            return
+        if event is None or isinstance(event, Report | Challenge | NewKeyKept | TransferEvent):
             self._drop(stream, StreamBroken("The node sent an event that cannot be read."))
             return
         is_within_credit = stream.push(event)
@@ -209,6 +281,9 @@ class NodeConnection:
                 self._listener.on_report(message.report)
             else:
                 log.error("report_of_another_node", node_id=self._node_id)
+        elif isinstance(message, NewKeyKept) and self._key_kept is not None:
+            if not self._key_kept.done():
+                self._key_kept.set_result(message.refusal)
         else:
             log.error("connection_message_malformed", node_id=self._node_id)
 

@@ -5,18 +5,17 @@ Source: `contracts.wire`, `contracts.grant`. Read next: `gateway.upstream.link`.
 """
 
 import hmac
-from pathlib import Path
 
 import msgspec
 
 from contracts.grant import NONCE_BYTES, WireEnd, derive_connection_key, prove_identity
 from contracts.ids import GatewayId
-from contracts.pair_key import parse_pair_key
-from contracts.settings import Secret, SettingsError
+from contracts.pair_key import PairKey
 from contracts.wire import (
     CONNECTION_STREAM,
     GATEWAY_HEADER,
     GATEWAY_NONCE_HEADER,
+    KEY_NAME_HEADER,
     Challenge,
     Hello,
     decode_frame,
@@ -31,8 +30,8 @@ class HandshakeFailed(Exception):
 class Handshake:
     """One connection's proofs."""
 
-    def __init__(self, pair_key: Secret, gateway_id: GatewayId, nonce: bytes) -> None:
-        """`pair_key` in hexadecimal; `nonce` is fresh for this connection."""
+    def __init__(self, pair_key: PairKey, gateway_id: GatewayId, nonce: bytes) -> None:
+        """`nonce` is fresh for this connection."""
         self._pair_key = pair_key
         self._gateway_id = gateway_id
         self._nonce = nonce
@@ -40,7 +39,11 @@ class Handshake:
     @property
     def headers(self) -> dict[str, str]:
         """What the upgrade request says."""
-        return {GATEWAY_HEADER: self._gateway_id, GATEWAY_NONCE_HEADER: self._nonce.hex()}
+        return {
+            GATEWAY_HEADER: self._gateway_id,
+            GATEWAY_NONCE_HEADER: self._nonce.hex(),
+            KEY_NAME_HEADER: self._pair_key.name,
+        }
 
     def answer(self, frame: bytes) -> tuple[Hello, bytes]:
         """Our proof, and the connection's key, after the node's first frame.
@@ -49,7 +52,7 @@ class Handshake:
         """
         challenge = _read_challenge(frame)
         nonces = self._nonce + challenge.nonce
-        key = bytes.fromhex(self._pair_key.reveal())
+        key = self._pair_key.key
         expected = prove_identity(key, WireEnd.NODE, nonces)
         if len(challenge.nonce) != NONCE_BYTES or not hmac.compare_digest(
             expected.encode(), challenge.proof.encode()
@@ -58,18 +61,6 @@ class Handshake:
         return Hello(prove_identity(key, WireEnd.GATEWAY, nonces)), derive_connection_key(
             key, nonces
         )
-
-
-def load_pair_key(path: Path) -> Secret:
-    """The pair's key in `path`, in hexadecimal.
-
-    Raises: `SettingsError` when it is malformed or others may read it.
-    """
-    try:
-        content, mode = path.read_bytes(), path.stat().st_mode
-    except OSError as error:
-        raise SettingsError(f"The key file {path} cannot be read: {error.strerror}.") from error
-    return Secret(parse_pair_key(content, mode, str(path)).hex())
 
 
 def _read_challenge(frame: bytes) -> Challenge:

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
+import msgspec
+
 from contracts.errors import ServiceError, to_error_report
 from contracts.ids import NodeId
 from contracts.inference import (
@@ -21,6 +23,7 @@ from contracts.inference import (
     GenerationEvent,
     Usage,
 )
+from contracts.kv_transfer import KvImport, KvRelease, KvStop, KvTicket, TransferEvent
 from gateway.request_context import Tally, create_tally
 from gateway.upstream.progress import Progress
 
@@ -42,6 +45,14 @@ class StreamOwner(Protocol):
         """Lets the node send more."""
         ...
 
+    def send_transfer(self, stream: "NodeStream", message: KvImport | KvRelease | KvStop) -> None:
+        """Says something of KV blocks that another node has computed."""
+        ...
+
+    def seal(self, ticket: KvTicket) -> bytes:
+        """The ticket as this connection's node believes it."""
+        ...
+
     def note(self, stream: "NodeStream") -> None:
         """Calls `notify` of `stream` once all of the moment's events are here."""
         ...
@@ -54,6 +65,7 @@ class NodeStream:
         "_events",
         "_is_resumed",
         "_listener",
+        "_num_cached_elsewhere",
         "_num_taken",
         "_owner",
         "_tally",
@@ -66,6 +78,7 @@ class NodeStream:
         "is_over",
         "node_id",
         "on_accepted",
+        "on_transfer",
         "progress",
         "since_s",
         "stream_id",
@@ -90,6 +103,9 @@ class NodeStream:
         self._waits_for_end = False
         self.on_accepted: Callable[[int, int], Tally] | None = None
         """Told of the prompt's tokens and of the cached ones among them; says where to count."""
+        self.on_transfer: Callable[[TransferEvent], None] | None = None
+        """Told of KV blocks that come or go; None: there are none."""
+        self._num_cached_elsewhere: int | None = None
         self._tally = create_tally()
         self._is_resumed = False
         self.progress = Progress()
@@ -134,12 +150,12 @@ class NodeStream:
         False when the node has sent more than its credit allows.
         """
         events = self._events
-        events.append(event)
         if type(event) is Delta:
             self._tally[_GENERATED] += len(event.token_ids)
             self.progress.note_text(event)
         else:
-            self._note(event)
+            event = self._note(event)
+        events.append(event)
         if self._listener is not None:
             self._owner.note(self)
         waiter = self._waiter
@@ -148,6 +164,25 @@ class NodeStream:
             if not waiter.done():  # done means that the task is being cancelled
                 waiter.set_result(None)
         return len(events) <= _MAX_BUFFERED
+
+    def send_transfer(self, message: KvImport | KvRelease | KvStop) -> None:
+        """Says something of KV blocks, unless the stream is over."""
+        if not self.is_over and not self.is_aborted:
+            self._owner.send_transfer(self, message)
+
+    def seal(self, ticket: KvTicket) -> bytes:
+        """The ticket as this stream's node believes it."""
+        return self._owner.seal(ticket)
+
+    def note_prompt(self, num_prompt: int, num_cached: int) -> None:
+        """Another node has counted the prompt and computes it: it is paid from here on, and what
+        this node finds cached then is not what the client is told.
+        """
+        if self.is_over or self.is_accepted or self._is_resumed:
+            return
+        self.is_accepted = True
+        self._num_cached_elsewhere = num_cached
+        self._count_prompt(num_prompt, num_cached)
 
     def read_usage(self) -> Usage | None:
         """What was consumed: what the node said, else what it had sent; None before any of it."""
@@ -192,33 +227,55 @@ class NodeStream:
         for index in (_PROMPT, _CACHED, _GENERATED, _REASONING):
             self._tally[index] = tally[index]
 
-    def _note(self, event: GenerationEvent) -> None:
-        """Takes from an event that is not text what is needed of it here."""
+    def _note(self, event: GenerationEvent) -> GenerationEvent:
+        """Takes from an event that is not text what is needed of it here, and passes it on."""
         if isinstance(event, Accepted):
-            self.is_accepted = True
-            if self._is_resumed:
-                return  # the prompt is counted already
-            if self.on_accepted is not None:
-                self._tally = self.on_accepted(event.num_prompt_tokens, event.num_cached_tokens)
-            self._tally[_PROMPT] = event.num_prompt_tokens
-            self._tally[_CACHED] = event.num_cached_tokens
-        elif isinstance(event, Finished | Failed):
+            return self._accept(event)
+        if isinstance(event, Finished | Failed):
             self.is_over = True
             if event.usage is not None:
                 self._told = self._set_tally(event.usage)
+                if self._num_cached_elsewhere is not None:
+                    return msgspec.structs.replace(event, usage=self._told)
         else:
             self.progress.note(event)
             self._tally[_GENERATED] = len(self.progress.token_ids)
             self._tally[_REASONING] = self.progress.num_reasoning
+        return event
+
+    def _accept(self, event: Accepted) -> Accepted:
+        """The node has counted the prompt, which counts unless it does already."""
+        self.is_accepted = True
+        if self._is_resumed:
+            return event
+        if self._num_cached_elsewhere is not None:
+            num_prompt = event.num_prompt_tokens
+            return Accepted(num_prompt, self._bound_cached(num_prompt, event.num_cached_tokens))
+        self._count_prompt(event.num_prompt_tokens, event.num_cached_tokens)
+        return event
+
+    def _count_prompt(self, num_prompt: int, num_cached: int) -> None:
+        """Says where the attempt's tokens are counted from now on."""
+        if self.on_accepted is not None:
+            self._tally = self.on_accepted(num_prompt, num_cached)
+        self._tally[_PROMPT] = num_prompt
+        self._tally[_CACHED] = num_cached
 
     def _set_tally(self, usage: Usage) -> Usage:
         """Counts what the node has told instead of what has come; of one that goes on, its part."""
         if not self._is_resumed:
             self._tally[_PROMPT] = usage.num_prompt_tokens
-            self._tally[_CACHED] = usage.num_cached_tokens
+            self._tally[_CACHED] = self._bound_cached(
+                usage.num_prompt_tokens, usage.num_cached_tokens
+            )
         self._tally[_GENERATED] = usage.num_completion_tokens
         self._tally[_REASONING] = usage.num_reasoning_tokens
         return self._read_tally()
+
+    def _bound_cached(self, num_prompt: int, num_cached: int) -> int:
+        """What counts as cached: what the other node has said, as far as this prompt goes."""
+        elsewhere = self._num_cached_elsewhere
+        return num_cached if elsewhere is None else min(elsewhere, num_prompt)
 
     def _read_tally(self) -> Usage:
         """What is counted."""

@@ -9,7 +9,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from contracts.wire import FRAGMENT_BYTES, Abort, Body, Credit, Hello, Open, Place, ToNode
+from contracts.kv_transfer import KvImport
+from contracts.wire import FRAGMENT_BYTES, Abort, Body, Open, ToNode
 
 Entry = tuple[int, int, ToNode]
 MAX_FRAME_PAYLOAD_BYTES: Final = 1024 * 1024
@@ -32,17 +33,28 @@ class Outbox:
         """Empty."""
         self._short: list[Entry] = []
         self._short_bytes = 0
-        """Bytes of the bodies inside `_short`."""
+        """Bytes of the bodies and exports inside `_short`."""
         self._bodies: deque[_Remainder] = deque()
 
-    def add(self, stream_id: int, attempt: int, message: Hello | Credit | Place) -> None:
+    def add(self, stream_id: int, attempt: int, message: ToNode) -> None:
         """Adds a short message."""
         self._short.append((stream_id, attempt, message))
+        self._short_bytes += _measure(message)
 
-    def open(self, stream_id: int, attempt: int, sealed: bytes, credit: int, body: bytes) -> None:
+    def open(
+        self,
+        stream_id: int,
+        attempt: int,
+        sealed: bytes,
+        credit: int,
+        body: bytes,
+        sealed_ticket: bytes = b"",
+    ) -> None:
         """Adds an `Open` with the first piece of `body`; the rest follows in turn."""
         first = body if len(body) <= FRAGMENT_BYTES else body[:FRAGMENT_BYTES]
-        self._short.append((stream_id, attempt, Open(sealed, len(body), credit, first)))
+        self._short.append(
+            (stream_id, attempt, Open(sealed, len(body), credit, first, sealed_ticket))
+        )
         self._short_bytes += len(first)
         if first is not body:
             rest = memoryview(body)[FRAGMENT_BYTES:]
@@ -81,7 +93,14 @@ class Outbox:
             if size >= MAX_FRAME_PAYLOAD_BYTES:
                 break
             count += 1
-            size += len(message.body) if isinstance(message, Open) else 0
+            size += _measure(message)
         entries, self._short = self._short[:count], self._short[count:]
         self._short_bytes -= size
         return entries, size
+
+
+def _measure(message: ToNode) -> int:
+    """Bytes of what can be long in a short message."""
+    if isinstance(message, Open):
+        return len(message.body)
+    return message.exported.num_frame_bytes if isinstance(message, KvImport) else 0

@@ -17,7 +17,7 @@ from contracts.grant import NONCE_BYTES
 from contracts.ids import GatewayId
 from contracts.wire import MAX_FRAME_BYTES, WIRE_PATH
 from gateway.upstream.handshake import Handshake, HandshakeFailed
-from gateway.upstream.link import NodeAddress, create_ssl_context
+from gateway.upstream.node_address import NodeAddress, create_session
 
 PATIENCE_S: Final = 5.0
 
@@ -40,11 +40,11 @@ async def probe_node(
     """What the node at `address` is like for the gateway `gateway_id`."""
     base = address.url.rstrip("/").replace("ws", "http", 1)
     timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
-    trust = create_ssl_context(address)
+    trust = address.create_ssl_context()
     models: dict[str, str] = {}
     skew_s: float | None = None
     try:
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        async with create_session(timeout) as session:
             async with session.get(f"{base}/health/ready", ssl=trust) as response:
                 skew_s = _read_skew(response.headers.get("Date"), unix_s())
                 models = _read_models(await response.json())
@@ -52,7 +52,7 @@ async def probe_node(
     except HandshakeFailed as error:
         return NodeProbe(f"it is not the node it should be: {error}", skew_s, models)
     except aiohttp.WSServerHandshakeError as error:
-        unknown = f"it refuses this gateway (status {error.status})"
+        unknown = f"it refuses this gateway, or its key (status {error.status})"
         return NodeProbe(unknown, skew_s, models)
     except TimeoutError:
         return NodeProbe(f"it did not answer within {PATIENCE_S:.0f} s", skew_s, models)
@@ -73,7 +73,7 @@ async def _shake_hands(
             headers=handshake.headers,
             max_msg_size=MAX_FRAME_BYTES,
             compress=0,
-            ssl=create_ssl_context(address),
+            ssl=address.create_ssl_context(),
         ) as socket,
     ):
         message = await socket.receive()

@@ -13,8 +13,11 @@ from typing import Final
 
 from gpu_pool.capacity.gpus import Gpus
 from gpu_pool.capacity.stored_size import StoredBits, count_stored_bytes
+from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.network import CausalNetwork, KvLayers
-from gpu_pool.models.parameters import ParameterSource, Split
+from gpu_pool.models.parameters import Split
+from gpu_pool.parallel.place import ParallelShape, RankPlace
+from gpu_pool.parallel.tensor_group import ALONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class Stage:
 
 
 _ENDLESS: Final = 1 << 62
+_COPIED: Final = (Split.WHOLE, Split.FIRST)
 
 
 @dataclass(frozen=True)
@@ -125,21 +129,19 @@ class ModelSize:
             total += 0 if is_first and self.is_tied else self._measure("head", tensor)
         return total
 
-    def can_split(self, tensor: int) -> bool:
-        """Whether every layer's parameters and KV heads come out even on so many ranks."""
-        groups = self._network.kv_groups
-        if any(g.num_kv_heads % tensor and tensor % g.num_kv_heads for g in groups):
+    def can_split(self, tensor: int, num_stages: int) -> bool:
+        """Whether a worker would take its part of the network in that layout."""
+        place = RankPlace(ParallelShape(tensor, num_stages))
+        try:
+            self._network.share(place, ALONE)
+        except CheckpointError:
             return False
-        return all(
-            _splits_evenly(source, tensor)
-            for name, source in self._network.parameters.items()
-            if name.startswith("layers.")
-        )
+        return True
 
     def _measure(self, prefix: str, tensor: int) -> int:
         """The parameters whose names begin so, on one rank."""
         return sum(
-            size if self._network.parameters[name].split is Split.WHOLE else -(-size // tensor)
+            size if self._network.parameters[name].split in _COPIED else -(-size // tensor)
             for name, size in self._sizes.items()
             if name.startswith(prefix)
         )
@@ -152,9 +154,7 @@ def list_layouts(
     layouts = [
         _cut_stages(size, gpus, tensor, overhead_bytes, num_sequences)
         for tensor in range(1, gpus.count + 1)
-        if gpus.count % tensor == 0
-        and gpus.count // tensor <= size.num_layers
-        and size.can_split(tensor)
+        if gpus.count % tensor == 0 and size.can_split(tensor, gpus.count // tensor)
     ]
     return sorted(layouts, key=lambda lay: (-lay.num_tokens, len(lay.stages)))
 
@@ -205,19 +205,6 @@ def _cut_stages(
 def _count_heads(group: KvLayers, tensor: int) -> int:
     """KV heads that one rank keeps."""
     return max(1, group.num_kv_heads // tensor)
-
-
-def _splits_evenly(source: ParameterSource, tensor: int) -> bool:
-    """Whether each tensor's rows or columns come out even."""
-    match source.split:
-        case Split.WHOLE:
-            return True
-        case Split.ROWS:
-            return all(
-                part.shape[-2 if len(part.shape) > 2 else 0] % tensor == 0 for part in source.parts
-            )
-        case Split.COLUMNS:
-            return all(part.shape[-1] % tensor == 0 for part in source.parts)
 
 
 def explain(best: Layout, others: Sequence[Layout]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from gpu_pool.engine.admission import Admission
 from gpu_pool.engine.books import Books
 from gpu_pool.engine.intake import Intake
+from gpu_pool.engine.passage import Carriers, Passage
 from gpu_pool.engine.planner import Planner
 from gpu_pool.engine.scheduler import Scheduler
 from gpu_pool.engine.settings import SchedulerSettings
@@ -23,12 +24,19 @@ def create_scheduler(
     info: ExecutorInfo,
     draw_seed: Callable[[], int],
     create_matcher: CreateMatcher = refuse_grammars,
+    carriers: Carriers | None = None,
 ) -> Scheduler:
-    """A scheduler with the KV memory that `info` and `settings` ask for."""
+    """A scheduler with the KV memory that `info` and `settings` ask for.
+
+    `carriers` bring KV from elsewhere and take it along.
+    """
+    carriers = carriers or Carriers()
     kv = create_kv_memory(settings, info)
     admission = Admission(settings, info, kv, draw_seed, create_matcher)
-    books = Books(settings, kv)
-    return Scheduler(kv, admission, books, Planner(settings, kv, books), Intake(info))
+    books = Books(settings, kv, Passage(kv, info.block_size, carriers))
+    return Scheduler(
+        kv, admission, books, Planner(settings, kv, books, info.num_stages), Intake(info)
+    )
 
 
 def create_kv_memory(settings: SchedulerSettings, info: ExecutorInfo) -> KvMemory:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from gpu_pool.engine.deadlines import Deadlines
 from gpu_pool.engine.fair_order import FairOrder
+from gpu_pool.engine.passage import Passage
 from gpu_pool.engine.running_batch import RunningBatch, by_precedence
 from gpu_pool.engine.sequence import Sequence
 from gpu_pool.engine.settings import SchedulerSettings
-from gpu_pool.engine.speed_meter import SpeedMeter
 from gpu_pool.engine.waiting_queue import WaitingQueue
 from gpu_pool.kv.kv_memory import KvMemory
 from gpu_pool.plan import SequenceId
@@ -20,12 +20,13 @@ from gpu_pool.plan import SequenceId
 class Books:
     """All live sequences."""
 
-    def __init__(self, settings: SchedulerSettings, kv: KvMemory) -> None:
+    def __init__(self, settings: SchedulerSettings, kv: KvMemory, passage: Passage) -> None:
         """None."""
+        self.passage = passage
         self.waiting = WaitingQueue(settings)
         self.batch = RunningBatch(kv, self.waiting)
         self.fair = FairOrder()
-        self.speed = SpeedMeter()
+        self.speed = passage.speed
         self._max_running = settings.max_running
         self._kv = kv
         self._live: dict[SequenceId, Sequence] = {}
@@ -38,6 +39,11 @@ class Books:
     def __iter__(self) -> Iterator[Sequence]:
         """All live sequences, in order of arrival."""
         return iter(self._live.values())
+
+    @property
+    def num_ready(self) -> int:
+        """Live sequences that do not wait for KV from elsewhere."""
+        return len(self._live) - self.passage.landings.num_awaited
 
     def find(self, sequence_id: SequenceId) -> Sequence | None:
         """A sequence, while it lives."""
@@ -56,6 +62,7 @@ class Books:
         """Forgets a sequence, wherever it stands; its blocks are free."""
         del self._live[sequence.sequence_id]
         self.fair.leave(sequence.account_id)
+        self.passage.leave(sequence)
         if sequence.is_running:
             self.batch.stop(sequence)
         else:
@@ -73,7 +80,12 @@ class Books:
 
     def check(self) -> None:
         """Asserts that blocks, queue and batch agree; for tests, linear in everything."""
-        self._kv.check([sequence.table for sequence in self])
+        self._kv.check(
+            [sequence.table for sequence in self],
+            self.passage.count_held,
+        )
+        num_landing = sum(sequence.table.is_landing for sequence in self)
+        assert num_landing == self.passage.landings.num_awaited
         running = [sequence for sequence in self if sequence.is_running]
         assert sorted(running, key=by_precedence) == list(self.batch)
         assert len(self._live) == len(running) + len(self.waiting)

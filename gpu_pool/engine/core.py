@@ -16,13 +16,18 @@ from gpu_pool.engine.messages import (
     AddSequence,
     CoreFailed,
     CoreReady,
+    ImportBlocks,
+    ReleaseExport,
     Shutdown,
     Sleep,
+    StopImport,
     ToCore,
     Wake,
 )
+from gpu_pool.engine.passage import Carriers
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.engine.sleep_cycle import SleepCycle
+from gpu_pool.engine.tier_report import TierReport
 from gpu_pool.engine.token_matcher import CreateMatcher, refuse_grammars
 from gpu_pool.engine.transport import Transport
 from gpu_pool.plan import Executor
@@ -44,8 +49,12 @@ class EngineCore:
         clock: Callable[[], float],
         draw_seed: Callable[[], int] = draw_seed,
         create_matcher: CreateMatcher = refuse_grammars,
+        carriers: Carriers | None = None,
     ) -> None:
-        """`clock` gives seconds since 1970; `draw_seed` serves requests that bring no seed."""
+        """`clock` gives seconds since 1970; `draw_seed` serves requests that bring no seed.
+
+        `carriers` bring KV and take it along; they wake the transport when something has ended.
+        """
         self._executor = executor
         self._transport = transport
         self._clock = clock
@@ -53,8 +62,11 @@ class EngineCore:
         self._submitted_s: deque[float] = deque()
         """When the plans in flight were handed over."""
         self._collected_s = 0.0
+        carriers = carriers or Carriers()
+        self._exchange = carriers.exchange
+        self._tier_report = TierReport(carriers.describe, transport, clock)
         self._scheduler = create_scheduler(
-            scheduler_settings, executor.info, draw_seed, create_matcher
+            scheduler_settings, executor.info, draw_seed, create_matcher, carriers
         )
 
     def run(self) -> None:
@@ -67,6 +79,7 @@ class EngineCore:
         try:
             while self._receive():
                 self._step()
+                self._tier_report.send()
             while self._scheduler.num_in_flight:
                 self._collect()
             self._end_sequences("The node is shutting down.")
@@ -79,16 +92,31 @@ class EngineCore:
     def _receive(self) -> bool:
         """Takes in all messages, waiting for one while there is nothing to do; False to stop."""
         has_nothing = self._cycle.is_asleep or not self._scheduler.has_work
-        for message in self._transport.receive(block=has_nothing):
+        patience_s = self._find_patience_s() if has_nothing else None
+        for message in self._transport.receive(has_nothing, patience_s):
             if isinstance(message, Shutdown):
                 return False
             self._take_in(message)
         return True
 
+    def _find_patience_s(self) -> float | None:
+        """How long to wait for a message where there is nothing to do."""
+        report_s = self._tier_report.patience_s
+        deadline_unix_ms = self._scheduler.next_deadline_unix_ms
+        if deadline_unix_ms is None or self._cycle.is_asleep:
+            return report_s
+        deadline_s = max(0.0, deadline_unix_ms / 1000 - self._clock())
+        return deadline_s if report_s is None else min(deadline_s, report_s)
+
     def _take_in(self, message: ToCore) -> None:
         """Does what one message asks for, steps aside."""
         if isinstance(message, AddSequence):
+            if self._exchange is not None:
+                self._exchange.expect(message)
             self._scheduler.add(message)
+        elif isinstance(message, ImportBlocks | StopImport | ReleaseExport):
+            if self._exchange is not None:
+                self._exchange.take_in(message)
         elif isinstance(message, AbortSequence):
             self._scheduler.abort(message.sequence_id)
         elif isinstance(message, Sleep):
@@ -139,6 +167,9 @@ class EngineCore:
         output = self._scheduler.take_output()
         if output is not None:
             self._transport.send(output)
+        news = None if self._exchange is None else self._exchange.take_news()
+        if news is not None:
+            self._transport.send(news)
 
     def _end_sequences(self, message: str) -> None:
         """Answers every sequence with `StreamBroken`."""
@@ -156,4 +187,5 @@ class EngineCore:
             info.model_revision,
             info.weights_bytes,
             info.kv_bytes,
+            None if self._exchange is None else self._exchange.describe(),
         )

@@ -68,6 +68,14 @@ class DoubleMemory:
             for offset, digest in (content or {}).items():
                 self._slots[move.group, move.block_id, offset] = digest
 
+    def read_host(self, group: int, host_id: HostBlockId) -> dict[int, Digest]:
+        """What a host block holds, by offset."""
+        return dict(self._host.get((group, host_id), {}))
+
+    def write_host(self, group: int, host_id: HostBlockId, content: dict[int, Digest]) -> None:
+        """Fills a host block, as something beside the executor does."""
+        self._host[group, host_id] = dict(content)
+
     def give(
         self,
         sequence_id: SequenceId,

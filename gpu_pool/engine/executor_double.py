@@ -19,6 +19,7 @@ from gpu_pool.plan import (
     ExecutorInfo,
     ForwardPlan,
     ForwardResult,
+    HostMemory,
     KvGroup,
     KvGroupKind,
     NewSequence,
@@ -96,7 +97,7 @@ class ExecutorDouble:
         self._info = info
         self._fails_at_step = fails_at_step
         self._rows: dict[SequenceId, _Row] = {}
-        self._memory = DoubleMemory(info)
+        self.memory = DoubleMemory(info)
         self._moved_in: set[tuple[int, BlockId]] = set()
         self._results: deque[ForwardResult] = deque()
         self._next_step = 0
@@ -106,6 +107,11 @@ class ExecutorDouble:
     def info(self) -> ExecutorInfo:
         """What was given."""
         return self._info
+
+    @property
+    def host_memory(self) -> tuple[HostMemory, ...]:
+        """Empty: what host blocks hold is in `memory`."""
+        return tuple(HostMemory(memoryview(b""), 0) for _ in self._info.kv_groups)
 
     @property
     def num_rows(self) -> int:
@@ -124,10 +130,10 @@ class ExecutorDouble:
         for work in plan.scheduled:
             if work.sequence_id in self._rows:
                 self._drop_blocks(work)
-        self._memory.move_out(plan.moved_out)
+        self.memory.move_out(plan.moved_out)
         for group, block_ids in enumerate(plan.zeroed):
             for block_id in block_ids:
-                self._memory.zero(group, block_id)
+                self.memory.zero(group, block_id)
         for new in plan.new:
             self._add_row(new)
         work_of = {work.sequence_id: work for work in plan.scheduled}
@@ -139,8 +145,9 @@ class ExecutorDouble:
         self._moved_in = {(move.group, move.block_id) for move in plan.moved_in}
         for work in plan.scheduled:  # blocks first: no write may hit what another row just got
             self._append_blocks(work)
-        self._memory.move_in(plan.moved_in)
+        self.memory.move_in(plan.moved_in)
         prompt_scores = [self._compute(work) for work in plan.scheduled]
+        self.memory.move_out(plan.copied_out)
         sampled = tuple(self._sample(work) for work in plan.scheduled if work.samples)
         told = tuple(scores for scores in prompt_scores if scores is not None)
         self._results.append(ForwardResult(plan.step, sampled, told))
@@ -158,7 +165,7 @@ class ExecutorDouble:
         require(not self._is_asleep, "sleeps twice")
         require(not self._results, "sleeps while a step is under way")
         self._is_asleep = True
-        self._memory.clear()
+        self.memory.clear()
         return self._info.weights_bytes + self._info.kv_bytes
 
     def wake(self) -> int:
@@ -170,7 +177,7 @@ class ExecutorDouble:
     def close(self) -> None:
         """Forgets everything."""
         self._rows.clear()
-        self._memory.clear()
+        self.memory.clear()
 
     def _release(self, sequence_id: SequenceId) -> None:
         """Forgets a row; its blocks keep their content."""
@@ -179,7 +186,7 @@ class ExecutorDouble:
         assert row is not None
         for group, table in enumerate(row.tables):
             for block_id in table.held.values():
-                self._memory.take(sequence_id, group, block_id)
+                self.memory.take(sequence_id, group, block_id)
 
     def _add_row(self, new: NewSequence) -> None:
         """Takes in a sequence whose blocks are still to come."""
@@ -208,7 +215,7 @@ class ExecutorDouble:
             for index in range(table.num_dropped, num_dropped):
                 block_id = table.held.pop(index, None)
                 if block_id is not None:
-                    self._memory.take(work.sequence_id, group, block_id)
+                    self.memory.take(work.sequence_id, group, block_id)
             table.num_dropped = num_dropped
 
     def _append_blocks(self, work: ScheduledSequence) -> None:
@@ -225,7 +232,7 @@ class ExecutorDouble:
             tags = work.new_block_tags[group] if work.new_block_tags else (None,) * len(new_ids)
             for block_id, tag in zip(new_ids, tags, strict=True):
                 is_fresh = table.end >= num_cached or (group, block_id) in self._moved_in
-                self._memory.give(work.sequence_id, group, block_id, is_fresh=is_fresh, tag=tag)
+                self.memory.give(work.sequence_id, group, block_id, is_fresh=is_fresh, tag=tag)
                 require(block_id not in table.held.values(), f"block {block_id} twice in a table")
                 table.held[table.end] = block_id
                 table.end += 1
@@ -247,7 +254,7 @@ class ExecutorDouble:
         for group, table in enumerate(row.tables):
             for position in range(self._find_first(group, start), start):
                 require(
-                    self._memory.read(self._slot(group, table, position)) == row.history[position],
+                    self.memory.read(self._slot(group, table, position)) == row.history[position],
                     f"sequence {work.sequence_id} reads foreign content at {position}",
                 )
         for position, token_id in enumerate(tokens, start):
@@ -255,7 +262,7 @@ class ExecutorDouble:
             row.history.append(digest_next(last, token_id))
             for group, table in enumerate(row.tables):
                 slot = self._slot(group, table, position)
-                self._memory.write(slot, row.history[-1], work.sequence_id)
+                self.memory.write(slot, row.history[-1], work.sequence_id)
         row.num_computed = end
         return self._score_prompt(work.sequence_id, row, start)
 
@@ -277,7 +284,7 @@ class ExecutorDouble:
         token_ids: list[int] = []
         scores: list[TokenScore] = []
         for draft in (*work.draft_token_ids, None):
-            content = self._memory.read(self._slot(0, row.tables[0], row.num_computed - 1))
+            content = self.memory.read(self._slot(0, row.tables[0], row.num_computed - 1))
             assert content is not None, "nothing was computed"
             token_ids.append(self._draw(content, row.seed, work.allowed_tokens))
             if row.sampling.num_logprobs is not None:

@@ -3,7 +3,7 @@
 Must not know queues, blocks or messages. Read next: `scheduler` (the caller).
 """
 
-from contracts.errors import InvariantBroken, ServiceError
+from contracts.errors import ConstraintUnmet, InvariantBroken, ServiceError
 from contracts.inference import FinishReason
 from gpu_pool.engine.sequence import Sequence
 from gpu_pool.plan import ExecutorInfo, PromptScores, SampledTokens, TokenScore
@@ -55,7 +55,10 @@ def _judge(sequence: Sequence, token_id: int) -> Outcome:
     """Why `sequence` ends with `token_id`, its newest token; None when it goes on."""
     matcher = sequence.matcher
     if matcher is not None:
-        if not matcher.accept(token_id):
+        is_right = not matcher.has_given_up and matcher.accept(token_id)
+        if matcher.has_given_up:
+            return ConstraintUnmet("The answer's schema cannot be followed to an end.")
+        if not is_right:
             return InvariantBroken("The model left the grammar of the answer.")
         if matcher.is_finished:
             return FinishReason.STOP

@@ -13,7 +13,28 @@ from contracts.errors import ErrorReport
 from contracts.grant import RetentionClass
 from contracts.ids import AccountId
 from contracts.inference import FinishReason, SamplingParams
+from contracts.kv_transfer import KvExported, TransferEvent
+from gpu_pool.kv.tiers.measured_tier import TierFigures
 from gpu_pool.plan import SequenceId, TokenScore
+
+
+class KvArrival(msgspec.Struct, frozen=True, array_like=True):
+    """A sequence's blocks come from another node. Units: milliseconds since 1970."""
+
+    deadline_unix_ms: int
+    """It computes its prompt itself when they are not there by then."""
+
+
+class KvDeparture(msgspec.Struct, frozen=True, array_like=True):
+    """A sequence is computed for another node, which fetches its blocks.
+
+    Units: `lease_until_unix_ms` in milliseconds since 1970.
+    """
+
+    first_block: int
+    num_blocks: int
+    lease_until_unix_ms: int
+    """The blocks are kept until then at most."""
 
 
 class AddSequence(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -38,6 +59,8 @@ class AddSequence(msgspec.Struct, frozen=True, array_like=True, tag=1):
     num_generated_tokens: int = 0
     """The last ones of `token_ids`, where an answer goes on that began elsewhere; `max_tokens`
     counts them, too."""
+    arrival: KvArrival | None = None
+    departure: KvDeparture | None = None
 
 
 class AbortSequence(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -77,7 +100,36 @@ class Wake(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """Brings the weights back; answered by `CoreWoken`."""
 
 
-ToCore = AddSequence | AddTexts | AbortSequence | Shutdown | Sleep | Wake
+class ImportBlocks(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """Another node has exported blocks of a sequence that waits for them."""
+
+    sequence_id: SequenceId
+    exported: KvExported
+
+
+class StopImport(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """Nothing comes any more for a sequence that waits."""
+
+    sequence_id: SequenceId
+
+
+class ReleaseExport(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """Another node is done with the blocks of a sequence, over or not."""
+
+    sequence_id: SequenceId
+
+
+ToCore = (
+    AddSequence
+    | AddTexts
+    | AbortSequence
+    | Shutdown
+    | Sleep
+    | Wake
+    | ImportBlocks
+    | StopImport
+    | ReleaseExport
+)
 
 
 class SequenceStarted(msgspec.Struct, frozen=True, array_like=True):
@@ -136,6 +188,16 @@ class CoreLoad(msgspec.Struct, frozen=True, array_like=True):
     """Tokens per second, as `speed_meter` measures them."""
 
 
+class KvFacts(msgspec.Struct, frozen=True, array_like=True):
+    """What other nodes have to know to exchange blocks with a core: see `KvEndpoint`."""
+
+    engine: str
+    incarnation: str
+    layout: str
+    block_size: int
+    bytes_per_token: int
+
+
 class CoreReady(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """The model is loaded; the first message of a core that came up."""
 
@@ -148,6 +210,8 @@ class CoreReady(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """What the weights have really taken on the device."""
     kv_bytes: int = 0
     """The same of the KV memory; both are what a sleep gives back."""
+    kv_facts: KvFacts | None = None
+    """None: its blocks do not move."""
 
 
 class StepOutput(msgspec.Struct, frozen=True, array_like=True, tag=11):
@@ -198,7 +262,33 @@ class SleepRefused(msgspec.Struct, frozen=True, array_like=True, tag=15):
     """Those that it holds."""
 
 
-FromCore = CoreReady | StepOutput | CoreFailed | CoreSlept | CoreWoken | SleepRefused
+class KvTiers(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """What the tiers that keep KV beside the device came to, since the core started."""
+
+    tiers: tuple[TierFigures, ...] = ()
+    """The fastest first; none where there are none."""
+    num_refused: int = 0
+    """Blocks that were there and would have taken longer than computing."""
+
+
+class TransferNews(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    """What has become of blocks that come and go."""
+
+    events: tuple[tuple[SequenceId, TransferEvent], ...]
+    is_ready: bool = False
+    """Blocks can be moved now."""
+
+
+FromCore = (
+    CoreReady
+    | StepOutput
+    | CoreFailed
+    | CoreSlept
+    | CoreWoken
+    | SleepRefused
+    | TransferNews
+    | KvTiers
+)
 
 encoder: Final = msgspec.msgpack.Encoder()
 to_core_decoder: Final[msgspec.msgpack.Decoder[ToCore]] = msgspec.msgpack.Decoder(ToCore)

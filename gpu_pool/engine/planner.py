@@ -16,7 +16,8 @@ from gpu_pool.engine.sequence import Sequence
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.engine.step import Step
 from gpu_pool.engine.waiting_queue import LineKey
-from gpu_pool.kv.kv_memory import FoundPrefix, KvMemory
+from gpu_pool.kv.block import FoundPrefix
+from gpu_pool.kv.kv_memory import KvMemory
 
 _MAX_LOOKED_AT = 8
 """Sequences of a line that are looked at in a step while those before them await a prefix."""
@@ -36,13 +37,20 @@ class _Start(Enum):
 class Planner:
     """Plans the steps of one engine core."""
 
-    def __init__(self, settings: SchedulerSettings, kv: KvMemory, books: Books) -> None:
-        """Moves sequences between the queue and the batch of `books`."""
+    def __init__(
+        self, settings: SchedulerSettings, kv: KvMemory, books: Books, num_stages: int = 1
+    ) -> None:
+        """Moves sequences between the queue and the batch of `books`.
+
+        With several stages, steps in flight share out the sequences.
+        """
+        self._num_stages = num_stages
         self._settings = settings
         self._kv = kv
         self._batch = books.batch
         self._waiting = books.waiting
         self._fair = books.fair
+        self._exports = books.passage.exports
         self._displacement = Displacement(books.batch, books.fair, kv)
         self._is_short = False
         """Somebody could not start in the last step for want of blocks."""
@@ -112,18 +120,27 @@ class Planner:
     def _schedule_decodes(self, step: Step) -> None:
         """One token for each sequence with one to compute; some may lose their blocks."""
         num_drafts_left = self._draft_budget
+        most = -(-len(self._batch) // self._num_stages)
         index = 0
-        while index < len(self._batch):  # shrinks behind `index` when a sequence gives way
+        while index < len(self._batch) and len(step.work) < most:
+            # The batch shrinks behind `index` when a sequence gives way.
             sequence = self._batch[index]
-            if sequence.num_uncomputed_tokens == 1 and sequence.may_be_planned:
+            if self._may_decode(sequence):
                 drafts = self._draft(sequence, num_drafts_left)
                 if not drafts and not self._grow(sequence, index):
                     continue  # it gave way itself; the next one stands at its place
                 num_drafts_left -= len(drafts)
                 step.add(sequence, 1, self._kv.take_new(sequence.table), drafts)
+                self._copy_out(step, sequence)
                 cost = DECODE_WEIGHT + len(drafts) * PREFILL_WEIGHT
                 self._fair.charge(sequence.account_id, cost)
             index += 1
+
+    def _may_decode(self, sequence: Sequence) -> bool:
+        """Whether one token is left to compute, and may be now."""
+        if sequence.num_uncomputed_tokens != 1 or not sequence.may_be_planned:
+            return False
+        return self._num_stages == 1 or not sequence.num_pending_tokens
 
     @property
     def _draft_budget(self) -> int:
@@ -219,10 +236,16 @@ class Planner:
         return 0
 
     def _find_startable(self, key: LineKey) -> tuple[Sequence, FoundPrefix] | None:
-        """The first sequence of a line whose prefix nobody else is computing just now."""
-        for index, sequence in enumerate(self._waiting.walk(key)):
-            if index == _MAX_LOOKED_AT:
+        """The first sequence of a line whose prefix nobody else is computing just now, nor brings
+        from elsewhere.
+        """
+        num_looked_at = 0
+        for sequence in self._waiting.walk(key):
+            if sequence.table.is_landing:
+                continue
+            if num_looked_at == _MAX_LOOKED_AT:
                 return None
+            num_looked_at += 1
             prefix = self._kv.find(sequence.table, sequence.reusable_tokens)
             if not prefix.is_awaited:
                 return sequence, prefix
@@ -259,8 +282,14 @@ class Planner:
             self._is_short = True
             return 0
         step.add(sequence, num_tokens, self._kv.take_new(sequence.table))
+        self._copy_out(step, sequence)
         self._fair.charge(sequence.account_id, num_tokens * PREFILL_WEIGHT)
         return num_tokens
+
+    def _copy_out(self, step: Step, sequence: Sequence) -> None:
+        """Has copied what the step completes, if somebody takes it along."""
+        end = sequence.num_computed_tokens
+        self._exports.plan(step.number, sequence.sequence_id, sequence.table, end)
 
     def _chunk_cap(self, num_prompts: int) -> int:
         """Tokens one prompt may take of a step when `num_prompts` want some."""

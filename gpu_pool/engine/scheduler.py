@@ -50,9 +50,19 @@ class Scheduler:
         return len(self._books)
 
     @property
+    def books(self) -> Books:
+        """Who is alive and what is under way, for whoever looks at it."""
+        return self._books
+
+    @property
     def has_work(self) -> bool:
-        """False when nothing happens until the next message."""
-        return bool(len(self._books) or self._in_flight or self._kv.has_wiped)
+        """False when nothing happens until the next message or the end of a landing."""
+        return bool(self._books.num_ready or self._in_flight or self._kv.has_wiped)
+
+    @property
+    def next_deadline_unix_ms(self) -> int | None:
+        """When to look again although nothing has happened; None: there is no need to."""
+        return self._books.passage.landings.next_deadline_unix_ms
 
     @property
     def load(self) -> CoreLoad:
@@ -85,13 +95,15 @@ class Scheduler:
             sequence = self._admission.admit(request)
             self._books.enter(sequence)
         except ServiceError as error:
+            self._books.passage.decline(request.sequence_id)
             self._outbox.add_failed(request.sequence_id, 0, error)
             return
         if sequence.matcher is not None and sequence.matcher.is_finished:
             self._outbox.add_started(sequence.sequence_id, 0)
             self._finish(sequence, FinishReason.STOP)  # of a resumed answer, only the end was lost
-        elif sequence.reject_if_busy:
-            self._impatient.append(sequence)
+            self._books.passage.decline(request.sequence_id)
+        else:
+            self._open_passage(sequence)
 
     def abort(self, sequence_id: SequenceId) -> None:
         """Ends a sequence now; its blocks are free and its row goes with the next plan."""
@@ -122,13 +134,17 @@ class Scheduler:
 
         At most `info.max_in_flight` plans may wait for their results.
         """
+        for sequence_id in self._books.passage.poll(now_unix_ms):
+            arrived = self._books.find(sequence_id)
+            if arrived is not None and arrived.reject_if_busy:
+                self._impatient.append(arrived)
         for sequence in self._books.list_late(now_unix_ms):
             self._finish(sequence, DeadlineExceeded("The request's deadline has passed."))
         step = Step(self._num_steps)
         self._planner.plan(step)
         self._note_starts(step, now_unix_ms)
         if not step.work and not self._kv.has_wiped:
-            if len(self._books) and not self._in_flight:
+            if self._books.num_ready and not self._in_flight:
                 raise InvariantBroken("There are sequences, and none can be computed.")
             return None
         self._num_steps += 1
@@ -152,6 +168,8 @@ class Scheduler:
                 self._finish(work.sequence, error)
         for work in live.values():
             self._kv.register(work.sequence.table, work.sequence.token_ids, work.end)
+        self._kv.note_done()
+        self._books.passage.exports.note_done(step.number)
         for scored in result.prompt_scores:
             if scored.sequence_id in live:
                 news = self._intake.score(live[scored.sequence_id].sequence, scored)
@@ -176,6 +194,16 @@ class Scheduler:
         assert not any(sequence.has_started for sequence in self._impatient)
 
     # -- parts of a life -------------------------------------------------------------------------
+
+    def _open_passage(self, sequence: Sequence) -> None:
+        """Lets a new sequence wait for KV from elsewhere, if there is any; or refuses it."""
+        try:
+            is_waiting = self._books.passage.open(sequence)
+        except PoolSaturated as error:
+            self._finish(sequence, error)
+            return
+        if sequence.reject_if_busy and not is_waiting:
+            self._impatient.append(sequence)
 
     def _note_starts(self, step: Step, now_unix_ms: int) -> None:
         """Tells who started for the first time, and refuses who did not want to wait for that."""

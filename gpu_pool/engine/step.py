@@ -7,10 +7,10 @@ Must not know how work is chosen. Read next: `scheduler`.
 from typing import NamedTuple
 
 from gpu_pool.engine.sequence import Sequence
-from gpu_pool.kv.kv_memory import NewBlocks
+from gpu_pool.kv.block import NewBlocks
+from gpu_pool.kv.host_pool import HostMoves
 from gpu_pool.plan import (
     BlockId,
-    BlockMove,
     ForwardPlan,
     ForwardResult,
     NewSequence,
@@ -85,9 +85,9 @@ class Step:
         self,
         released: tuple[SequenceId, ...],
         zeroed: tuple[tuple[BlockId, ...], ...],
-        moves: tuple[tuple[BlockMove, ...], tuple[BlockMove, ...]],
+        moves: HostMoves,
     ) -> ForwardPlan:
-        """The plan for the executor; `moves` are those out and those in."""
+        """The plan for the executor."""
         new, scheduled = tuple(self._new), tuple(self._scheduled)
         return ForwardPlan(self.number, released, new, scheduled, zeroed, *moves)
 

@@ -26,6 +26,11 @@ class TokenMatcher(Protocol):
         ...
 
     @property
+    def has_given_up(self) -> bool:
+        """True when the grammar cannot be followed any further: the next token means nothing."""
+        ...
+
+    @property
     def is_finished(self) -> bool:
         """True when the answer is complete and nothing may follow it."""
         ...

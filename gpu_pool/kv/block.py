@@ -59,12 +59,15 @@ class GroupTable:
 
 @dataclass(frozen=True, slots=True)
 class SwappedBlocks:
-    """What a preempted sequence left in host memory."""
+    """What a sequence has in host memory: left there by a preemption, or landed there."""
 
     num_tokens: int
     """Leading tokens whose KV is there, or was out of every later token's reach."""
     groups: tuple[tuple[int, tuple[HostBlockId, ...]], ...]
     """Per group the index of the first block and all blocks from there on."""
+    num_shared: int = 0
+    """Leading blocks of groups that keep everything which are not there but in the cache, or were
+    when the rest began to land."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,4 +87,30 @@ class BlockTable:
     num_announced: int = 0
     """Keys below this index are announced: others wait for them instead of computing the same."""
     swapped: SwappedBlocks | None = None
-    """Set between a preemption and the return from it."""
+    """Set between a preemption and the return from it, or a landing and the start."""
+    is_landing: bool = False
+    """Its KV comes from elsewhere and is not there yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPrefix:
+    """What a look-up brought; valid until any block changes hands."""
+
+    num_blocks: int
+    """Blocks to be shared."""
+    num_tokens: int
+    """Tokens that need no computing."""
+    is_awaited: bool
+    """The block behind it is being computed for another sequence of the same namespace."""
+    is_swapped: bool = False
+    """Not in the cache but in host memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewBlocks:
+    """What the executor has to be told of a table, one tuple per group."""
+
+    block_ids: tuple[tuple[BlockId, ...], ...]
+    tags: tuple[tuple[int, ...], ...]
+    nums_dropped: tuple[int, ...]
+    """Leading blocks of each table that are no longer held; () when that has not changed."""

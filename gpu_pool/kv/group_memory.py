@@ -80,6 +80,19 @@ class GroupMemory:
                 num_new, table.account_id, takes_floors=takes_floors
             )
 
+    def list_shared(self, keys: Sequence[bytes], num_shared: int) -> list[BlockId]:
+        """The blocks to share by a return whose first `num_shared` blocks are in the cache; a local
+        group has all that it needs on the host.
+        """
+        found = [self.index.find(key) for key in keys[:num_shared] if not self.reach.is_local]
+        return [block_id for block_id in found if block_id is not None]
+
+    def share(self, table: BlockTable, place: int, cached: Sequence[BlockId]) -> None:
+        """Gives an empty table cached blocks, its first ones."""
+        for block_id in cached:
+            self.pool.share(block_id)
+        table.groups[place].block_ids = list(cached)
+
     def restore(
         self,
         table: BlockTable,
@@ -89,14 +102,16 @@ class GroupMemory:
         *,
         takes_floors: bool,
     ) -> None:
-        """Gives a return its blocks: those moved in from the host, then as `hold` does."""
+        """Gives a return its blocks, behind shared ones: those moved in from the host, then as
+        `hold` does.
+        """
         group = table.groups[place]
-        group.num_dropped, host_ids = swapped
-        group.block_ids += self.pool.allocate(
-            len(host_ids), table.account_id, takes_floors=takes_floors
-        )
-        self.host.move_in(host_ids, group.block_ids)
-        num_new = self._count_new(len(host_ids), group.end, num_tokens)
+        first, host_ids = swapped
+        group.num_dropped = first - len(group.block_ids)
+        moved = self.pool.allocate(len(host_ids), table.account_id, takes_floors=takes_floors)
+        group.block_ids += moved
+        self.host.move_in(host_ids, moved)
+        num_new = self._count_new(len(group.block_ids), group.end, num_tokens)
         if self.reach.is_local:
             group.num_promised = num_new
             self._num_promised += num_new
@@ -105,11 +120,18 @@ class GroupMemory:
                 num_new, table.account_id, takes_floors=takes_floors
             )
 
-    def price_return(self, swapped: tuple[int, tuple[HostBlockId, ...]], num_tokens: int) -> int:
-        """Blocks to be taken for a return."""
+    def price_return(
+        self,
+        swapped: tuple[int, tuple[HostBlockId, ...]],
+        shared: Sequence[BlockId],
+        num_tokens: int,
+    ) -> int:
+        """Blocks to be taken for a return that shares `shared`."""
         first, host_ids = swapped
-        num_held = len(host_ids)
-        return num_held + self._count_new(num_held, first + num_held, num_tokens)
+        num_revived = sum(self.pool.is_free(block_id) for block_id in shared)
+        num_held = len(host_ids) + len(shared)
+        num_new = self._count_new(num_held, first + len(host_ids), num_tokens)
+        return num_revived + len(host_ids) + num_new
 
     def drop(self, table: BlockTable, place: int, position: int) -> None:
         """Takes back the blocks that the token at `position` and later ones do not read."""

@@ -1,13 +1,28 @@
-"""Blocks of host memory to which preempted sequences move, and the moves a plan has to make.
+"""Blocks of host memory: for preempted sequences, and for KV that comes from elsewhere or leaves.
 
-Owns one group's host blocks; must not know what is in them. A plan moves out first and in last, so
-what a move in frees must not be written by a move out of the same plan: it is free afterwards.
-Read next: `kv_memory`, `gpu_pool.plan.BlockMove`.
+Owns one group's host blocks and the moves a plan has to make; must not know what is in them. A plan
+moves out first, in later, and copies out last. Others write to reserved blocks at any time, so what
+a plan still touches is free only when its result is there.
+Read next: `kv_memory`, `landing` and `export` (reserve), `gpu_pool.plan.BlockMove`.
 """
 
+from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from gpu_pool.plan import BlockId, BlockMove, HostBlockId
+
+
+class HostMoves(NamedTuple):
+    """What one plan moves between the device and the host."""
+
+    out: tuple[BlockMove, ...] = ()
+    back: tuple[BlockMove, ...] = ()
+    copied: tuple[BlockMove, ...] = ()
+
+    def join(self, other: "HostMoves") -> "HostMoves":
+        """These moves and those of another group."""
+        return HostMoves(self.out + other.out, self.back + other.back, self.copied + other.copied)
 
 
 class HostPool:
@@ -19,8 +34,11 @@ class HostPool:
         self._num_blocks = num_blocks
         self._free = [HostBlockId(index) for index in reversed(range(num_blocks))]
         self._freed_later: list[HostBlockId] = []
+        self._freed_by: deque[list[HostBlockId]] = deque()
+        """One entry per plan in flight."""
         self._out: list[BlockMove] = []
         self._in: list[BlockMove] = []
+        self._copied: list[BlockMove] = []
 
     @property
     def num_free(self) -> int:
@@ -29,7 +47,7 @@ class HostPool:
 
     def move_out(self, block_ids: Sequence[BlockId]) -> tuple[HostBlockId, ...]:
         """Host blocks that will hold what `block_ids` hold now. Only while enough are free."""
-        taken = tuple(self._free.pop() for _ in block_ids)
+        taken = self.reserve(len(block_ids))
         self._out += map(self._create_move, block_ids, taken)
         return taken
 
@@ -39,20 +57,38 @@ class HostPool:
         self._freed_later += host_ids
 
     def discard(self, host_ids: Sequence[HostBlockId]) -> None:
-        """Frees blocks whose content nobody needs; they may still be written by this plan."""
+        """Frees blocks whose content nobody needs; plans in flight may still write to them."""
         self._freed_later += host_ids
 
-    def take_moves(self) -> tuple[tuple[BlockMove, ...], tuple[BlockMove, ...]]:
-        """The moves out and in since the last call."""
-        moves = (tuple(self._out), tuple(self._in))
-        self._out, self._in = [], []
-        self._free += self._freed_later
+    def reserve(self, count: int) -> tuple[HostBlockId, ...]:
+        """Blocks that no plan touches. Only while enough are free."""
+        assert count <= len(self._free), "more host blocks than are free"
+        return tuple(self._free.pop() for _ in range(count))
+
+    def copy_out(self, block_ids: Sequence[BlockId], host_ids: Sequence[HostBlockId]) -> None:
+        """Lets reserved blocks hold what `block_ids` will hold when the next plan has computed."""
+        self._copied += map(self._create_move, block_ids, host_ids)
+
+    def give_back(self, host_ids: Sequence[HostBlockId]) -> None:
+        """Frees reserved blocks that neither a plan nor anybody else writes to."""
+        self._free += host_ids
+
+    def take_moves(self) -> HostMoves:
+        """The moves since the last call; one call per plan."""
+        moves = HostMoves(tuple(self._out), tuple(self._in), tuple(self._copied))
+        self._out, self._in, self._copied = [], [], []
+        self._freed_by.append(self._freed_later)
         self._freed_later = []
         return moves
 
+    def note_done(self) -> None:
+        """The oldest plan in flight is over: what it freed is free."""
+        self._free += self._freed_by.popleft()
+
     def check(self, num_held: int) -> None:
         """Asserts that no block is missing."""
-        num_known = len(self._free) + len(self._freed_later) + num_held
+        num_freed = len(self._freed_later) + sum(map(len, self._freed_by))
+        num_known = len(self._free) + num_freed + num_held
         assert num_known == self._num_blocks, "host blocks have leaked"
 
     def _create_move(self, block_id: BlockId, host_id: HostBlockId) -> BlockMove:

@@ -6,42 +6,19 @@ Read next: `group_memory` (one group's blocks), `block_hash` (what a key covers)
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from contracts.ids import AccountId
-from gpu_pool.kv.block import BlockTable, GroupTable, SwappedBlocks
+from gpu_pool.kv.block import BlockTable, FoundPrefix, GroupTable, NewBlocks, SwappedBlocks
 from gpu_pool.kv.block_hash import BlockHasher
 from gpu_pool.kv.group_memory import GroupMemory
-from gpu_pool.plan import BlockId, BlockMove
+from gpu_pool.kv.host_pool import HostMoves
+from gpu_pool.kv.host_run import Prefix
+from gpu_pool.plan import BlockId
 
 _FLOOR_IDLE_MS: Final = 10 * 60 * 1000
 """An account keeps its floor for so long after its last request."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoundPrefix:
-    """What a look-up brought; valid until any block changes hands."""
-
-    num_blocks: int
-    """Blocks to be shared."""
-    num_tokens: int
-    """Tokens that need no computing."""
-    is_awaited: bool
-    """The block behind it is being computed for another sequence of the same namespace."""
-    is_swapped: bool = False
-    """Not in the cache but in host memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewBlocks:
-    """What the executor has to be told of a table, one tuple per group."""
-
-    block_ids: tuple[tuple[BlockId, ...], ...]
-    tags: tuple[tuple[int, ...], ...]
-    nums_dropped: tuple[int, ...]
-    """Leading blocks of each table that are no longer held; () when that has not changed."""
 
 
 class KvMemory:
@@ -51,7 +28,7 @@ class KvMemory:
         self, groups: Sequence[GroupMemory], block_size: int, hasher: BlockHasher | None
     ) -> None:
         """Without a `hasher` nothing is ever found again."""
-        self._groups = groups
+        self._groups = tuple(groups)
         self._block_size = block_size
         self._hasher = hasher
         self._nothing_new = NewBlocks(((),) * len(groups), ((),) * len(groups), ())
@@ -59,6 +36,11 @@ class KvMemory:
         """Keys of blocks that running sequences are computing."""
         self._last_use_ms: OrderedDict[AccountId, int] = OrderedDict()
         """Accounts with a floor, the one that was active last at the end."""
+
+    @property
+    def groups(self) -> tuple[GroupMemory, ...]:
+        """The parts, for what moves KV past sequences."""
+        return self._groups
 
     @property
     def num_blocks(self) -> int:
@@ -118,7 +100,18 @@ class KvMemory:
         swapped = table.swapped
         if swapped is None or found.num_tokens >= swapped.num_tokens:
             return found
-        return FoundPrefix(0, swapped.num_tokens, is_awaited=False, is_swapped=True)
+        num_shared = swapped.num_shared
+        if num_shared and self._find_whole(table, token_ids, num_shared) < num_shared:
+            return found
+        return FoundPrefix(num_shared, swapped.num_tokens, is_awaited=False, is_swapped=True)
+
+    def name_prefix(self, table: BlockTable, token_ids: Sequence[int]) -> Prefix:
+        """The names of the full blocks that `token_ids` fill, one token always left over."""
+        num_blocks = 0
+        if self._hasher is not None and token_ids and not table.is_private:
+            num_blocks = (len(token_ids) - 1) // self._block_size
+        keys = tuple([self._key(table, token_ids, index) for index in range(num_blocks)])
+        return Prefix(table.account_id, table.root_key, keys)
 
     def _find_cached(self, table: BlockTable, token_ids: Sequence[int]) -> FoundPrefix:
         """The longest prefix in the cache."""
@@ -200,13 +193,17 @@ class KvMemory:
                 group.host.discard(host_ids)
             table.swapped = None
 
-    def take_moves(self) -> tuple[tuple[BlockMove, ...], tuple[BlockMove, ...]]:
-        """The moves out and in that the next plan has to make."""
-        moves = [group.host.take_moves() for group in self._groups]
-        return (
-            tuple(move for out, _ in moves for move in out),
-            tuple(move for _, back in moves for move in back),
-        )
+    def take_moves(self) -> HostMoves:
+        """The moves that the next plan has to make."""
+        moves = HostMoves()
+        for group in self._groups:
+            moves = moves.join(group.host.take_moves())
+        return moves
+
+    def note_done(self) -> None:
+        """The oldest plan in flight is over."""
+        for group in self._groups:
+            group.host.note_done()
 
     def extend(self, table: BlockTable, start: int, end: int, *, takes_floors: bool) -> bool:
         """Makes room for computing tokens `start` to `end`; False when there is too little."""
@@ -281,12 +278,18 @@ class KvMemory:
         pool = self._groups[0].pool
         return sum(not pool.is_shared(block_id) for block_id in table.groups[0].block_ids)
 
-    def check(self, tables: Sequence[BlockTable]) -> None:
-        """Asserts that the books are right; `tables` are all there are."""
+    def check(
+        self, tables: Sequence[BlockTable], count_travelling: Callable[[int], int] = lambda _: 0
+    ) -> None:
+        """Asserts that the books are right; `tables` are all there are.
+
+        `count_travelling` tells of each group how many host blocks land or leave.
+        """
         for place, group in enumerate(self._groups):
             group.check([table.groups[place] for table in tables])
             swapped = [table.swapped for table in tables if table.swapped is not None]
-            group.host.check(sum(len(blocks.groups[place][1]) for blocks in swapped))
+            num_swapped = sum(len(blocks.groups[place][1]) for blocks in swapped)
+            group.host.check(num_swapped + count_travelling(place))
         announced: Counter[bytes] = Counter()
         for table in tables:
             announced.update(table.keys[table.num_registered : table.num_announced])
@@ -296,7 +299,8 @@ class KvMemory:
         """Blocks of one group that a start or return takes."""
         group = self._groups[place]
         if found.is_swapped and table.swapped is not None:
-            return group.price_return(table.swapped.groups[place], num_tokens)
+            shared = group.list_shared(table.keys, found.num_blocks)
+            return group.price_return(table.swapped.groups[place], shared, num_tokens)
         cached = group.list_cached(table.keys, found.num_blocks)
         return group.price(cached, found.num_blocks, num_tokens)
 
@@ -318,19 +322,16 @@ class KvMemory:
         """
         swapped, table.swapped = table.swapped, None
         assert swapped is not None, "nothing to return to"
+        for place, group in enumerate(self._groups):
+            group.share(table, place, group.list_shared(table.keys, swapped.num_shared))
         for place, (group, blocks) in enumerate(zip(self._groups, swapped.groups, strict=True)):
             group.restore(table, place, blocks, len(token_ids), takes_floors=takes_floors)
+        table.num_registered = swapped.num_shared
 
     def _find_kept(self, table: BlockTable, token_ids: Sequence[int], limit: int) -> int:
         """Leading blocks, at most `limit`, of which every group has what later tokens read."""
-        whole = [group for group in self._groups if not group.reach.is_local]
         local = [group for group in self._groups if group.reach.is_local]
-        end = 0
-        while end < limit:
-            key = self._key(table, token_ids, end)
-            if any(group.index.find(key) is None for group in whole):
-                break
-            end += 1
+        end = self._find_whole(table, token_ids, limit)
         if not local:
             return end
         runs = [self._measure_runs(group, table.keys[:end]) for group in local]
@@ -342,6 +343,15 @@ class KvMemory:
             ):
                 return count
         return 0
+
+    def _find_whole(self, table: BlockTable, token_ids: Sequence[int], limit: int) -> int:
+        """Leading blocks, at most `limit`, that all groups have which keep everything."""
+        whole = [group for group in self._groups if not group.reach.is_local]
+        for index in range(limit):
+            key = self._key(table, token_ids, index)
+            if any(group.index.find(key) is None for group in whole):
+                return index
+        return limit
 
     def _measure_runs(self, group: GroupMemory, keys: Iterable[bytes]) -> list[int]:
         """For every number of leading blocks, how many of the last of them the group has."""

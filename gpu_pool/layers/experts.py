@@ -25,13 +25,14 @@ class ExpertNetwork:
         self,
         gate: Linear,
         router: Router,
-        experts: Sequence[FeedForward],
+        experts: Sequence[FeedForward | None],
         shared: FeedForward | None = None,
         *,
         weighs_inputs: bool = False,
     ) -> None:
         """Joins the parts; `gate` gives the router's logits and computes in fp32.
 
+        Experts that are None are another rank's: here they make nothing of their tokens.
         Weights scale what experts make of a token, or with `weighs_inputs` what they are given.
         """
         self._gate = gate
@@ -53,7 +54,7 @@ def run_experts(
     x_TD: Tensor,
     chosen_TC: Tensor,
     weights_TC: Tensor,
-    experts: Sequence[FeedForward],
+    experts: Sequence[FeedForward | None],
     *,
     weighs_inputs: bool = False,
 ) -> Tensor:
@@ -69,10 +70,22 @@ def run_experts(
     first = 0
     for expert, count in zip(experts, counts, strict=True):
         if count:
-            results[first : first + count] = expert(rows[first : first + count])
-            first += count
+            end = first + count
+            results[first:end] = 0 if expert is None else expert(rows[first:end])
+            first = end
     unsorted = torch.empty_like(results).index_copy_(0, order, results)
     each_TCD = unsorted.view(*chosen_TC.shape, -1).float()
     if not weighs_inputs:
         each_TCD = each_TCD * weights_TC[..., None]
     return each_TCD.sum(1).to(x_TD.dtype)
+
+
+def place_experts(
+    own: Sequence[FeedForward], num_experts: int, rank: int
+) -> list[FeedForward | None]:
+    """All experts of a layer where each rank has `own` neighbours; None for those of others."""
+    first = rank * len(own)
+    return [
+        own[expert - first] if first <= expert < first + len(own) else None
+        for expert in range(num_experts)
+    ]

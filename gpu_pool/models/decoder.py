@@ -1,7 +1,8 @@
 """What most decoders share: token ids in, pre-normed layers, hidden states and logits out.
 
 A layer is attention, then a feed-forward network, each behind a norm and added back. Families
-choose the two parts. Mathematics only: must not know files, sequences or sampling.
+choose the two parts. Where ranks share layers, each part's results are added up over them: twice a
+layer and no more. Mathematics only: must not know files, sequences or sampling.
 Shapes: T tokens of a step, R rows that sample, V vocabulary, D hidden size, X query and KV heads.
 Read next: `decoder_parts`, then `llama.model` and any other family.
 """
@@ -16,11 +17,12 @@ from gpu_pool.kernels.add_rms_norm import add_rms_norm
 from gpu_pool.kernels.rms_norm import rms_norm
 from gpu_pool.layers.decoder_step import DecoderStep
 from gpu_pool.layers.experts import FeedForward
-from gpu_pool.layers.linear import Linear
 from gpu_pool.layers.rotary_embedding import RotaryEmbedding, create_rotary_embedding
+from gpu_pool.layers.vocabulary import Embedding, VocabularyHead
 from gpu_pool.models.decoder_config import DecoderConfig
 from gpu_pool.models.decoder_parts import create_attention, create_feed_forward
 from gpu_pool.models.parameters import ReadParameter
+from gpu_pool.parallel.tensor_group import TensorGroup
 
 Attention = Callable[[Tensor, DecoderStep], Tensor]
 
@@ -40,38 +42,51 @@ class PreNormDecoder:
 
     def __init__(
         self,
+        config: DecoderConfig,
         read: ReadParameter,
         layers: Sequence[PreNormLayer],
         rotaries: Sequence[RotaryEmbedding],
-        eps: float,
+        group: TensorGroup,
     ) -> None:
-        """Reads what stands before and behind the layers."""
-        self._eps = eps
-        self._embedding_VD = read("embedding")
+        """Reads what stands before and behind the layers, where this stage has it."""
+        self._eps = config.rms_norm_eps
+        self._embedding = Embedding(read("embedding"), group) if config.holds_first else None
         self._layers = layers
-        self._norm_D = read("norm")
-        self._head = Linear(read("head"))
+        self._norm_D = read("norm") if config.holds_last else None
+        self._head = VocabularyHead(read("head"), group) if config.holds_last else None
         self._rotaries = rotaries
+        self._group = group
 
     def forward(
-        self, token_ids_T: Tensor, positions_T: Tensor, groups: Sequence[PagedStep]
+        self,
+        token_ids_T: Tensor,
+        positions_T: Tensor,
+        groups: Sequence[PagedStep],
+        states_TD: Tensor | None = None,
     ) -> Tensor:
-        """The normed hidden states `[T, D]`; keys and values of all tokens are in the cache."""
+        """The normed hidden states `[T, D]`; keys and values of all tokens are in the cache.
+
+        Between stages of a pipeline go the sums that layers add to, before any norm.
+        """
         rotations = tuple([rotary(positions_T) for rotary in self._rotaries])
         step = DecoderStep(positions_T, rotations, groups)
-        residual_TD = self._embedding_VD.index_select(0, token_ids_T)
+        residual_TD = states_TD if self._embedding is None else self._embedding(token_ids_T)
+        assert residual_TD is not None, "a later stage needs the states of the one before it"
         x_TD = rms_norm(residual_TD, self._layers[0].input_norm_D, self._eps)
         next_norms = [layer.input_norm_D for layer in self._layers[1:]] + [self._norm_D]
         for layer, next_norm_D in zip(self._layers, next_norms, strict=True):
-            x_TD = layer.attention(x_TD, step)
+            x_TD = self._group.add_up(layer.attention(x_TD, step))
             x_TD, residual_TD = add_rms_norm(x_TD, residual_TD, layer.post_norm_D, self._eps)
-            x_TD = layer.feed_forward(x_TD)
+            x_TD = self._group.add_up(layer.feed_forward(x_TD))
+            if next_norm_D is None:
+                return residual_TD + x_TD
             x_TD, residual_TD = add_rms_norm(x_TD, residual_TD, next_norm_D, self._eps)
         return x_TD
 
     def compute_logits(self, hidden_RD: Tensor) -> Tensor:
-        """Logits `[R, V]` in fp32."""
-        return self._head(hidden_RD).float()
+        """Logits `[R, V]` in fp32, as `CausalModel` has it."""
+        assert self._head is not None, "only the last stage has logits"
+        return self._head(hidden_RD)
 
 
 def create_layer(
@@ -85,7 +100,7 @@ def create_layer(
 
 
 def create_decoder(
-    config: DecoderConfig, read: ReadParameter, context_window: int
+    config: DecoderConfig, read: ReadParameter, context_window: int, group: TensorGroup
 ) -> PreNormDecoder:
     """A decoder with grouped-query attention in every layer; all parameters are read and packed."""
     layers = [
@@ -95,9 +110,9 @@ def create_decoder(
             create_attention(config, layer, read),
             create_feed_forward(config, layer, read),
         )
-        for layer in range(config.num_layers)
+        for layer in config.held_layers
     ]
     rotary = create_rotary_embedding(
         config.rotary, config.head_dim, context_window, layers[0].input_norm_D
     )
-    return PreNormDecoder(read, layers, [rotary], config.rms_norm_eps)
+    return PreNormDecoder(config, read, layers, [rotary], group)

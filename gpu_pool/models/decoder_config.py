@@ -3,15 +3,15 @@
 Most families are this with other switches. Read next: `decoder`, then `config_json`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from gpu_pool.attention.reach import Reach
 from gpu_pool.layers.decoder_step import LayerPlace
 from gpu_pool.layers.rotary_embedding import RotaryForm
-from gpu_pool.models.network import CausalModel, CausalNetwork, KvLayers
-from gpu_pool.models.parameters import ParameterSource, ReadParameter
+from gpu_pool.models.network import KvLayers
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,23 @@ class DecoderConfig:
     has_mlp_bias: bool = False
     has_head_norm: bool = False
     experts: ExpertSizes | None = None
+    held: range | None = None
+    """The layers of this stage of a pipeline; None: all."""
+
+    @property
+    def held_layers(self) -> range:
+        """The layers that are computed here."""
+        return range(self.num_layers) if self.held is None else self.held
+
+    @property
+    def holds_first(self) -> bool:
+        """True where token ids come in."""
+        return self.held_layers.start == 0
+
+    @property
+    def holds_last(self) -> bool:
+        """True where logits go out."""
+        return self.held_layers.stop == self.num_layers
 
     def has_experts(self, layer: int) -> bool:
         """Whether a layer's feed-forward network is one of experts."""
@@ -61,38 +78,25 @@ class DecoderConfig:
     @cached_property
     def kv_groups(self) -> tuple[KvLayers, ...]:
         """Layers of one reach share memory and block tables."""
-        return group_layers(self.reaches, self.num_kv_heads, self.head_dim)
+        return group_layers(self.reaches, self.held_layers, self.num_kv_heads, self.head_dim)
 
     def place_layer(self, layer: int, rotation: int | None = 0) -> LayerPlace:
         """Where in the KV groups a layer is, and by which rotation its heads turn."""
         reach = self.reaches[layer]
         group = list(dict.fromkeys(self.reaches)).index(reach)
-        return LayerPlace(group, self.reaches[:layer].count(reach), rotation)
+        index = self.reaches[self.held_layers.start : layer].count(reach)
+        return LayerPlace(group, index, rotation)
+
+
+ConfigT = TypeVar("ConfigT", bound=DecoderConfig)
 
 
 def group_layers(
-    reaches: Sequence[Reach], num_kv_heads: int, head_dim: int
+    reaches: Sequence[Reach], held: range, num_kv_heads: int, head_dim: int
 ) -> tuple[KvLayers, ...]:
-    """One KV group per reach, in the order in which they first come."""
+    """One KV group per reach, in the order in which they first come, with the layers of `held`."""
+    own = reaches[held.start : held.stop]
     return tuple(
-        KvLayers(reaches.count(reach), num_kv_heads, head_dim, reach)
+        KvLayers(own.count(reach), num_kv_heads, head_dim, reach)
         for reach in dict.fromkeys(reaches)
-    )
-
-
-def create_causal_network(
-    config: DecoderConfig,
-    parameters: Mapping[str, ParameterSource],
-    ignored: frozenset[str],
-    create: Callable[[ReadParameter, int], CausalModel],
-) -> CausalNetwork:
-    """The network that the pool is told of."""
-    return CausalNetwork(
-        vocab_size=config.vocab_size,
-        context_window=config.context_window,
-        kv_groups=config.kv_groups,
-        layer_groups=tuple([config.place_layer(i).group for i in range(config.num_layers)]),
-        parameters=parameters,
-        ignored=ignored,
-        create=create,
     )

@@ -6,7 +6,7 @@ Read next: `llama.names`, then `decoder_sharding`.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_pool.models.decoder_config import DecoderConfig, ExpertSizes
 from gpu_pool.models.parameters import CheckpointTensor, ParameterSource, Split
@@ -41,12 +41,12 @@ def list_layer_norms(config: DecoderConfig) -> Parts:
 def list_attention(config: DecoderConfig) -> Parts:
     """Grouped-query attention, with the biases and norms it has."""
     heads, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    rows = {"q": heads, "k": kv, "v": kv}
+    rows = {"q": (heads, None), "k": (kv, config.num_kv_heads), "v": (kv, config.num_kv_heads)}
 
     def list_qkv(kind: str, *columns: int) -> tuple[CheckpointTensor, ...]:
         return tuple(
-            CheckpointTensor(f"self_attn.{name}_proj.{kind}", (size, *columns))
-            for name, size in rows.items()
+            CheckpointTensor(f"self_attn.{name}_proj.{kind}", (size, *columns), num_heads)
+            for name, (size, num_heads) in rows.items()
         )
 
     found: Parts = {
@@ -135,8 +135,7 @@ def place_in_layer(layer: int, parts: Parts, prefix: str = "model.") -> Parts:
     """`parts` as those of one layer, by their full names."""
     return {
         f"layers.{layer}.{name}": tuple(
-            CheckpointTensor(f"{prefix}layers.{layer}.{tensor.name}", tensor.shape)
-            for tensor in tensors
+            replace(tensor, name=f"{prefix}layers.{layer}.{tensor.name}") for tensor in tensors
         )
         for name, tensors in parts.items()
     }

@@ -14,6 +14,8 @@ from gpu_pool.attention.paged import PagedStep
 from gpu_pool.attention.reach import FULL_REACH, Reach
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.parameters import ParameterSource, ReadParameter
+from gpu_pool.parallel.place import RankPlace
+from gpu_pool.parallel.tensor_group import TensorGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +36,20 @@ class CausalModel(Protocol):
     """A network that predicts the next token, its weights in place."""
 
     def forward(
-        self, token_ids_T: Tensor, positions_T: Tensor, groups: Sequence[PagedStep]
+        self,
+        token_ids_T: Tensor,
+        positions_T: Tensor,
+        groups: Sequence[PagedStep],
+        states_TD: Tensor | None = None,
     ) -> Tensor:
-        """Hidden states `[T, D]`; keys and values of all tokens are in the groups' memory."""
+        """Hidden states `[T, D]`; keys and values of all tokens are in the groups' memory.
+
+        A stage of a pipeline but the first takes the `states_TD` of the one before it.
+        """
         ...
 
     def compute_logits(self, hidden_RD: Tensor) -> Tensor:
-        """Logits `[R, V]` in fp32."""
+        """Logits `[R, V]` in fp32. Where ranks share the vocabulary, on the first of them."""
         ...
 
 
@@ -49,6 +58,7 @@ class CausalNetwork:
     """A network that generates text, described but not loaded. `context_window` in tokens."""
 
     vocab_size: int
+    hidden_size: int
     context_window: int
     kv_groups: tuple[KvLayers, ...]
     layer_groups: tuple[int, ...]
@@ -59,6 +69,11 @@ class CausalNetwork:
     does not need."""
     create: Callable[[ReadParameter, int], CausalModel]
     """Builds the model for contexts of at most so many tokens."""
+    share: "ShareNetwork"
+
+
+ShareNetwork = Callable[[RankPlace, TensorGroup], CausalNetwork]
+"""What one rank holds of a whole network. Raises: `CheckpointError` where it does not divide."""
 
 
 class Encoder(Protocol):

@@ -18,8 +18,11 @@ class Split(StrEnum):
     """How tensor parallelism divides a checkpoint tensor among ranks."""
 
     WHOLE = "whole"
+    """Every rank has a copy."""
     ROWS = "rows"
     COLUMNS = "columns"
+    FIRST = "first"
+    """Rank 0 has it and the others zeros: what is added behind a sum over ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,22 @@ class CheckpointTensor:
 
     name: str
     shape: tuple[int, ...]
+    num_heads: int | None = None
+    """Heads that its rows are and that more ranks than heads have copies of; None: no copies."""
+
+    def find_share(self, split: Split, rank: int, num_ranks: int) -> range | None:
+        """The rows or columns that a rank holds; None where the tensor is not divided.
+
+        Raises: `ValueError` where it does not come out even.
+        """
+        if num_ranks == 1 or split in (Split.WHOLE, Split.FIRST):
+            return None
+        num_shares = min(num_ranks, self.num_heads or num_ranks)
+        size = self.shape[0] if split is Split.ROWS else self.shape[-1]
+        if size % num_shares or num_ranks % num_shares:
+            raise ValueError(f"the {size} {split} of `{self.name}` do not divide by {num_ranks}")
+        length, first = size // num_shares, rank * num_shares // num_ranks
+        return range(first * length, (first + 1) * length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +57,19 @@ class ParameterSource:
     split: Split
 
 
-def count_parameters(sources: Mapping[str, ParameterSource]) -> int:
-    """The numbers in all parameters together."""
-    return sum(prod(part.shape) for source in sources.values() for part in source.parts)
+def count_parameters(sources: Mapping[str, ParameterSource], num_ranks: int = 1) -> int:
+    """The numbers in all parameters together, as each of `num_ranks` holds them."""
+    return sum(
+        count_share(part, source.split, num_ranks)
+        for source in sources.values()
+        for part in source.parts
+    )
+
+
+def count_share(tensor: CheckpointTensor, split: Split, num_ranks: int) -> int:
+    """The numbers of a tensor that each of `num_ranks` holds."""
+    share = tensor.find_share(split, 0, num_ranks)
+    if share is None:
+        return prod(tensor.shape)
+    size = tensor.shape[0] if split is Split.ROWS else tensor.shape[-1]
+    return prod(tensor.shape) // size * len(share)

@@ -5,7 +5,7 @@ Must not know how tokens are drawn (`gpu_pool.sampling`).
 Shapes: T tokens of the step, D hidden size, R rows that are drawn or scored, V vocabulary.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -27,15 +27,11 @@ def draw_tokens(
     if not drawing:
         return ()
     rows: list[SamplingRow] = []
-    index: list[int] = []
     for work in drawing:
         drafts = work.item.draft_token_ids
         assert work.span.end == len(work.row.token_ids) + len(drafts), "samples too early"
-        index.extend(range(work.end - 1 - len(drafts), work.end))
         rows += work.row.to_sampling_rows(len(drafts), work.item.allowed_tokens)
-    if len(index) < hidden_TD.shape[0]:
-        hidden_TD = hidden_TD[torch.tensor(index, device=hidden_TD.device)]
-    logits_RV = compute_logits(hidden_TD)
+    logits_RV = compute_logits(_select_drawn(drawing, hidden_TD))
     scored = [i for i, row in enumerate(rows) if row.sampling.num_logprobs is not None]
     kept_RV = logits_RV[scored].clone() if scored else None  # sampling changes them
     token_ids = sample(logits_RV, rows)
@@ -54,10 +50,47 @@ def score_prompts(
     found = [
         (work.order, _score_prompt(work, hidden_TD, compute_logits))
         for work in works
-        if work.row.sampling.num_prompt_logprobs is not None
-        and work.span.start < work.row.num_prompt_tokens
+        if _is_scored(work)
     ]
     return tuple(scores for _, scores in sorted(found, key=lambda pair: pair[0]))
+
+
+def share_logits(works: Sequence[Work], hidden_TD: Tensor, compute_logits: ComputeLogits) -> None:
+    """Computes a rank's part of the logits that `score_prompts`, then `draw_tokens` of another ask
+    for, in the same pieces.
+    """
+    for work in works:
+        if _is_scored(work):
+            for _, piece_RD in _cut_targets(work, hidden_TD):
+                compute_logits(piece_RD)
+    drawing = [work for work in works if work.item.samples]
+    if drawing:
+        compute_logits(_select_drawn(drawing, hidden_TD))
+
+
+def _is_scored(work: Work) -> bool:
+    """True where the step tells scores of prompt tokens."""
+    is_wanted = work.row.sampling.num_prompt_logprobs is not None
+    return is_wanted and work.span.start < work.row.num_prompt_tokens
+
+
+def _select_drawn(drawing: Iterable[Work], hidden_TD: Tensor) -> Tensor:
+    """The states behind which tokens are drawn: of each newest token and of its drafts."""
+    index: list[int] = []
+    for work in drawing:
+        index.extend(range(work.end - 1 - len(work.item.draft_token_ids), work.end))
+    if len(index) == hidden_TD.shape[0]:
+        return hidden_TD
+    return hidden_TD[torch.tensor(index, device=hidden_TD.device)]
+
+
+def _cut_targets(work: Work, hidden_TD: Tensor) -> Iterator[tuple[list[int], Tensor]]:
+    """Prompt tokens to be scored, with the states that foretell them, a few at a time."""
+    row, span = work.row, work.span
+    targets = row.token_ids[span.start + 1 : min(span.end + 1, row.num_prompt_tokens)]
+    for start in range(0, len(targets), ROWS_AT_ONCE):
+        few, first = targets[start : start + ROWS_AT_ONCE], work.first + start
+        yield few, hidden_TD[first : first + len(few)]
 
 
 def _distribute(
@@ -89,13 +122,9 @@ def _accept(drafts: Sequence[int], drawn: Sequence[int]) -> tuple[int, ...]:
 
 def _score_prompt(work: Work, hidden_TD: Tensor, compute_logits: ComputeLogits) -> PromptScores:
     """The scores that one work's hidden states tell."""
-    row, span = work.row, work.span
-    targets = row.token_ids[span.start + 1 : min(span.end + 1, row.num_prompt_tokens)]
-    num_top = row.sampling.num_prompt_logprobs or 0
+    span = work.span
+    num_top = work.row.sampling.num_prompt_logprobs or 0
     scores = [TokenScore(None)] if span.start == 0 else []
-    for start in range(0, len(targets), ROWS_AT_ONCE):
-        few = targets[start : start + ROWS_AT_ONCE]
-        first = work.first + start
-        logits_RV = compute_logits(hidden_TD[first : first + len(few)])
-        scores += score_tokens(logits_RV, few, [num_top] * len(few))
+    for few, piece_RD in _cut_targets(work, hidden_TD):
+        scores += score_tokens(compute_logits(piece_RD), few, [num_top] * len(few))
     return PromptScores(work.item.sequence_id, span.start + (span.start > 0), tuple(scores))

@@ -10,8 +10,9 @@ import torch
 
 from gpu_pool.attention.kv_cache import KvCache
 from gpu_pool.attention.reach import Reach
-from gpu_pool.plan import BlockId, BlockMove
+from gpu_pool.plan import BlockId, BlockMove, HostMemory
 from gpu_pool.runner.block_tags import BlockTags
+from gpu_pool.runner.host_blocks import HostBlocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class KvGroupMemory:
 class GroupBlocks:
     """All blocks of one group, on the device and on the host."""
 
-    __slots__ = ("_blocks", "_cache", "_host", "reach", "tags")
+    __slots__ = ("_blocks", "_cache", "_host", "_host_blocks", "reach", "tags")
 
     def __init__(self, memory: KvGroupMemory) -> None:
         """Takes host memory at once; where the device is a GPU, pinned."""
@@ -34,16 +35,32 @@ class GroupBlocks:
         self.tags = BlockTags(memory.cache.num_blocks)
         self._cache = memory.cache
         self._blocks = memory.cache.blocks
-        self._host = torch.zeros(
+        self._host_blocks = HostBlocks(
             (memory.num_host_blocks, *self._blocks.shape[1:]),
-            dtype=self._blocks.dtype,
-            pin_memory=self._blocks.device.type == "cuda" and memory.num_host_blocks > 0,
+            self._blocks.dtype,
+            pins=self._blocks.device.type == "cuda" and memory.num_host_blocks > 0,
         )
+        self._host = self._host_blocks.blocks
 
     @property
     def cache(self) -> KvCache:
         """The device's memory."""
         return self._cache
+
+    @property
+    def host_memory(self) -> HostMemory:
+        """The host's memory as bytes."""
+        num_host_blocks = max(1, self._host.shape[0])
+        host_bytes = self._host.reshape(-1).view(torch.uint8)
+        return HostMemory(
+            host_bytes.numpy().data,
+            host_bytes.numel() // num_host_blocks,
+            self._host_blocks.handle,
+        )
+
+    def close(self) -> None:
+        """Gives back what is held beside tensors."""
+        self._host_blocks.close()
 
     def zero(self, block_ids: Sequence[BlockId] | Sequence[int]) -> None:
         """Makes blocks clean."""

@@ -14,14 +14,16 @@ from gpu_pool.attention.batch import Span, order_key
 from gpu_pool.attention.padding import pad_context
 from gpu_pool.attention.paged import create_paged_step
 from gpu_pool.models.network import CausalModel
+from gpu_pool.parallel.stage_link import ONLY_STAGE, StageLink
 from gpu_pool.plan import (
     ForwardPlan,
     ForwardResult,
+    HostMemory,
     NewSequence,
     ScheduledSequence,
     SequenceId,
 )
-from gpu_pool.runner.drawing import draw_tokens, score_prompts
+from gpu_pool.runner.drawing import draw_tokens, score_prompts, share_logits
 from gpu_pool.runner.group_blocks import GroupBlocks, KvGroupMemory
 from gpu_pool.runner.sequence_row import SequenceRow
 from gpu_pool.runner.work import Work
@@ -37,9 +39,13 @@ class ModelRunner:
         *,
         vocab_size: int,
         context_window: int,
+        link: StageLink = ONLY_STAGE,
     ) -> None:
         """Starts without rows. The groups' blocks are of one size in tokens."""
         self._model = model
+        self._link = link
+        self._undrawn: dict[SequenceId, tuple[int, int]] = {}
+        """On a rank that does not draw: the step that draws, and where its tokens end."""
         self._groups = tuple([GroupBlocks(group) for group in groups])
         self._vocab_size = vocab_size
         self._block_size = groups[0].cache.shape.block_size
@@ -47,11 +53,32 @@ class ModelRunner:
         self._device = groups[0].cache.blocks.device
         self._rows: dict[SequenceId, SequenceRow] = {}
 
+    @property
+    def host_memory(self) -> tuple[HostMemory, ...]:
+        """The host blocks of each group."""
+        return tuple([group.host_memory for group in self._groups])
+
+    def close(self) -> None:
+        """Gives back what is held beside tensors."""
+        for group in self._groups:
+            group.close()
+
+    def take_in(self, drawn: ForwardResult) -> None:
+        """Learns what another rank has drawn, before the next plan that needs it."""
+        for sampled in drawn.sampled:
+            step, end = self._undrawn.get(sampled.sequence_id, (None, 0))
+            if step == drawn.step:  # else the row is gone, or another run's
+                del self._undrawn[sampled.sequence_id]
+                row = self._rows[sampled.sequence_id]
+                row.append(sampled.token_ids)
+                row.num_computed = min(end, len(row.token_ids) - 1)
+
     @torch.inference_mode()
     def execute(self, plan: ForwardPlan) -> ForwardResult:
-        """The tokens drawn by `plan`, in its order."""
+        """The tokens drawn by `plan`, in its order; none on a rank that does not draw."""
         for sequence_id in plan.released:
             del self._rows[sequence_id]
+            self._undrawn.pop(sequence_id, None)
         self._move_blocks(plan)
         for new in plan.new:
             self._add_row(new)
@@ -61,11 +88,27 @@ class ModelRunner:
         if not works:
             return ForwardResult(plan.step, (), (), failed)
         hidden_TD = self._forward(works)
+        for index, group in enumerate(self._groups):
+            group.move_out([move for move in plan.copied_out if move.group == index])
+        if not self._link.place.draws:
+            self._hand_on(plan.step, works, hidden_TD)
+            return ForwardResult(plan.step, (), (), failed)
         prompt_scores = score_prompts(works, hidden_TD, self._model.compute_logits)
         sampled = draw_tokens(works, hidden_TD, self._model.compute_logits)
         for work in works:  # what was drawn last has not been computed, nor what no draft foresaw
             work.row.num_computed = min(work.span.end, len(work.row.token_ids) - work.item.samples)
         return ForwardResult(plan.step, sampled, prompt_scores, failed)
+
+    def _hand_on(self, step: int, works: Sequence[Work], hidden_TD: Tensor) -> None:
+        """Gives others what they need of a step, and notes what they will draw."""
+        if self._link.place.is_last_stage:
+            share_logits(works, hidden_TD, self._model.compute_logits)
+        else:
+            self._link.send(hidden_TD)
+        for work in works:
+            work.row.num_computed = work.span.end
+            if work.item.samples:
+                self._undrawn[work.item.sequence_id] = (step, work.span.end)
 
     def _add_row(self, new: NewSequence) -> None:
         """Begins a sequence."""
@@ -128,7 +171,7 @@ class ModelRunner:
         return works
 
     def _forward(self, works: Sequence[Work]) -> Tensor:
-        """Hidden states `[T, D]` of all tokens of the step."""
+        """Hidden states `[T, D]` of all tokens of the step, as far as this stage computes them."""
         token_ids: list[int] = []
         positions: list[int] = []
         for work in works:
@@ -141,4 +184,5 @@ class ModelRunner:
             create_paged_step([work.spans[index] for work in works], group.cache, group.reach)
             for index, group in enumerate(self._groups)
         ]
-        return self._model.forward(inputs[0], inputs[1], steps)
+        states_TD = self._link.receive(len(token_ids))
+        return self._model.forward(inputs[0], inputs[1], steps, states_TD)

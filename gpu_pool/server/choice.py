@@ -98,7 +98,10 @@ class Choice:
         prepared = self._prepared
         if self._resumed is not None and self._end_at_once():
             return
-        self._sequence_id = prepared.client.add(prepared.describe(self._index), self)
+        arriving = prepared.arriving if self._index == 0 else None
+        self._sequence_id = prepared.client.add(prepared.describe(self._index), self, arriving)
+        if arriving is not None:
+            arriving.begin(prepared.client, self._sequence_id)
 
     def abort(self) -> None:
         """Ends it early; `on_choice_over` follows."""

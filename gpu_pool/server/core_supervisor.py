@@ -27,6 +27,7 @@ from gpu_pool.engine.messages import (
     CoreReady,
     CoreSlept,
     CoreWoken,
+    KvTiers,
     SleepRefused,
 )
 from gpu_pool.server.core_process import CoreLauncher, CoreProcess
@@ -108,6 +109,11 @@ class CoreSupervisor:
     def failure(self) -> str | None:
         """Why the model has failed for good; None while it is served or may yet be."""
         return self._reason if self._has_given_up else None
+
+    @property
+    def kv_tiers(self) -> KvTiers:
+        """What the tiers of the core that runs came to."""
+        return self._core.client.kv_tiers if self._core is not None else KvTiers()
 
     @property
     def load(self) -> CoreLoad:

@@ -13,6 +13,7 @@ from contracts.encoding import Encoded, EncodeRequest
 from contracts.errors import ErrorReport, ServiceError, to_error_report
 from contracts.grant import Grant
 from contracts.inference import Accepted, Failed, Finished, FinishReason, GenerationEvent, Usage
+from contracts.kv_transfer import KvImport, KvRelease, KvStop, KvTicket
 from gpu_pool.engine.messages import SequenceFinished, TextsEncoded
 from gpu_pool.plan import SequenceId, TokenScore
 from gpu_pool.server.defects import as_service_error
@@ -57,6 +58,11 @@ class Encoding:
         except Exception as error:
             self.fail(as_service_error(error))
 
+    @property
+    def cold_s(self) -> float:
+        """How long it has waited for its model to come to the device."""
+        return 0.0 if self._prepared is None else self._prepared.cold_s
+
     def abort(self) -> None:
         """Ends early, with an event that says what was consumed."""
         if not self._is_over:
@@ -71,6 +77,9 @@ class Encoding:
             task.cancel()
         if self._prepared is not None:
             self._prepared.client.drop(self._sequence_id)
+
+    def move_blocks(self, message: KvImport | KvStop | KvRelease, ticket: KvTicket | None) -> None:
+        """Vectors have no KV blocks."""
 
     def fail(self, error: ServiceError) -> None:
         """Ends with `error`, and with what was consumed."""

@@ -11,6 +11,7 @@ import zmq
 import zmq.asyncio
 
 from contracts.errors import PoolSaturated, ServiceError
+from contracts.kv_transfer import KvExported, TransferEvent
 from gpu_pool.engine.messages import (
     AbortSequence,
     AddSequence,
@@ -21,13 +22,18 @@ from gpu_pool.engine.messages import (
     CoreSlept,
     CoreWoken,
     FromCore,
+    ImportBlocks,
+    KvTiers,
+    ReleaseExport,
     SequenceFinished,
     Shutdown,
     Sleep,
     SleepRefused,
     StepOutput,
+    StopImport,
     TextsEncoded,
     ToCore,
+    TransferNews,
     Wake,
     encoder,
     from_core_decoder,
@@ -69,6 +75,14 @@ class SequenceListener(Protocol):
         ...
 
 
+class TransferListener(Protocol):
+    """Who is told what becomes of a sequence's blocks, also after its end."""
+
+    def on_transfer(self, event: TransferEvent) -> None:
+        """Blocks have come or can be fetched, or will not. Must not raise."""
+        ...
+
+
 class CoreListener(Protocol):
     """Who is told about the core itself."""
 
@@ -105,9 +119,14 @@ class EngineClient:
         self._context = zmq.asyncio.Context(io_threads=1)
         self._core = core
         self._listeners: dict[SequenceId, SequenceListener] = {}
+        self._movers: dict[SequenceId, TransferListener] = {}
         self._next_id = 1
         self.load = CoreLoad(0, 0, 0, 0)
         """How busy the core was after its latest step."""
+        self.can_move = False
+        """The core's blocks can come and go now."""
+        self.kv_tiers = KvTiers()
+        """What its tiers came to, about a second ago."""
         # Sending must neither wait nor make a task: an ordinary socket with a deep queue.
         plain: Any = zmq.Context(self._context)
         self._outgoing = self._bind(plain, zmq.PUSH, to_core_endpoint)
@@ -119,10 +138,14 @@ class EngineClient:
         return len(self._listeners)
 
     def add(
-        self, create: Callable[[SequenceId], AddSequence | AddTexts], listener: SequenceListener
+        self,
+        create: Callable[[SequenceId], AddSequence | AddTexts],
+        listener: SequenceListener,
+        mover: TransferListener | None = None,
     ) -> SequenceId:
         """The id of the sequence that `create` describes, now under way.
 
+        `mover` hears of its blocks until `forget_blocks`.
         Raises: `PoolSaturated` when the core takes nothing in.
         """
         sequence_id = SequenceId(self._next_id)
@@ -130,7 +153,25 @@ class EngineClient:
         if not self._send(create(sequence_id)):
             raise PoolSaturated("The model's engine does not take requests at the moment.")
         self._listeners[sequence_id] = listener
+        if mover is not None:
+            self._movers[sequence_id] = mover
         return sequence_id
+
+    def import_blocks(self, sequence_id: SequenceId, exported: KvExported) -> None:
+        """Passes on what another node has exported for a sequence."""
+        self._send(ImportBlocks(sequence_id, exported))
+
+    def stop_import(self, sequence_id: SequenceId) -> None:
+        """Lets a sequence compute what has not come."""
+        self._send(StopImport(sequence_id))
+
+    def release_export(self, sequence_id: SequenceId) -> None:
+        """Frees what was kept of a sequence for another node."""
+        self._send(ReleaseExport(sequence_id))
+
+    def forget_blocks(self, sequence_id: SequenceId) -> None:
+        """Nobody wants to hear of a sequence's blocks any more."""
+        self._movers.pop(sequence_id, None)
 
     def abort(self, sequence_id: SequenceId) -> None:
         """Ends a sequence early; its listener hears of the end as usual."""
@@ -178,6 +219,11 @@ class EngineClient:
         output = from_core_decoder.decode(message)
         if isinstance(output, StepOutput):
             self._tell_sequences(output)
+        elif isinstance(output, TransferNews):
+            self.can_move = output.is_ready
+            for sequence_id, event in output.events:
+                if (mover := self._movers.get(sequence_id)) is not None:
+                    mover.on_transfer(event)
         else:
             self._tell_core(output)
 
@@ -189,13 +235,15 @@ class EngineClient:
                 self._core.on_ready(message)
             case CoreFailed():
                 self._core.on_failed(message)
+            case KvTiers():
+                self.kv_tiers = message
             case CoreSlept():
                 self._core.on_slept(message)
             case SleepRefused():
                 self._core.on_sleep_refused(message)
             case CoreWoken():
                 self._core.on_woken(message)
-            case StepOutput():
+            case StepOutput() | TransferNews():
                 pass
 
     def _tell_sequences(self, output: StepOutput) -> None:

@@ -8,6 +8,7 @@ the prefix cache. Must not know connections. Read next: `choice`, `served_model`
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
 from contracts.errors import ErrorReport, ServiceError, to_error_report
@@ -24,8 +25,12 @@ from contracts.inference import (
     TokensCounted,
     Usage,
 )
+from contracts.kv_transfer import KvImport, KvRelease, KvStop, KvTicket
+from contracts.wire import StreamEvent
+from gpu_pool.server.arriving_blocks import ArrivingBlocks
 from gpu_pool.server.choice import Choice
 from gpu_pool.server.defects import as_service_error
+from gpu_pool.server.kv_ticket_fit import check_fit
 from gpu_pool.server.prepared_request import PreparedRequest
 from gpu_pool.server.served_model import ServedModel
 
@@ -36,6 +41,7 @@ class Generation:
     """The state of one request. `emit` is called with each event; the last one ends it."""
 
     __slots__ = (
+        "_arriving",
         "_choices",
         "_emit",
         "_is_aborted",
@@ -44,11 +50,14 @@ class Generation:
         "_num_over",
         "_prepared",
         "_task",
+        "_ticket",
     )
 
-    def __init__(self, emit: Callable[[GenerationEvent], None]) -> None:
-        """Nothing happens before `start`."""
+    def __init__(self, emit: Callable[[StreamEvent], None], ticket: KvTicket | None = None) -> None:
+        """Nothing happens before `start`. With a `ticket` KV blocks come from another node."""
         self._emit = emit
+        self._ticket = ticket
+        self._arriving = None if ticket is None else ArrivingBlocks(ticket, emit)
         self._task: asyncio.Task[None] | None = None
         self._prepared: PreparedRequest | None = None
         self._choices: list[Choice] = []
@@ -74,6 +83,11 @@ class Generation:
         except Exception as error:
             self.fail(as_service_error(error))
 
+    @property
+    def cold_s(self) -> float:
+        """How long it has waited for its model to come to the device."""
+        return 0.0 if self._prepared is None else self._prepared.cold_s
+
     def abort(self) -> None:
         """Ends early, with an event that says what was consumed."""
         if self._is_over or self._is_aborted:
@@ -89,9 +103,16 @@ class Generation:
     def cancel(self) -> None:
         """Ends early without any event: nobody is there to read it."""
         self._is_over = True
+        if self._arriving is not None:
+            self._arriving.end()
         self._stop_preparing()
         for choice in self._choices:
             choice.drop()
+
+    def move_blocks(self, message: KvImport | KvStop | KvRelease, ticket: KvTicket | None) -> None:
+        """What the gateway says of blocks that come from another node."""
+        if self._arriving is not None:
+            self._arriving.take(message, ticket)
 
     def fail(self, error: ServiceError) -> None:
         """Ends with `error`, and with what was consumed."""
@@ -167,6 +188,9 @@ class Generation:
 
     def _submit(self, prepared: PreparedRequest) -> None:
         """Starts the first choice."""
+        if self._ticket is not None and prepared.ready is not None:
+            check_fit(self._ticket, prepared.ready)
+            prepared = replace(prepared, arriving=self._arriving)
         self._prepared = prepared
         self._start_choice(0, prepared)
 
@@ -185,6 +209,8 @@ class Generation:
     def _end(self, event: Finished | Failed) -> None:
         """The last event."""
         self._is_over = True
+        if self._arriving is not None:
+            self._arriving.end()
         self._emit(event)
 
     def _find_usage(self) -> Usage | None:

@@ -15,6 +15,7 @@ from contracts.errors import ModelCold, PoolSaturated
 from contracts.fleet import ModelLoad
 from contracts.grant import Grant
 from contracts.ids import ModelName
+from contracts.kv_transfer import KvEndpoint
 from contracts.placement import ServiceClass, Tier
 from gpu_pool.engine.messages import CoreReady
 from gpu_pool.server.core_supervisor import CoreSupervisor
@@ -93,6 +94,22 @@ class HostedCore:
     def revision(self) -> str:
         """Of the weights; empty until they were loaded once."""
         return self.ready.model_revision if self.ready else ""
+
+    @property
+    def kv_endpoint(self) -> KvEndpoint | None:
+        """What other nodes have to know to exchange KV blocks with it; None while they cannot."""
+        client, ready = self.client, self.ready
+        if client is None or not client.can_move or ready is None or ready.kv_facts is None:
+            return None
+        facts = ready.kv_facts
+        return KvEndpoint(
+            model=self.facts.name,
+            engine=facts.engine,
+            incarnation=facts.incarnation,
+            layout=facts.layout,
+            block_size=facts.block_size,
+            bytes_per_token=facts.bytes_per_token,
+        )
 
     def find_client(self, *, reject_if_busy: bool) -> EngineClient | None:
         """The way to the core, None when that is to be waited for.

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from contracts.errors import ServiceError
 from contracts.fleet import ModelCard
+from contracts.kv_transfer import KvImport, KvRelease, KvStop, KvTicket
 from gpu_pool.server.hosted_core import HostedCore
 
 
@@ -30,6 +31,11 @@ class HostedModel(Protocol):
 class RunningRequest(Protocol):
     """One request on its way through the node; its last event is `Finished` or `Failed`."""
 
+    @property
+    def cold_s(self) -> float:
+        """How long it has waited for its model to come to the device, once it is being computed."""
+        ...
+
     def abort(self) -> None:
         """Ends early, with an event that says what was consumed."""
         ...
@@ -40,4 +46,8 @@ class RunningRequest(Protocol):
 
     def fail(self, error: ServiceError) -> None:
         """Ends with `error`, and with what was consumed."""
+        ...
+
+    def move_blocks(self, message: KvImport | KvStop | KvRelease, ticket: KvTicket | None) -> None:
+        """What the gateway says of its KV blocks; `ticket` came with it. Must not raise."""
         ...

@@ -5,7 +5,7 @@ authentication. Must not know models. Read next: `wire.handshake`, `wire.connect
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,10 +13,18 @@ import msgspec
 import structlog
 from aiohttp import WSCloseCode, web
 
-from contracts.errors import PoolSaturated, ServiceError, Unauthenticated, to_error_report
-from contracts.ids import GatewayId
+from contracts.errors import (
+    Forbidden,
+    PoolSaturated,
+    ServiceError,
+    Unauthenticated,
+    to_error_report,
+)
+from contracts.pair_key import unseal_pair_key
 from contracts.placement import PlacementPlan
-from contracts.wire import MAX_FRAME_BYTES, WIRE_PATH
+from contracts.settings import SettingsError
+from contracts.wire import MAX_FRAME_BYTES, WIRE_PATH, NewKey
+from gpu_pool.server.gateway_keys import GatewayKeys
 from gpu_pool.server.node_status import NodeStatus, Readiness
 from gpu_pool.server.wire.connection import Connection, ProtocolError
 from gpu_pool.server.wire.doorstep import Doorstep
@@ -32,6 +40,8 @@ from gpu_pool.server.wire.handshake import (
 MAX_CONNECTIONS: Final = 256
 _LOG_PAUSE_S: Final = 1.0
 """Strangers may be refused as often as they like, but fill no disk with it."""
+FORMER_KEY_S: Final = 60.0
+"""How long a connection of a key that is void may go on: its gateway has left it long before."""
 HEARTBEAT_S: Final = 20.0
 """A peer that does not answer a ping for half of this is gone."""
 
@@ -40,7 +50,7 @@ HEARTBEAT_S: Final = 20.0
 class WireSettings:
     """What connections need to know."""
 
-    keys: Mapping[GatewayId, bytes]
+    keys: GatewayKeys
     unix_ms: Callable[[], int]
     draw_bytes: Callable[[int], bytes]
     hello_timeout_s: float
@@ -60,6 +70,8 @@ class NodeApp:
         self._status = status
         self._follow = follow
         self._connections: dict[web.WebSocketResponse, Connection] = {}
+        self._sessions: dict[web.WebSocketResponse, Session] = {}
+        self._endings: set[asyncio.Task[None]] = set()
         self._doorstep = Doorstep(settings.hello_timeout_s)
         self._refused_s = float("-inf")
         self._num_refused = 0
@@ -76,6 +88,8 @@ class NodeApp:
 
     async def close_connections(self) -> None:
         """Says goodbye to every gateway."""
+        for ending in self._endings:
+            ending.cancel()
         sockets = tuple(self._connections)
         closing = (
             socket.close(code=WSCloseCode.GOING_AWAY, message=b"the node stops")
@@ -111,7 +125,9 @@ class NodeApp:
         try:
             async with self._doorstep.wait(request.remote or ""):
                 session = await authenticate(socket, introduction, self._settings.draw_bytes)
-            log.info("a gateway has connected")
+            log.info("a gateway has connected", key=session.pair_key.name)
+            if self._settings.keys.settle(session.gateway_id, session.pair_key):
+                self._leave_behind(session)
             await self._serve(socket, session)
         except Unauthenticated as error:
             self._log_refusal(introduction, error)
@@ -144,8 +160,16 @@ class NodeApp:
         writer = FrameWriter(socket)
         unix_ms = self._settings.unix_ms
         gate = GrantGate(session.connection_key, self._status.region, unix_ms)
-        connection = Connection(writer, gate, self._status, self._follow, unix_ms)
+
+        def keep_key(message: NewKey) -> str:
+            return self._keep_key(session, message)
+
+        tickets = gate.create_ticket_gate(self._status.node_id)
+        connection = Connection(
+            writer, gate, tickets, self._status, self._follow, keep_key, unix_ms
+        )
         self._connections[socket] = connection
+        self._sessions[socket] = session
         writing = asyncio.create_task(writer.run())
         reading = asyncio.create_task(connection.run(socket, session.first_entries))
         try:
@@ -153,10 +177,33 @@ class NodeApp:
             for task in done:
                 task.result()
         finally:
-            del self._connections[socket]
+            del self._connections[socket], self._sessions[socket]
             for task in (writing, reading):
                 task.cancel()
             await asyncio.gather(writing, reading, return_exceptions=True)
+
+    def _keep_key(self, session: Session, message: NewKey) -> str:
+        """Why a new key cannot be kept beside the pair's own; empty if it is."""
+        try:
+            key = unseal_pair_key(message.sealed_key, session.connection_key, message.nonce)
+            self._settings.keys.stage(session.gateway_id, key, session.pair_key)
+        except (Forbidden, SettingsError) as error:
+            return str(error)
+        return ""
+
+    def _leave_behind(self, session: Session) -> None:
+        """Ends the gateway's connections of former keys, after a while."""
+        for socket, other in self._sessions.items():
+            if other.gateway_id == session.gateway_id and other.pair_key != session.pair_key:
+                ending = asyncio.create_task(_end_later(socket))
+                self._endings.add(ending)
+                ending.add_done_callback(self._endings.discard)
+
+
+async def _end_later(socket: web.WebSocketResponse) -> None:
+    """Closes a connection whose key is void; what is left on it goes on elsewhere."""
+    await asyncio.sleep(FORMER_KEY_S)
+    await _close(socket, WSCloseCode.POLICY_VIOLATION, "This connection's key is void.")
 
 
 async def _close(socket: web.WebSocketResponse, code: WSCloseCode, reason: str) -> None:

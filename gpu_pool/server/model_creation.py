@@ -16,6 +16,7 @@ from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.model_kinds import Surroundings, create_hosted_model
 from gpu_pool.server.placement.keeper import PlacementKeeper
 from gpu_pool.server.text.text_files import TextSources
+from gpu_pool.server.tier_folders import clean_tier_folders
 from gpu_pool.settings import EngineSettings, PoolSettings, ServedModelSettings
 
 
@@ -34,6 +35,7 @@ def create_models(
     around = Surroundings(
         threads, sources, keeper, settings.max_cold_wait_s, settings.max_cold_waiting, unix_ms
     )
+    clean_tier_folders(settings)
     models: dict[ModelName, HostedModel] = {}
     refused: dict[ModelName, str] = {}
     for model in settings.models:

@@ -4,8 +4,9 @@ Names have units and no label names a tenant. Owns names; must not know where th
 beyond the report and the counts. Read next: `stream_meter`, `contracts.fleet`.
 """
 
+import asyncio
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import structlog
@@ -22,9 +23,12 @@ from prometheus_client.registry import Collector
 
 from contracts.fleet import ModelLoad, NodeReport
 from contracts.histogram import Times
+from contracts.ids import ModelName
 from contracts.placement import Tier
 from contracts.sections import MetricsSettings
+from gpu_pool.engine.messages import KvTiers
 from gpu_pool.server.stream_meter import ModelCounts, NodeMeter
+from gpu_pool.server.tier_metrics import collect_tiers
 
 _TOKEN_KINDS: Final = ("prompt", "cached", "completion")
 _TIMES: Final[tuple[tuple[str, str, Callable[[ModelCounts], Times]], ...]] = (
@@ -75,10 +79,16 @@ _LOADS: Final[tuple[tuple[str, str, Callable[[ModelLoad], float]], ...]] = (
 class NodeMetrics(Collector):
     """The families, made anew for each scrape."""
 
-    def __init__(self, create_report: Callable[[], NodeReport], meter: NodeMeter) -> None:
-        """Reads both when somebody asks."""
+    def __init__(
+        self,
+        create_report: Callable[[], NodeReport],
+        meter: NodeMeter,
+        list_kv_tiers: Callable[[], Mapping[ModelName, KvTiers]],
+    ) -> None:
+        """Reads all three when somebody asks."""
         self._create_report = create_report
         self._meter = meter
+        self._list_kv_tiers = list_kv_tiers
 
     def collect(self) -> Iterator[Metric]:
         """Every metric family with its current values."""
@@ -86,13 +96,24 @@ class NodeMetrics(Collector):
         yield GaugeMetricFamily(
             "hearth_node_draining", "1 while it takes no new requests.", float(report.is_draining)
         )
+        yield GaugeMetricFamily("hearth_node_tasks", "Asyncio tasks.", count_tasks())
         for name, text, read in _LOADS:
             family = GaugeMetricFamily(name, text, labels=("model",))
             for load in report.loads:
                 family.add_metric((load.name,), float(read(load)))
             yield family
+        sink = self._meter.tracer.sink
+        spans = CounterMetricFamily(
+            "hearth_node_spans",
+            "Spans of traces, by whether a collector took them.",
+            labels=("outcome",),
+        )
+        spans.add_metric(("sent",), sink.num_sent)
+        spans.add_metric(("lost",), sink.num_lost)
+        yield spans
         yield from _collect_counts(self._meter)
         yield from _collect_placements(report)
+        yield from collect_tiers(self._list_kv_tiers())
 
 
 class MetricsPort:
@@ -129,6 +150,14 @@ class MetricsPort:
         """Every metric in Prometheus' text form."""
         headers = {"Content-Type": CONTENT_TYPE_LATEST}
         return web.Response(body=generate_latest(self._registry), headers=headers)
+
+
+def count_tasks() -> int:
+    """Tasks of the running event loop; none without one."""
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        return 0
 
 
 def _collect_counts(meter: NodeMeter) -> Iterator[Metric]:

@@ -15,12 +15,13 @@ from aiohttp import web
 from contracts.sections import MetricsSettings, TlsSettings
 from contracts.settings import SettingsError
 from gpu_pool.server.core_process import CoreLauncher
+from gpu_pool.server.heartbeats import create_membership
 from gpu_pool.server.hosted_model import HostedModel
-from gpu_pool.server.http_app import NodeApp
+from gpu_pool.server.http_app import NodeApp, WireSettings
 from gpu_pool.server.node_metrics import MetricsPort, NodeMetrics
 from gpu_pool.server.node_status import NodeStatus
 from gpu_pool.server.placement.keeper import PlacementKeeper
-from gpu_pool.settings import ListenSettings
+from gpu_pool.settings import ListenSettings, MembershipSettings
 
 _DRAIN_POLL_S: Final = 0.05
 
@@ -30,6 +31,7 @@ class NodeParts:
     """What a node is made of."""
 
     app: NodeApp
+    wire: WireSettings
     status: NodeStatus
     launcher: CoreLauncher
     keeper: PlacementKeeper
@@ -44,12 +46,18 @@ class NodeServer:
         parts: NodeParts,
         listen: ListenSettings,
         metrics: MetricsSettings | None,
+        membership: MembershipSettings | None,
         drain_s: float,
     ) -> None:
         """`drain_s` bounds how long streams may go on after `drain` was called."""
         self.parts: Final = parts
         status = parts.status
-        self.metrics: Final = MetricsPort(metrics, NodeMetrics(status.create_report, status.meter))
+        self.metrics: Final = MetricsPort(
+            metrics, NodeMetrics(status.create_report, status.meter, status.list_kv_tiers)
+        )
+        self._membership = create_membership(
+            membership, status, parts.wire.keys, parts.wire.unix_ms
+        )
         self._listen = listen
         self._drain_s = drain_s
         self._runner = web.AppRunner(
@@ -72,6 +80,7 @@ class NodeServer:
         await self.metrics.start(_create_tls)
         if tls is None and not self._listen.is_loopback:
             self._log.warning("the node listens beyond this machine without TLS")
+        self._membership.start()
         return port
 
     async def drain(self) -> None:
@@ -87,6 +96,7 @@ class NodeServer:
 
     async def stop(self) -> None:
         """Returns when nothing of the node is left."""
+        await self._membership.stop()
         await self.parts.app.close_connections()
         await self.parts.keeper.stop()
         for task in self._tasks:
@@ -97,6 +107,7 @@ class NodeServer:
             await model.close()
         await self._runner.cleanup()
         await self.metrics.stop()
+        await self.parts.status.meter.tracer.sink.close()
         self._log.info("the node has stopped")
 
 

@@ -11,13 +11,15 @@ from typing import Final
 
 import msgspec
 
-from contracts.fleet import FailedModel, NodeReport
+from contracts.fleet import FailedModel, NodeReport, NodeRole
 from contracts.ids import BootId, ModelName, NodeId, RegionId
+from gpu_pool.engine.messages import KvTiers
 from gpu_pool.server.hosted_core import HostedCore
 from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.placement.books import PlacementBooks
 from gpu_pool.server.placement.room import MemoryBudget
 from gpu_pool.server.stream_meter import NodeMeter
+from gpu_pool.server.stream_trace import NO_TRACER, NodeTracer
 
 REPORT_INTERVAL_S: Final = 1.0
 SHORTEST_INTERVAL_S: Final = 0.1
@@ -60,14 +62,17 @@ class NodeStatus:
         region: RegionId,
         jurisdiction: str,
         monotonic_s: Callable[[], float],
+        role: NodeRole = NodeRole.MIXED,
+        tracer: NodeTracer = NO_TRACER,
     ) -> None:
         """A node without models; `serve` names them."""
-        self.meter: Final = NodeMeter(monotonic_s)
+        self.meter: Final = NodeMeter(monotonic_s, tracer)
         """Counts the requests of its models."""
         self.node_id: Final = node_id
         self.boot_id: Final = boot_id
         self.region: Final = region
         self._jurisdiction = jurisdiction
+        self._role = role
         self._models: Mapping[ModelName, HostedModel] = {}
         self._refused: Mapping[ModelName, str] = {}
         self._books = PlacementBooks(MemoryBudget())
@@ -111,6 +116,10 @@ class NodeStatus:
         served = (self._describe(name, model) for name, model in self._models.items())
         refused = (ModelState(name=name, state=Readiness.FAILED) for name in self._refused)
         return (*served, *refused)
+
+    def list_kv_tiers(self) -> dict[ModelName, KvTiers]:
+        """What the KV tiers of each model came to."""
+        return {name: model.core.supervisor.kv_tiers for name, model in self._models.items()}
 
     def find_model(self, name: ModelName) -> HostedModel | None:
         """The model of that name, if this node serves it."""
@@ -181,6 +190,10 @@ class NodeStatus:
             ),
             placements=self._books.describe(),
             memory=self._books.measure(),
+            role=self._role,
+            kv_endpoints=tuple(
+                endpoint for model in models if (endpoint := model.core.kv_endpoint) is not None
+            ),
         )
 
     def _describe(self, name: ModelName, model: HostedModel) -> ModelState:

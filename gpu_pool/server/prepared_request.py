@@ -12,8 +12,9 @@ import msgspec
 
 from contracts.grant import Grant, RetentionClass
 from contracts.inference import GenerateRequest, SamplingParams
-from gpu_pool.engine.messages import AddSequence
+from gpu_pool.engine.messages import AddSequence, CoreReady
 from gpu_pool.plan import SequenceId
+from gpu_pool.server.arriving_blocks import ArrivingBlocks
 from gpu_pool.server.engine_client import EngineClient
 from gpu_pool.server.text.model_text import ModelText
 from gpu_pool.server.text.prompt_encoder import EncodedPrompt
@@ -34,6 +35,12 @@ class PreparedRequest:
     grammar: str | None
     echo: str
     """The prompt's own text where the answer is to begin with it, else empty."""
+    ready: CoreReady | None = None
+    """What the core has said of itself."""
+    arriving: ArrivingBlocks | None = None
+    """Of the first choice, whose KV blocks come from another node."""
+    cold_s: float = 0.0
+    """How long it has waited for the core."""
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -63,6 +70,7 @@ class PreparedRequest:
                 self.grammar,
                 self.grant.retention,
                 len(generated),
+                arrival=self.arriving.arrival if self.arriving and index == 0 else None,
             )
 
         return create

@@ -37,6 +37,8 @@ class PreparedTexts:
     grant: Grant
     texts: tuple[EncodedText, ...]
     encoder: EncoderText
+    cold_s: float = 0.0
+    """How long it has waited for the core."""
 
     @property
     def num_tokens(self) -> int:
@@ -82,11 +84,13 @@ class ServedEncoder:
         Raises: `InvalidRequest`, `UnsupportedFeature`, `ContextTooLong`, `ModelCold`.
         """
         with self.core.preparing():
-            await self.core.wait_client(grant)
             loop = asyncio.get_running_loop()
+            began_s = loop.time()
+            await self.core.wait_client(grant)
+            cold_s = loop.time() - began_s
             texts = await loop.run_in_executor(self._threads, self._encode, request, grant)
             client = await self.core.wait_client(grant)  # it may have gone meanwhile
-            return PreparedTexts(client, request, grant, texts, self._text)
+            return PreparedTexts(client, request, grant, texts, self._text, cold_s)
 
     async def close(self) -> None:
         """Nothing runs beside the core."""

@@ -4,6 +4,8 @@ Owns what is checked between a decoded request and a sequence; must not know str
 Read next: `generation` (the caller), `text.model_text`, `hosted_core`.
 """
 
+import asyncio
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -59,14 +61,18 @@ class ServedModel:
         grant), `ModelCold`, `PoolSaturated`.
         """
         with self.core.preparing():
+            loop = asyncio.get_running_loop()
+            began_s = loop.time()
             await self.core.wait_client(grant)
+            cold_s = loop.time() - began_s
             ready = self.core.ready
             assert ready is not None
             encoder = self._text.encoder
             prompt = await encoder.encode_in_thread(choose_prompt(request), ready.context_window)
             grammar = await self._constraints.compile(request, prompt, ready.vocab_size)
             client = await self.core.wait_client(grant)  # it may have gone meanwhile
-            return self._prepare(client, request, grant, prompt, grammar)
+            prepared = self._prepare(client, request, grant, prompt, grammar)
+            return replace(prepared, cold_s=cold_s)
 
     async def count_tokens(self, request: CountTokensRequest) -> int:
         """The length of a prompt, template and tools included; needs no core.
@@ -119,6 +125,7 @@ class ServedModel:
             max_tokens=max_tokens,
             grammar=grammar,
             echo=self._find_echo(request),
+            ready=self.core.ready,
         )
 
     def _find_echo(self, request: GenerateRequest) -> str:

@@ -22,21 +22,34 @@ _MAX_MESSAGE_CHARS: Final = 200
 class GrammarMatcher:
     """One answer's way through its grammar."""
 
-    __slots__ = ("_escape", "_matcher")
+    __slots__ = ("_escape", "_is_misled", "_mask", "_matcher")
 
     def __init__(self, matcher: LLMatcher, escape: bytes) -> None:
         """`escape` is the mask for when `matcher` has given up: a token that it does not accept."""
         self._matcher = matcher
         self._escape = escape
+        self._mask = b""
+        self._is_misled = False
 
     def fill_mask(self) -> bytes:
         """A bit per token that may come next; end-of-sequence tokens where the answer may end."""
         mask = self._matcher.compute_bitmask()
-        return self._escape if self._matcher.is_error() else mask
+        self._mask = self._escape if self._matcher.is_error() else mask
+        return self._mask
 
     def accept(self, token_id: int) -> bool:
         """Takes the next token; False when the grammar does not allow it, or became too complex."""
-        return self._matcher.consume_token(token_id)
+        is_right = self._matcher.consume_token(token_id)
+        if not is_right and self._mask:
+            self._is_misled = not self._mask[token_id // 8] >> token_id % 8 & 1
+        return is_right
+
+    @property
+    def has_given_up(self) -> bool:
+        """True when the grammar cannot be satisfied any more, or became too complex to follow; not
+        when it was broken by a token that its mask forbids.
+        """
+        return self._matcher.is_error() and not self._is_misled
 
     @property
     def is_finished(self) -> bool:

@@ -130,6 +130,11 @@ class Checkpoint:
         """Reads ahead what will be asked for in this order, within bounds."""
         self._stream.expect([self._entries[name] for name in names])
 
+    def expect_rows(self, name: str, first: int, end: int) -> None:
+        """Reads rows ahead, or all of a tensor that is to be verified."""
+        whole = self._digests is not None
+        self._stream.expect([self._entries[name] if whole else self._find_rows(name, first, end)])
+
     def read(self, name: str) -> Tensor:
         """A tensor by name, on CPU, as stored; nobody else has its memory.
 
@@ -144,6 +149,19 @@ class Checkpoint:
         """Rows of a tensor. Only their bytes are read, unless the tensor is to be verified."""
         if self._digests is not None:
             return self.read(name)[first:end].clone()
+        rows = self._find_rows(name, first, end)
+        return _to_tensor(self._stream.read(rows).view, rows)
+
+    def compute_digest(self, name: str) -> str:
+        """What `digests` notes of a tensor."""
+        return self._stream.read(self._entries[name]).digest
+
+    def list_names(self, file: str) -> list[str]:
+        """The tensors in a file, by its name."""
+        return [name for name in self._entries if self._paths[name].name == file]
+
+    def _find_rows(self, name: str, first: int, end: int) -> TensorEntry:
+        """Where rows of a tensor lie."""
         entry = self._entries[name]
         row_bytes = entry.num_bytes // entry.shape[0]
         rows = TensorEntry(
@@ -154,15 +172,7 @@ class Checkpoint:
             (end - first) * row_bytes,
         )
         self._paths[rows.name] = self._paths[name]
-        return _to_tensor(self._stream.read(rows).view, rows)
-
-    def compute_digest(self, name: str) -> str:
-        """What `digests` notes of a tensor."""
-        return self._stream.read(self._entries[name]).digest
-
-    def list_names(self, file: str) -> list[str]:
-        """The tensors in a file, by its name."""
-        return [name for name in self._entries if self._paths[name].name == file]
+        return rows
 
     def _open(self, path: Path) -> None:
         """Adds one file."""

@@ -39,7 +39,11 @@ class TensorSource(Protocol):
         ...
 
     def expect(self, names: Iterable[str]) -> None:
-        """Says what will be read, in order."""
+        """Says what will be read whole, in order."""
+        ...
+
+    def expect_rows(self, name: str, first: int, end: int) -> None:
+        """Says that rows will be read, as `expect` does of whole tensors."""
         ...
 
     def read(self, name: str) -> Tensor:
@@ -93,6 +97,13 @@ class UnpackedSource:
             for name in names
             for piece in (self._packed[name].pieces if name in self._packed else (name,))
         )
+
+    def expect_rows(self, name: str, first: int, end: int) -> None:
+        """Says that rows will be read; of a packed tensor the whole is."""
+        if name in self._packed:
+            self.expect([name])
+        else:
+            self._source.expect_rows(name, first, end)
 
     def read(self, name: str) -> Tensor:
         """A tensor by name, on CPU, unpacked to fp32 where it was packed."""

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from gpu_pool.models.errors import CheckpointError
-from gpu_pool.models.parameters import ParameterSource, Split
+from gpu_pool.models.parameters import CheckpointTensor, ParameterSource, Split
 from gpu_pool.weights.packing import TensorSource
 
 PutTensor = Callable[[Tensor], Tensor]
 """The same tensor in its final place."""
 _FLOATING = frozenset({"BF16", "F16", "F32"})
-_SPLIT_DIMENSIONS = {Split.ROWS: 0, Split.COLUMNS: 1}
 
 
 class ParameterReader:
@@ -29,10 +28,12 @@ class ParameterReader:
         *,
         dtype: torch.dtype,
         put: PutTensor,
+        rank: int = 0,
+        num_ranks: int = 1,
     ) -> None:
         """Compares the list with the checkpoint's headers; no data is read yet.
 
-        `put` brings parameters to their device.
+        `put` brings parameters to their device. `rank` is one of `num_ranks` that share each layer.
 
         Raises: `CheckpointError` naming a tensor that is missing, unexpected, of another shape or
         not floating.
@@ -41,35 +42,42 @@ class ParameterReader:
         self._sources = sources
         self._dtype = dtype
         self._put = put
+        self._rank = rank
+        self._num_ranks = num_ranks
         _check_names(checkpoint, sources, ignored)
         _check_parts(checkpoint, sources)
 
     def expect_all(self) -> None:
-        """Lets the files be read ahead in the order of the list, whole."""
-        self._checkpoint.expect(
-            part.name for source in self._sources.values() for part in source.parts
-        )
+        """Lets the files be read ahead in the order of the list: what the rank holds of them."""
+        for source in self._sources.values():
+            for part in source.parts:
+                if source.split is Split.FIRST and self._rank:
+                    continue
+                share = part.find_share(source.split, self._rank, self._num_ranks)
+                if share is not None and source.split is Split.ROWS:
+                    self._checkpoint.expect_rows(part.name, share.start, share.stop)
+                else:
+                    self._checkpoint.expect([part.name])
 
-    def read(self, name: str, *, rank: int = 0, world_size: int = 1) -> Tensor:
-        """The parameter `name`, or what `rank` of `world_size` holds of it."""
+    def read(self, name: str) -> Tensor:
+        """The parameter `name`, or what the rank holds of it."""
         source = self._sources[name]
-        parts = [
-            self._read_shard(part.name, source.split, rank, world_size) for part in source.parts
-        ]
+        parts = [self._read_share(part, source.split) for part in source.parts]
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)
         return self._put(whole.to(self._dtype))
 
-    def _read_shard(self, name: str, split: Split, rank: int, world_size: int) -> Tensor:
-        """A rank's even share of a checkpoint tensor; of rows no other bytes are read."""
-        if split is Split.WHOLE or world_size == 1:
-            return self._checkpoint.read(name)
-        dimension = _SPLIT_DIMENSIONS[split]
-        size = self._checkpoint.shapes[name][dimension]
-        assert size % world_size == 0, "the tensor does not divide among ranks"
-        share = size // world_size
+    def _read_share(self, part: CheckpointTensor, split: Split) -> Tensor:
+        """The rank's share of a checkpoint tensor. Of rows no other bytes are read; columns lie
+        scattered over the file, so they are cut from the whole.
+        """
+        if split is Split.FIRST and self._rank:
+            return torch.zeros(part.shape)
+        share = part.find_share(split, self._rank, self._num_ranks)
+        if share is None:
+            return self._checkpoint.read(part.name)
         if split is Split.ROWS:
-            return self._checkpoint.read_rows(name, rank * share, (rank + 1) * share)
-        return self._checkpoint.read(name).narrow(dimension, rank * share, share).clone()
+            return self._checkpoint.read_rows(part.name, share.start, share.stop)
+        return self._checkpoint.read(part.name)[..., share.start : share.stop].clone()
 
 
 def _check_names(

@@ -14,6 +14,7 @@ from gpu_pool.attention.kv_cache import CreateZeros, KvCache, KvShape
 from gpu_pool.attention.reach import Reach
 from gpu_pool.kernels.cpu.library import NativeKernels
 from gpu_pool.models.network import KvLayers
+from gpu_pool.parallel.ranks import SOLE_RANK, Ranks
 from gpu_pool.plan import KvGroup
 from gpu_pool.runner.group_blocks import KvGroupMemory
 from gpu_pool.worker.kv_memory import shape_kv
@@ -62,12 +63,15 @@ class KvDivision:
     def create_groups(
         self,
         num_blocks: int,
-        swap_bytes: int,
+        settings: WorkerSettings,
         create_zeros: CreateZeros,
         kernels: NativeKernels | None,
+        ranks: Ranks = SOLE_RANK,
     ) -> list[KvGroupMemory]:
-        """The memory of all groups, zeros."""
-        num_host_blocks = swap_bytes // sum(s.block_bytes(self.dtype) for s in self.shapes)
+        """The memory of all groups, zeros; of host memory all ranks have equally many blocks."""
+        num_host_blocks = settings.swap_bytes // sum(s.block_bytes(self.dtype) for s in self.shapes)
+        num_host_blocks += -(-settings.staging_tokens // settings.block_size)
+        num_host_blocks = ranks.agree_on_least(num_host_blocks)
         return [
             KvGroupMemory(
                 KvCache(

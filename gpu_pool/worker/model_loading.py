@@ -15,6 +15,7 @@ from gpu_pool.kernels.cpu.library import NativeKernels
 from gpu_pool.kernels.linear import packing_with
 from gpu_pool.models.network import CausalModel, CausalNetwork, Encoder, EncoderNetwork, Network
 from gpu_pool.models.parameters import ReadParameter, count_parameters
+from gpu_pool.parallel.ranks import SOLE_RANK, Ranks
 from gpu_pool.weights.checkpoint import Checkpoint, list_tensor_files
 from gpu_pool.weights.guard import WeightGuard
 from gpu_pool.weights.packing import FindPacked, UnpackedSource
@@ -31,8 +32,10 @@ class ModelLoader:
         dtype: torch.dtype,
         kernels: NativeKernels | None = None,
         check: WeightCheck = WeightCheck.FIRST,
+        ranks: Ranks = SOLE_RANK,
     ) -> None:
-        """Takes what `read_config` says of the folder; `dtype` is what is computed in.
+        """Takes what `read_config` says of the folder; `dtype` is what is computed in. One of
+        several `ranks` reads its own part.
 
         Weights are packed for `kernels`, None: for torch. Raises: `CheckpointError`.
         """
@@ -41,10 +44,11 @@ class ModelLoader:
         self._model_dir = model_dir
         self._find_packed = find_packed
         self._dtype = dtype
+        self._ranks = ranks
 
     def measure_bytes(self, network: Network) -> int:
         """What the weights will take."""
-        return count_parameters(network.parameters) * self._dtype.itemsize
+        return count_parameters(network.parameters, self._ranks.tensor.size) * self._dtype.itemsize
 
     def load_causal(
         self, network: CausalNetwork, context_window: int, put: PutTensor
@@ -62,7 +66,7 @@ class ModelLoader:
             return network.create(read)
 
     def compute_revision(self) -> str:
-        """The digest of what was loaded."""
+        """The digest of the whole checkpoint."""
         return self._guard.compute_revision()
 
     @contextmanager
@@ -82,10 +86,13 @@ class ModelLoader:
                 network.ignored,
                 dtype=self._dtype,
                 put=put,
+                rank=self._ranks.tensor.rank,
+                num_ranks=self._ranks.tensor.size,
             )
             reader.expect_all()
             yield reader.read
-        self._guard.note_sound()
+        if self._ranks.place.shape.num_ranks == 1:  # else each has seen a part
+            self._guard.note_sound()
 
 
 def list_files(model_dir: Path) -> list[Path]:

@@ -21,6 +21,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks of each KV group."""
     swap_bytes: int = 0
     """Host memory for what preempted sequences have computed; 0 computes it again."""
+    staging_tokens: int = 0
+    """Host memory beside that, for the KV of so many tokens that comes or leaves."""
     context_window: int | None = None
     """Tokens of prompt and output; None takes the model's own. Never more than it or the KV memory
     allow."""

@@ -14,11 +14,12 @@ import torch
 
 from gpu_pool.compute_choice import DtypeChoice
 from gpu_pool.models.network import require_causal
+from gpu_pool.parallel.ranks import SOLE_RANK, Ranks
 from gpu_pool.plan import (
-    Executor,
     ExecutorInfo,
     ForwardPlan,
     ForwardResult,
+    HostMemory,
 )
 from gpu_pool.runner.model_runner import ModelRunner
 from gpu_pool.weights.config import read_config
@@ -51,6 +52,17 @@ class Worker:
         """What was loaded."""
         return self._info
 
+    @property
+    def host_memory(self) -> tuple[HostMemory, ...]:
+        """The host blocks of each KV group."""
+        assert self._runner is not None, "the worker is closed"
+        return self._runner.host_memory
+
+    def take_in(self, drawn: ForwardResult) -> None:
+        """Learns what another rank of the same model has drawn."""
+        assert self._runner is not None, "the worker is closed"
+        self._runner.take_in(drawn)
+
     def submit(self, plan: ForwardPlan) -> None:
         """Carries out a step at once."""
         assert self._runner is not None, "the worker is closed"
@@ -73,19 +85,26 @@ class Worker:
 
     def close(self) -> None:
         """Frees model and KV memory; nothing may follow."""
+        if self._runner is not None:
+            self._runner.close()
         self._runner = None
         self._memory.close()
         self._results.clear()
 
 
-def create_executor(settings: WorkerSettings) -> Executor:
+def create_executor(settings: WorkerSettings, ranks: Ranks = SOLE_RANK) -> Worker:
     """The loaded model, ready for plans. Sets the process's number of CPU threads.
+
+    One of several `ranks` loads and computes its own part; its revision is for others to find out.
 
     Raises: `CheckpointError` for a checkpoint that cannot be served, `SettingsError` for settings
     that no KV memory can be made from.
     """
     checked = read_config(settings.model_dir)
     network = require_causal(checked.network)
+    is_sole = ranks.place.shape.num_ranks == 1
+    if not is_sole:
+        network = network.share(ranks.place, ranks.tensor)
     files = list_files(settings.model_dir)
     num_default = settings.num_default_threads or os.cpu_count() or 1
     torch.set_num_threads(settings.num_threads or choose_num_threads(files, num_default))
@@ -94,17 +113,20 @@ def create_executor(settings: WorkerSettings) -> Executor:
     division = divide_kv(network.kv_groups, settings, dtype)
     kernels = find_kernels(device, dtype, is_wanted=settings.native_kernels)
     loader = ModelLoader(
-        settings.model_dir, checked.find_packed, dtype, kernels, settings.check_weights
+        settings.model_dir, checked.find_packed, dtype, kernels, settings.check_weights, ranks
     )
-    num_blocks = count_blocks(settings, division.block_bytes, device, loader.measure_bytes(network))
+    weights_bytes = loader.measure_bytes(network)
+    num_blocks = ranks.agree_on_least(
+        count_blocks(settings, division.block_bytes, device, weights_bytes)
+    )
     context_window = min(
         settings.context_window or network.context_window,
         network.context_window,
         num_blocks * settings.block_size,
     )
-    places = create_places(device, loader.measure_bytes(network), division.bound_bytes(num_blocks))
+    places = create_places(device, weights_bytes, division.bound_bytes(num_blocks))
     model = loader.load_causal(network, context_window, places.put)
-    groups = division.create_groups(num_blocks, settings.swap_bytes, places.create_zeros, kernels)
+    groups = division.create_groups(num_blocks, settings, places.create_zeros, kernels, ranks)
     memory = places.finish(model, [group.cache.blocks for group in groups])
     info = ExecutorInfo(
         kv_groups=division.describe(groups),
@@ -113,14 +135,18 @@ def create_executor(settings: WorkerSettings) -> Executor:
         context_window=context_window,
         vocab_size=network.vocab_size,
         eos_token_ids=checked.eos_token_ids,
-        model_revision=loader.compute_revision(),
+        model_revision=loader.compute_revision() if is_sole else "",
         kv_dtype=str(dtype).removeprefix("torch."),
         max_in_flight=1,
         weights_bytes=memory.weights_bytes,
         kv_bytes=memory.kv_bytes,
     )
     runner = ModelRunner(
-        model, groups, vocab_size=info.vocab_size, context_window=info.context_window
+        model,
+        groups,
+        vocab_size=info.vocab_size,
+        context_window=info.context_window,
+        link=ranks.create_stage_link(network.hidden_size, dtype),
     )
     return Worker(runner, memory, info)
 

@@ -14,9 +14,17 @@ from contracts.ids import AccountId
 from tenancy.encryption.data_keys import delete_data_key
 from tenancy.interfaces import AccountStatus
 from tenancy.ownership import create_account_not_found, is_living_account
-from tenancy.tables import accounts, api_tokens, members, quotas
+from tenancy.tables import (
+    accounts,
+    api_tokens,
+    batch_items,
+    batches,
+    members,
+    payload_logs,
+    quotas,
+)
 
-_OWNED: Final = (api_tokens, members, quotas)
+_OWNED: Final = (api_tokens, members, quotas, batch_items, batches, payload_logs)
 _NAME: Final = "(purged)"
 
 

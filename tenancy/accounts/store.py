@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from msgspec import UNSET
-from sqlalchemy import Row, insert, select, update
+from sqlalchemy import Row, delete, insert, select, update
 
 from contracts.errors import InvalidRequest
 from contracts.grant import RetentionClass
@@ -20,7 +20,7 @@ from tenancy.interfaces import Account, AccountStatus
 from tenancy.ownership import create_account_not_found, is_living_account
 from tenancy.sources import create_id, read_unix_us
 from tenancy.store import ActingStore
-from tenancy.tables import accounts
+from tenancy.tables import accounts, payload_logs
 from tenancy.validation import (
     check_models,
     check_name,
@@ -150,6 +150,9 @@ class AccountStore(ActingStore):
             row = (await change.connection.execute(statement)).one_or_none()
             if row is None:
                 raise create_account_not_found()
+            if "payload_days" in columns:
+                of_it = payload_logs.c.account_id == account_id
+                await change.connection.execute(delete(payload_logs).where(of_it))
             change.note(account_id, account_id, **details)
             return _to_account(row)
 
@@ -179,6 +182,10 @@ def _to_columns(change: AccountChange) -> dict[str, Any]:
         columns["allowed_models"] = None if models is None else list(models)
     if change.retention is not UNSET:
         columns["retention"] = change.retention
+        if change.retention is RetentionClass.NONE:
+            columns["payload_days"] = None
+    if change.payload_days is not UNSET:
+        columns["payload_days"] = None
     if change.priority is not UNSET:
         columns["priority"] = check_priority(change.priority)
     if change.is_metered is not UNSET:
@@ -199,4 +206,5 @@ def _to_account(row: Row[Any]) -> Account:
         allowed_models=to_models(row.allowed_models),
         priority=row.priority,
         is_metered=row.is_metered,
+        payload_days=row.payload_days,
     )

@@ -8,6 +8,7 @@ Read next: `contracts.pricing`.
 from typing import Any, Final
 
 from sqlalchemy import Row, func, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from contracts.pricing import Price, TokenRates, to_neuron_rates
 from tenancy.administration import Action
@@ -19,19 +20,24 @@ from tenancy.tables import prices
 _KINDS: Final = ("uncached", "cached", "output", "reasoning")
 
 
+async def find_prices(connection: AsyncConnection) -> list[Price]:
+    """The prices that hold now, in order of model."""
+    newest = select(func.max(prices.c.version)).group_by(prices.c.model)
+    query = (
+        select(prices)
+        .where(prices.c.version.in_(newest), prices.c.is_ended.is_(False))
+        .order_by(prices.c.model)
+    )
+    return [_to_price(row) for row in await connection.execute(query)]
+
+
 class PriceList(Store):
     """Reads the price list."""
 
     async def list_prices(self) -> list[Price]:
         """The prices that hold now, in order of model."""
-        newest = select(func.max(prices.c.version)).group_by(prices.c.model)
-        query = (
-            select(prices)
-            .where(prices.c.version.in_(newest), prices.c.is_ended.is_(False))
-            .order_by(prices.c.model)
-        )
         async with self._database.read() as connection:
-            return [_to_price(row) for row in await connection.execute(query)]
+            return await find_prices(connection)
 
 
 class PriceStore(PriceList, ActingStore):

@@ -3,11 +3,12 @@
 Must not know rows. Read next: `tenancy.tokens.principals`.
 """
 
+from contracts.ids import AccountId, ApiTokenId
 from tenancy.interfaces import Principal
 from tenancy.store import Store
 from tenancy.tokens.digests import digest_presented, list_presented_digests
 from tenancy.tokens.format import CredentialKind
-from tenancy.tokens.principals import find_principal_by_digests
+from tenancy.tokens.principals import find_principal_by_digests, find_principal_by_token_id
 
 
 class PrincipalLookup(Store):
@@ -24,3 +25,12 @@ class PrincipalLookup(Store):
             return None
         async with self._database.read() as connection:
             return await find_principal_by_digests(connection, digests, self._keys.master_keys)
+
+    async def find_principal_by_id(
+        self, account_id: AccountId, api_token_id: ApiTokenId
+    ) -> Principal | None:
+        """The principal of an API token of the account, whatever its status; None when deleted."""
+        async with self._database.read() as connection:
+            return await find_principal_by_token_id(
+                connection, account_id, api_token_id, self._keys.master_keys
+            )

@@ -7,7 +7,7 @@ do is worked out here, once, so that a request only has to look. Read next: `ten
 from collections.abc import Collection
 from typing import Final
 
-from sqlalchemy import RowMapping, select
+from sqlalchemy import ColumnElement, RowMapping, and_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from contracts.grant import RetentionClass
@@ -39,6 +39,7 @@ _QUERY: Final = select(
     accounts.c.master_key_version,
     accounts.c.cache_salt_generation,
     accounts.c.is_metered,
+    accounts.c.payload_days,
 ).join_from(api_tokens, accounts)
 
 
@@ -49,8 +50,28 @@ async def find_principal_by_digests(
 
     Raises: `InvariantBroken` when the key ring has lost the account's master key.
     """
-    result = await connection.execute(_QUERY.where(api_tokens.c.digest.in_(digests)))
-    row = result.mappings().one_or_none()
+    return await _find(connection, api_tokens.c.digest.in_(digests), master_keys)
+
+
+async def find_principal_by_token_id(
+    connection: AsyncConnection,
+    account_id: AccountId,
+    api_token_id: ApiTokenId,
+    master_keys: VersionedKeys,
+) -> Principal | None:
+    """The principal of a token of the account, None when there is none (any more).
+
+    Raises: `InvariantBroken` when the key ring has lost the account's master key.
+    """
+    is_it = and_(api_tokens.c.api_token_id == api_token_id, api_tokens.c.account_id == account_id)
+    return await _find(connection, is_it, master_keys)
+
+
+async def _find(
+    connection: AsyncConnection, condition: ColumnElement[bool], master_keys: VersionedKeys
+) -> Principal | None:
+    """The principal of the one token that `condition` admits."""
+    row = (await connection.execute(_QUERY.where(condition))).mappings().one_or_none()
     if row is None:
         return None
     limits = await find_quotas_of_token(connection, row["account_id"], row["api_token_id"])
@@ -80,4 +101,5 @@ def _to_principal(
         cache_salt=derive_cache_salt(master_key, account_id, row["cache_salt_generation"]),
         quotas=quotas,
         is_metered=row["is_metered"],
+        payload_days=row["payload_days"],
     )

@@ -11,7 +11,10 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("contracts", "gateway", "tenancy", "gpu_pool", "hot_standby", "migrations", "cli")
+PACKAGES = (
+    *("contracts", "telemetry", "gateway", "tenancy", "gpu_pool", "hot_standby", "migrations"),
+    "cli",
+)
 SUPPORT = ("benchmarks", "tools", "tests")
 OWN = frozenset((*PACKAGES, *SUPPORT))
 

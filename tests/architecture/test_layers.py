@@ -29,6 +29,7 @@ EXTERNAL_HOMES = {
     "alembic": {"tenancy", "migrations", "cli", *SUPPORT},
     "starlette": {"gateway", "hot_standby.server", *SUPPORT},
     "aiohttp": {"gateway.upstream", "gpu_pool.server", *SUPPORT},
+    "opentelemetry": {"telemetry.otlp", *SUPPORT},
 }
 # The commands that start the processes read the environment once and hand settings down; a node
 # hands its own on to the engine cores it starts.
@@ -55,7 +56,7 @@ CONTROL_COLUMN = ("gpu_pool.engine", "gpu_pool.kv", "gpu_pool.structured", "gpu_
 TENSOR_COLUMN = tuple(
     f"gpu_pool.{name}"
     for name in (
-        *("worker", "runner", "speculative", "lora", "transfer", "weights", "models", "layers"),
+        *("worker", "runner", "speculative", "lora", "weights", "models", "layers"),
         *("attention", "sampling", "parallel", "kernels"),
     )
 )
@@ -66,13 +67,14 @@ NODE_PROCESS = tuple(
         "server",
         "core_runner",
         "settings",
+        "transfer",
         "model_store",
         "cpu_share",
         "encoder_architectures",
     )
 )
 WITHOUT_TORCH = (
-    *("contracts", "gateway", "tenancy", "hot_standby", "migrations"),
+    *("contracts", "telemetry", "gateway", "tenancy", "hot_standby", "migrations"),
     *CONTROL_COLUMN,
     *NODE_PROCESS,
 )
@@ -82,6 +84,8 @@ TENANCY_INTERFACES = {
     "tenancy.interfaces",
     "tenancy.administration",
     "tenancy.audit.verdict",
+    "tenancy.batches.interface",
+    "tenancy.payloads.interface",
     "tenancy.permissions",
     "tenancy.policies",
 }

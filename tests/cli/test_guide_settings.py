@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from cli.process_settings import read_settings
 from gateway.settings import PREFIX as GATEWAY_PREFIX
 from gateway.settings import GatewaySettings
@@ -28,3 +30,17 @@ def test_gateway_and_node_of_the_guide_belong_together(tmp_path: Path) -> None:
     assert known.url == f"ws://{node.listen.host}:{node.listen.port}"
     assert (allowed.gateway_id, allowed.key_file) == (gateway.gateway_id, known.key_file)
     assert (ROOT / node.models[0].path).is_dir()
+
+
+@pytest.mark.parametrize(
+    "heading", ["Prefixes that leave the device", "Nodes for prompts, nodes for answers"]
+)
+def test_settings_for_kv_memory_are_understood(tmp_path: Path, heading: str) -> None:
+    guide = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    section = guide.partition(f"\n### {heading}\n")[2].partition("\n### ")[0]
+    texts = re.findall(r"```toml\n(.+?)```", section, re.DOTALL)
+    assert texts
+    for text in texts:
+        (tmp_path / "node.toml").write_text(f'node_id = "node-weur"\n{text}')
+        node = read_settings(PoolSettings, tmp_path / "node.toml", POOL_PREFIX, {})
+        assert node.engine.tiers is not None or node.transfer is not None

@@ -34,6 +34,9 @@ def test_a_plan_is_a_table_with_a_reason_or_json(tmp_path: Path) -> None:
     tokens = [row["kv_tokens"] for row in report["layouts"]]
     assert tokens == sorted(tokens, reverse=True)
     assert f"{tokens[0]:,}" in table.stdout
+    best = report["layouts"][0]
+    settings = f"tensor_parallel = {best['tensor']}\npipeline_parallel = {best['pipeline']}\n"
+    assert table.stdout.endswith(settings)
 
 
 @pytest.mark.parametrize(

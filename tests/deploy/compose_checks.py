@@ -34,7 +34,7 @@ def find_unknown_commands(compose: ComposeFile) -> list[str]:
         command: Any = typer.main.get_command(app)
         words = [str(word) for word in service["command"]]
         try:
-            while hasattr(command, "commands"):
+            while hasattr(command, "commands") and not words[0].startswith("-"):
                 command = command.commands[words.pop(0)]
             command.make_context("hearth", words)
         except (KeyError, IndexError) as error:

@@ -12,12 +12,13 @@ from tests.deploy.compose_file import ROOT
 
 DOCKERFILES = sorted(ROOT.glob("deploy/Dockerfile.*"))
 OURS = {"benchmarks", "cli", "contracts", "gateway", "gpu_pool", "hot_standby", "migrations"}
-OURS |= {"tenancy"}
+OURS |= {"telemetry", "tenancy"}
 # What an extra or an import inside a command brings; the images do not need it.
-OPTIONAL = {"huggingface_hub", "triton", "cuda", "readline"}
+OPTIONAL = {"huggingface_hub", "triton", "cuda", "readline", "nixl_cu12", "mooncake"}
+OPTIONAL |= {"opentelemetry"}
 IMAGES = {
-    "gateway": ["cli", "contracts", "gateway", "migrations", "tenancy"],
-    "node": ["cli", "contracts", "gpu_pool"],
+    "gateway": ["cli", "contracts", "telemetry", "gateway", "migrations", "tenancy"],
+    "node": ["cli", "contracts", "telemetry", "gpu_pool"],
 }
 
 

@@ -7,12 +7,13 @@ be added without being tried by a stranger. Read next: `test_two_accounts`, `tes
 from dataclasses import dataclass, field
 from typing import Any
 
-from contracts.ids import GatewayId
+from contracts.ids import GatewayId, NodeId
 from gateway.api.operator_routes import create_operator_routes
 from gateway.api.policy_forms import ACCOUNT_RESOURCE
 from gateway.api.route_table import PortKind, Route
 from gateway.api.services import PageServices
 from gateway.api.tenant_routes import create_tenant_routes
+from gateway.routing.drain_desk import DrainDesk
 from gateway.routing.fleet import Fleet
 from gateway.routing.placement_desk import PlacementDesk
 from gateway.sources import Sources, create_sources
@@ -40,6 +41,8 @@ class Objects:
     token_id: str
     member_id: str
     operator_id: str = "0" * 32
+    request_id: str = "0" * 8 + "-0000" * 3 + "-" + "0" * 12
+    """Of a request that is kept word for word."""
     secrets: tuple[str, ...] = field(default=())
     """Texts of the account's own that nobody else may read."""
 
@@ -53,12 +56,25 @@ def create_desk(fleet: Fleet, sources: Sources) -> PlacementDesk:
     return PlacementDesk(fleet, GatewayId("g"), lambda plan: None, sources)
 
 
+def create_drains(fleet: Fleet, sources: Sources) -> DrainDesk:
+    """A desk that reads no store and moves nothing."""
+    return DrainDesk(fleet, NO_LEDGER, lambda node_id: 0, sources)
+
+
+async def renew_key(node_id: NodeId) -> str:
+    """Nobody's key."""
+    raise NotImplementedError
+
+
 def list_routes(kind: PortKind) -> tuple[Route, ...]:
     """The routes of one port."""
     sources = create_sources()
     fleet = create_fleet(sources=sources)
     desk = create_desk(fleet, sources)
-    services = PageServices(fleet, Telemetry(), sources, NoTenancy(), NO_LEDGER, desk)
+    drains = create_drains(fleet, sources)
+    services = PageServices(
+        fleet, Telemetry(), sources, NoTenancy(), NO_LEDGER, desk, drains, renew_key
+    )
     create = create_tenant_routes if kind is PortKind.TENANTS else create_operator_routes
     return create(services, lambda: True)
 
@@ -66,7 +82,7 @@ def list_routes(kind: PortKind) -> tuple[Route, ...]:
 def format_path(route: Route, objects: Objects) -> str:
     """The route's path with the ids of `objects`."""
     path = route.path.replace("{model:path}", MODEL)
-    for name in ("account_id", "token_id", "member_id", "operator_id"):
+    for name in ("account_id", "token_id", "member_id", "operator_id", "request_id"):
         path = path.replace(f"{{{name}}}", getattr(objects, name))
     assert "{" not in path, f"{route.path} has a parameter that nobody fills"
     if path.endswith("/logs/audit"):
@@ -93,6 +109,9 @@ def create_body(form: type, account_id: str) -> dict[str, Any]:
         "QuotaSet": {"requests_per_min": 1000},
         "PlanPut": {"node_id": "node-1", "boot_id": "boot", "number": 1, "targets": []},
         "RuleSet": {"model": MODEL, "tier": "gpu"},
+        "KeyRotation": {"node_id": "node-1"},
+        "DrainSet": {"node_id": "node-1"},
+        "PayloadSettings": {"days": 7},
         "PriceSet": {"model": "@made/*", "money": rates},
     }
     return bodies[form.__name__]

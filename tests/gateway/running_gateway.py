@@ -64,6 +64,7 @@ class Reply:
         return [
             "[DONE]" if event == "data: [DONE]" else msgspec.json.decode(event[6:])
             for event in events
+            if not event.startswith(":")  # pings
         ]
 
 

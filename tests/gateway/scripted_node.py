@@ -15,7 +15,14 @@ from aiohttp import WSMsgType, web
 
 from contracts.codec import decode_request
 from contracts.errors import ServiceError, to_error_report
-from contracts.fleet import ModelCard, ModelFeature, ModelLoad, NativeShape, NodeReport
+from contracts.fleet import (
+    ModelCard,
+    ModelFeature,
+    ModelLoad,
+    NativeShape,
+    NodeReport,
+    NodeRole,
+)
 from contracts.grant import NONCE_BYTES, Grant, WireEnd, derive_connection_key, prove_identity
 from contracts.grant import unseal_grant as unseal
 from contracts.ids import BootId, ModelName, NodeId, RegionId
@@ -29,6 +36,8 @@ from contracts.inference import (
     NodeRequest,
     Usage,
 )
+from contracts.kv_transfer import KvEndpoint, KvImport, KvRelease, KvStop, KvTicket, unseal_ticket
+from contracts.pair_key import unseal_pair_key
 from contracts.placement import MemoryUse, ModelPlacement, PlacementPlan, Tier
 from contracts.wire import (
     CONNECTION_STREAM,
@@ -40,6 +49,8 @@ from contracts.wire import (
     Credit,
     FromNode,
     Hello,
+    NewKey,
+    NewKeyKept,
     Open,
     Place,
     Report,
@@ -64,6 +75,12 @@ class ScriptedStream:
     body: bytearray = field(default_factory=bytearray)
     aborted: asyncio.Event = field(default_factory=asyncio.Event)
     credited: asyncio.Event = field(default_factory=asyncio.Event)
+    ticket: KvTicket | None = None
+    """Set where the node is to do one half of a generation."""
+    told: asyncio.Queue[KvImport | KvRelease | KvStop] = field(default_factory=asyncio.Queue)
+    """What it is told of KV blocks."""
+    imports: list[KvImport] = field(default_factory=list)
+    """Those that a script has taken."""
 
     @property
     def question(self) -> NodeRequest:
@@ -115,6 +132,10 @@ class ScriptedNode:
         self.features: tuple[ModelFeature, ...] = ()
         self.chat_models: tuple[ModelName, ...] = ()
         """Those among `models` that answer the native route with chat completions."""
+        self.role = NodeRole.MIXED
+        self.has_transfer = False
+        """Its KV blocks can come and go."""
+        self.num_running = 0
         self.is_ready = True
         self.is_draining = False
         self.reports = True
@@ -168,6 +189,20 @@ class ScriptedNode:
             with contextlib.suppress(ConnectionError, RuntimeError):
                 await socket.send_bytes(encode_frame([(CONNECTION_STREAM, 0, self._report())]))
 
+    def _list_endpoints(self) -> tuple[KvEndpoint, ...]:
+        return tuple(
+            KvEndpoint(
+                model=name,
+                engine="scripted",
+                incarnation=f"life of {self.node_id}",
+                layout="l1",
+                block_size=16,
+                bytes_per_token=64,
+            )
+            for name in self.models
+            if self.has_transfer
+        )
+
     def _list_placements(self) -> tuple[ModelPlacement, ...]:
         if self.placements is not None:
             return self.placements
@@ -203,7 +238,7 @@ class ScriptedNode:
                     ModelLoad(
                         name=name,
                         is_ready=self.is_ready,
-                        num_running=0,
+                        num_running=self.num_running,
                         num_waiting=0,
                         num_blocks=100,
                         num_free_blocks=100,
@@ -212,6 +247,8 @@ class ScriptedNode:
                 ),
                 placements=self._list_placements(),
                 memory=self.memory,
+                role=self.role,
+                kv_endpoints=self._list_endpoints(),
             )
         )
 
@@ -240,6 +277,7 @@ class ScriptedNode:
 
     async def _read(self, socket: web.WebSocketResponse, nonces: bytes) -> None:
         streams: dict[tuple[int, int], ScriptedStream] = {}
+        pair_key = self.pair_key
         async for message in socket:
             if message.type is not WSMsgType.BINARY:
                 return
@@ -247,13 +285,16 @@ class ScriptedNode:
                 key = (entry.stream_id, entry.attempt)
                 match decode_to_node(entry.message):
                     case Hello(proof):
-                        assert proof == prove_identity(self.pair_key, WireEnd.GATEWAY, nonces)
+                        assert proof == prove_identity(pair_key, WireEnd.GATEWAY, nonces)
                         self.num_hellos += 1
-                    case Open(sealed, num_body_bytes, credit, body):
-                        grant = unseal(sealed, derive_connection_key(self.pair_key, nonces))
+                    case Open(sealed, num_body_bytes, credit, body, sealed_ticket):
+                        connection_key = derive_connection_key(pair_key, nonces)
+                        grant = unseal(sealed, connection_key)
                         stream = ScriptedStream(
                             grant, entry.attempt, num_body_bytes, credit, _putter(socket, key)
                         )
+                        if sealed_ticket:
+                            stream.ticket = unseal_ticket(sealed_ticket, connection_key)
                         streams[key] = stream
                         self.streams.append(stream)
                         self._add(stream, body)
@@ -263,6 +304,13 @@ class ScriptedNode:
                         streams[key].aborted.set()
                     case Place(plan):
                         self.plans.append(plan)
+                    case KvImport() | KvRelease() | KvStop() as told:
+                        streams[key].told.put_nowait(told)
+                    case NewKey(nonce, sealed):
+                        connection_key = derive_connection_key(pair_key, nonces)
+                        self.pair_key = unseal_pair_key(sealed, connection_key, nonce)
+                        self.proof_key = self.pair_key
+                        await _putter(socket, key)(NewKeyKept())
                     case Credit(num_deltas):
                         streams[key].credit += num_deltas
                         streams[key].credited.set()

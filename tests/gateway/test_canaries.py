@@ -21,6 +21,8 @@ from tests.gateway.control_requests import Objects, create_body, format_path, li
 from tests.gateway.running_gateway import RunningGateway, Tenant, run_gateway
 from tests.gateway.scripted_node import MODEL, ScriptedNode
 
+pytestmark = pytest.mark.slow
+
 CANARY = "CANARY7f3A9c"
 HEADERS = (
     "authorization", "cookie", "x-api-key", "x-auth-key", "x-auth-email", "x-forwarded-for",

@@ -48,7 +48,7 @@ from tests.gateway.test_money import _today as today
 from tests.gateway.test_money import assert_nothing_is_held, set_limits
 from tests.tenancy.postgres_server import can_start_server, create_database, start_server
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOM = {
     "concurrent_streams": 8,
     "tokens_per_min": 10**9,

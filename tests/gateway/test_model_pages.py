@@ -33,7 +33,10 @@ async def test_an_entry_has_the_fields_that_clients_read(gateway: RunningGateway
     (model,) = reply.json["result"]
     assert model["name"] == MODEL
     assert model["task"]["name"] == "Text Generation"
-    assert model["properties"] == [{"property_id": "context_window", "value": "4096"}]
+    assert model["properties"] == [
+        {"property_id": "context_window", "value": "4096"},
+        {"property_id": "async_queue", "value": "true"},
+    ]
     assert model["created_at"].startswith("2023-11-14")
     again = await gateway.send("GET", _search(gateway))
     assert again.json["result"][0]["id"] == model["id"]

@@ -219,3 +219,18 @@ async def test_what_a_lost_attempt_consumed_is_counted_and_not_told_to_the_clien
     # Both attempts kept a node busy: 30 tokens lost, 2 served.
     assert await read_tokens(pair, "prompt") == 14
     assert await read_tokens(pair, "completion") == 32
+
+
+async def test_what_a_lost_node_had_waits_for_it_to_come_back_and_is_tried_there_once_more(
+    tmp_path: Path, database_template: Path, node: ScriptedNode
+) -> None:
+    async def lose(stream: ScriptedStream) -> None:
+        if len(node.streams) < 2:
+            node.drop_connections()
+        else:
+            await stream.answer("Hi")
+
+    node.script = lose
+    async with run_gateway(tmp_path, database_template, [node]) as gateway:
+        reply = await gateway.run({"prompt": "Hi"})
+    assert (reply.status, len(node.streams)) == (200, 2)

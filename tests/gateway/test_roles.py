@@ -11,6 +11,7 @@ from gateway.api.route_table import PortKind, Route
 from gateway.auth.access import AnyApiToken, Needs, NeedsForOwn, OperatorOnly, Public
 from tenancy.permissions import Permission
 from tests.gateway.control_requests import Objects, create_body, format_path, list_routes
+from tests.gateway.payload_words import keep_payload
 from tests.gateway.running_gateway import Reply, RunningGateway, Tenant
 
 ROUTES = {
@@ -47,6 +48,7 @@ async def find_objects(gateway: RunningGateway, tenant: Tenant) -> Objects:
         issued.api_token.api_token_id,
         member.member_id,
         operator.operator.operator_id,
+        await keep_payload(gateway.tenancy, tenant.account_id, "words"),
     )
 
 
@@ -149,4 +151,5 @@ def test_no_form_of_a_tenant_has_a_field_of_the_platform_s() -> None:
         if route.form is not None
         for field in list_fields(route.form.kind)
     }
-    assert tenants == {"name", "policies", "condition", "not_before", "expires_on", "status"}
+    of_tokens = {"name", "policies", "condition", "not_before", "expires_on", "status"}
+    assert tenants == {*of_tokens, "days"}  # of payload logs, which no operator can begin

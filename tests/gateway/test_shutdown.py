@@ -15,10 +15,11 @@ import aiohttp
 import pytest
 
 from contracts.inference import Accepted, Delta, Finished, FinishReason, Usage
+from contracts.usage import Outcome
 from tenancy.directory import create_tenancy
 from tenancy.encryption.key_ring_file import load_key_ring
 from tenancy.interfaces import Permission
-from tests.fixtures.acting_tenancy import TESTER
+from tests.fixtures.acting_tenancy import TESTER, open_tenancy
 from tests.gateway.gateway_process import read_ports
 from tests.gateway.running_gateway import wait_until, wait_until_async, write_settings
 from tests.gateway.scripted_node import MODEL, ScriptedNode, ScriptedStream
@@ -28,7 +29,7 @@ BODY = {"prompt": "Hi", "stream": True}
 
 @asynccontextmanager
 async def run_process(
-    folder: Path, template: Path, node: ScriptedNode, grace_s: int
+    folder: Path, template: Path, node: ScriptedNode, grace_s: int, notice_s: float = 0
 ) -> AsyncGenerator[tuple[asyncio.subprocess.Process, int, int]]:
     """A gateway as `hearth gateway --config FILE` starts it, and its two ports."""
     database = folder / "hearth.db"
@@ -47,6 +48,9 @@ url = "sqlite+aiosqlite:///{database}"
 file = "{folder / "key_ring.json"}"
 [limits]
 shutdown_grace_s = {grace_s}
+shutdown_notice_s = {notice_s}
+[journal]
+folder = "{folder / "journal"}"
 [[nodes]]
 node_id = "{node.node_id}"
 url = "{node.url}"
@@ -108,6 +112,20 @@ async def create_token(folder: Path) -> tuple[str, str]:
     return account.account_id, issued.value.reveal()
 
 
+async def read_charges(folder: Path) -> list[tuple[Outcome, int, int, bool]]:
+    """What the ledger has of the one account: outcome, prompt and generated tokens, and whether
+    they cost anything."""
+    ring = load_key_ring(folder / "key_ring.json")
+    tenancy = open_tenancy(folder / "hearth.db", ring)
+    (account,) = await tenancy.list_accounts()
+    records = await tenancy.list_usage_records(account.account_id, int(time.time() // 86_400))
+    await tenancy.close()
+    return [
+        (one.outcome, one.tokens.num_uncached, one.tokens.num_output, one.cost_nano > 0)
+        for one in records
+    ]
+
+
 async def test_a_running_stream_is_finished_before_the_process_ends(
     tmp_path: Path, database_template: Path, node: ScriptedNode
 ) -> None:
@@ -137,8 +155,9 @@ async def test_a_running_stream_is_finished_before_the_process_ends(
         assert await asyncio.wait_for(process.wait(), 20) == 0
 
 
-async def test_a_stream_beyond_the_grace_is_aborted(
-    tmp_path: Path, database_template: Path, node: ScriptedNode
+@pytest.mark.parametrize("is_streamed", [True, False])
+async def test_what_outlasts_the_grace_is_aborted_and_told_so(
+    tmp_path: Path, database_template: Path, node: ScriptedNode, is_streamed: bool
 ) -> None:
     async def script(stream: ScriptedStream) -> None:
         await stream.put(Accepted(7, 0))
@@ -150,13 +169,35 @@ async def test_a_stream_beyond_the_grace_is_aborted(
         account_id, token = await create_token(tmp_path)
         async with aiohttp.ClientSession(headers={"authorization": f"Bearer {token}"}) as session:
             await wait_for_status(session, port, 200)
-            async with session.post(format_url(port, account_id), json=BODY) as response:
-                await response.content.readuntil(b"Hel")
-                process.send_signal(signal.SIGINT)
-                with pytest.raises(aiohttp.ClientError):
-                    await response.content.read()
+            body = BODY | {"stream": is_streamed}
+            asked = asyncio.create_task(session.post(format_url(port, account_id), json=body))
+            await wait_until(lambda: bool(node.streams))
+            if is_streamed:
+                await (await asked).content.readuntil(b"Hel")
+            process.send_signal(signal.SIGINT)
+            async with await asked as response:
+                rest = await response.content.read()
+        assert response.status == (200 if is_streamed else 503)
+        assert b"This gateway is stopping" in rest
+        assert b"[DONE]" not in rest
         await wait_until(node.streams[0].aborted.is_set)
         assert await asyncio.wait_for(process.wait(), 20) == 0
+    (charged,) = await read_charges(tmp_path)
+    assert charged == (Outcome.FAILED, 7, 1, is_streamed)  # an answer that nobody saw is free
+
+
+async def test_a_port_stays_open_for_as_long_as_balancers_take_to_look_elsewhere(
+    tmp_path: Path, database_template: Path, node: ScriptedNode
+) -> None:
+    async with run_process(tmp_path, database_template, node, 1, notice_s=3600) as running:
+        process, port, _ = running
+        account_id, token = await create_token(tmp_path)
+        async with aiohttp.ClientSession(headers={"authorization": f"Bearer {token}"}) as session:
+            await wait_for_status(session, port, 200)
+            process.send_signal(signal.SIGTERM)
+            await wait_for_status(session, port, 503)
+            async with session.post(format_url(port, account_id), json={"prompt": "Hi"}) as asked:
+                assert asked.status == 200
 
 
 async def test_a_mistake_in_the_settings_is_named_and_nothing_starts(tmp_path: Path) -> None:

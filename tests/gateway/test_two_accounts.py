@@ -14,6 +14,7 @@ from gateway.api.route_table import PortKind, Route
 from gateway.auth.access import Public
 from tenancy.permissions import Permission
 from tests.gateway.control_requests import Objects, create_body, format_path, list_routes
+from tests.gateway.payload_words import keep_payload
 from tests.gateway.running_gateway import Reply, RunningGateway, Tenant
 
 ROUTES = {route.name: route for route in list_routes(PortKind.TENANTS)}
@@ -21,7 +22,7 @@ IN_ACCOUNT = [name for name, route in ROUTES.items() if "{account_id}" in route.
 WITH_OBJECT = [
     name
     for name, route in ROUTES.items()
-    if "{token_id}" in route.path or "{member_id}" in route.path
+    if any(mark in route.path for mark in ("{token_id}", "{member_id}", "{request_id}"))
 ]
 READING = [
     name
@@ -31,15 +32,24 @@ READING = [
 
 
 async def settle(gateway: RunningGateway, name: str) -> tuple[Tenant, Objects]:
-    """An account with a strong token, another token and a member; their ids and names."""
+    """An account with a strong token, another token, a member and a request that is kept; their
+    ids and names.
+    """
     tenant = await gateway.add_tenant(permissions=frozenset(Permission))
     issued = await gateway.tenancy.create_api_token(
         tenant.account_id, f"{name}-token", frozenset({Permission.WORKERS_AI_READ})
     )
     member = await gateway.tenancy.add_member(tenant.account_id, f"{name}@example.org")
-    token_id = issued.api_token.api_token_id
-    secrets = (tenant.account_id, token_id, member.member_id, f"{name}-token", f"{name}@example")
-    return tenant, Objects(tenant.account_id, token_id, member.member_id, secrets=secrets)
+    token_id, member_id = issued.api_token.api_token_id, member.member_id
+    request_id = await keep_payload(gateway.tenancy, tenant.account_id, f"{name}-words")
+    ids = (tenant.account_id, token_id, member_id, f"{name}-token", f"{name}@example")
+    return tenant, Objects(
+        tenant.account_id,
+        token_id,
+        member_id,
+        request_id=request_id,
+        secrets=(*ids, request_id, f"{name}-words"),
+    )
 
 
 async def call(gateway: RunningGateway, route: Route, objects: Objects, tenant: Tenant) -> Reply:
@@ -72,7 +82,7 @@ async def test_the_objects_of_another_do_not_exist_under_one_s_own_account(
     route = ROUTES[name]
     guessed = replace(theirs, account_id=own.account_id)
     reply = await call(gateway, route, guessed, mine)
-    made_up = Objects(own.account_id, "f" * 32, "f" * 32)
+    made_up = Objects(own.account_id, "f" * 32, "f" * 32)  # and its request has no log
     unknown = await call(gateway, route, made_up, mine)
     assert reply.status == 404
     assert (unknown.status, unknown.body) == (reply.status, reply.body)

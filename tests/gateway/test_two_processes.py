@@ -18,6 +18,7 @@ from migrations.upgrade import upgrade_database
 from tenancy.encryption.key_ring_file import load_or_create_key_ring
 from tenancy.interfaces import ApiTokenStatus
 from tests.fixtures.redis_server import RedisServer, needs_redis, run_redis
+from tests.gateway.batch_client import hand_in, wait_for_answers
 from tests.gateway.gateway_process import GatewayProcess, open_tenancy_of, run_processes
 from tests.gateway.running_gateway import Reply, RunningGateway, Tenant, wait_until_async
 from tests.gateway.scripted_node import MODEL, ScriptedNode, ScriptedStream, run_node
@@ -27,6 +28,7 @@ from tests.tenancy.postgres_server import create_database, is_postgres_expected,
 
 __all__ = ["postgres_server"]
 pytestmark = [
+    pytest.mark.slow,
     needs_redis,
     pytest.mark.skipif(not is_postgres_expected(), reason="no PostgreSQL is installed"),
     pytest.mark.asyncio(loop_scope="module"),
@@ -148,7 +150,7 @@ async def test_no_more_streams_run_than_fit_however_many_come_to_both(
     ]
 
     async def are_refused() -> bool:
-        return sum(one.done() for one in asked) >= 21
+        return sum(one.done() for one in asked) >= 21 and running >= 3
 
     await wait_until_async(are_refused, WAIT_S)
     may_end.set()
@@ -193,6 +195,25 @@ async def test_no_more_requests_and_tokens_are_admitted_than_fit(pair: Pair) -> 
     admitted = sum(reply.status == 200 for reply in replies)
     assert 6 <= admitted <= fitting
     assert {reply.code for reply in replies if reply.status == 429} == {7429}
+
+
+async def test_a_batch_is_run_by_both_and_each_item_once(pair: Pair) -> None:
+    pair.node.script = talk_to_the_end
+    tenant = await pair.add_tenant()
+    first, second = pair.gateways
+    num_before = len(pair.node.streams)
+    requests = [ask(number % 4 + 1) for number in range(60)]
+    reply = await hand_in(first, *requests, tenant=tenant)
+    answers = await wait_for_answers(second, reply.json["result"]["request_id"], tenant)
+    lengths = [one["result"]["usage"]["completion_tokens"] for one in answers["responses"]]
+    assert lengths == [number % 4 + 1 for number in range(60)]
+    assert len(pair.node.streams) == num_before + 60
+
+    async def are_billed() -> bool:
+        records = await first.tenancy.list_usage_records(tenant.account_id, today(), limit=1000)
+        return len(records) == 60
+
+    await wait_until_async(are_billed, WAIT_S)
 
 
 async def test_a_revoked_token_and_a_changed_quota_are_seen_by_both_under_load(pair: Pair) -> None:

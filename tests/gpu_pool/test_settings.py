@@ -28,12 +28,20 @@ engine.max_waiting engine.max_waiting_tokens engine.ngram.max_draft_tokens
 engine.ngram.max_match_tokens engine.ngram.max_step_drafts engine.ngram.min_match_tokens
 engine.native_kernels engine.num_threads engine.prefix_caching engine.row_invariant
 engine.swap_bytes
+engine.tiers.file.account_bytes engine.tiers.file.max_bytes engine.tiers.file.path
+engine.tiers.host.account_bytes engine.tiers.host.max_bytes engine.tiers.staging_tokens
 gateways[].gateway_id gateways[].key_file hello_timeout_s jurisdiction listen.host listen.port
 listen.tls.certificate_file listen.tls.key_file
 log.format log.level max_cold_wait_s max_cold_waiting
+membership.advertised_url membership.budget_s membership.url
 metrics.host metrics.port metrics.tls.certificate_file metrics.tls.key_file
-models[].description models[].dtype models[].name models[].path models[].service_class
+models[].description models[].dtype models[].name models[].path models[].pipeline_parallel
+models[].service_class models[].tensor_parallel
 node_id placement.device_bytes placement.host_bytes placement.turn_s region
+role
+tracing.ca_file tracing.endpoint tracing.flush_s tracing.headers_file tracing.max_waiting
+tracing.sample_share tracing.timeout_s transfer.batch_s transfer.engine transfer.host
+transfer.network_namespace
 """
 
 
@@ -94,6 +102,15 @@ def test_a_file_is_decoded() -> None:
         ({"log": {"level": "loud"}}, "level"),
         ({"engine": {"device": "tpu"}}, "device"),
         ({"models": [{"name": "@a/b", "path": "p", "dtype": "bf16"}]}, "dtype"),
+        ({"models": [{"name": "@a/b", "path": "p", "tensor_parallel": 0}]}, "tensor_parallel"),
+        (
+            {
+                "models": [
+                    {"name": "@a/b", "path": "p", "tensor_parallel": 9, "pipeline_parallel": 9}
+                ]
+            },
+            "at most 64",
+        ),
         ({"models": [{"name": "@a/b", "paht": "p"}]}, r"models\[0\]\.paht"),
         ({"gateways": [{"gateway_id": "g", "kee_file": "k"}]}, r"gateways\[0\]\.kee_file"),
     ],
@@ -116,6 +133,7 @@ def test_a_core_reads_what_the_server_writes() -> None:
         node_id=NodeId("n"),
         model=ServedModelSettings(name=ModelName("@a/b"), path=Path("/models/b")),
         engine=EngineSettings(num_threads=2),
+        transfer=None,
         num_default_threads=3,
         log=LogSettings(),
         to_core_endpoint="ipc:///a",

@@ -48,7 +48,7 @@ class AccountClient:
             async for line in response.aiter_lines():
                 if line == "data: [DONE]":
                     return
-                if line:
+                if line and not line.startswith(":"):  # pings are comments
                     yield json.loads(line.removeprefix("data: "))
         yield {"closed": True}
 

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -52,6 +53,8 @@ class Names:
     member_id: str
     generator: str
     embedder: str
+    keep_request: Callable[[], str]
+    """Gives the id of another request of the account that is kept word for word."""
 
 
 @dataclass
@@ -69,7 +72,7 @@ class Findings:
 
 
 class DocumentClient:
-    """Asks as the owner of one account."""
+    """Asks as the owner of one account; `_name` puts what exists into generated requests."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
@@ -150,6 +153,8 @@ class DocumentClient:
                 path[key] = value
         if "token_id" in path:
             path["token_id"] = self._create_token()
+        if "request_id" in path:
+            path["request_id"] = names.keep_request()
         if name == "models_schema" and case.query:
             case.query["model"] = model
         if not isinstance(case.body, dict):

@@ -95,6 +95,7 @@ def test_a_port_in_use_is_named_with_its_option(
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "number"), [(" gateway ", signal.SIGTERM), (" node ", signal.SIGHUP)]
 )
@@ -155,6 +156,7 @@ def test_ctrl_c_during_the_start_ends_it_cleanly(
     wait_until(lambda: not list_survivors(family), 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", ["model.safetensors", "config.json", "tokenizer.json"])
 def test_a_model_that_cannot_be_loaded_is_named_and_the_others_are_served(
     state: Path, damaged: str

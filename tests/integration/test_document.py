@@ -19,9 +19,12 @@ from tests.fixtures.node_process import MODEL as GENERATOR
 from tests.fixtures.node_process import run_node_process
 from tests.fixtures.random_checkpoint import write_random_checkpoint
 from tests.gateway.conftest import database_template
+from tests.gateway.payload_words import keep_payload
 from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until_async
 from tests.integration.document_client import DocumentClient, Names
 from tests.integration.node_entry import NodeEntry
+
+pytestmark = pytest.mark.slow
 
 __all__ = ["database_template"]
 EMBEDDER = "@hearth/tests/embedder"
@@ -50,6 +53,12 @@ async def create_client(gateway: RunningGateway) -> DocumentClient:
         api_token=gateway.operator,
         origin=gateway.admin,
     )
+    loop = asyncio.get_running_loop()
+
+    def keep_request() -> str:
+        kept = keep_payload(gateway.tenancy, tenant.account_id, "words")
+        return asyncio.run_coroutine_threadsafe(kept, loop).result()
+
     return DocumentClient(
         Names(
             base=gateway.base,
@@ -58,6 +67,7 @@ async def create_client(gateway: RunningGateway) -> DocumentClient:
             member_id=member.json["result"]["id"],
             generator=GENERATOR,
             embedder=EMBEDDER,
+            keep_request=keep_request,
         )
     )
 

@@ -11,6 +11,8 @@ from tests.integration.compose_fleet import NODES, ComposeFleet
 from tests.integration.running_dev import choose_ports, wait_until
 from tests.tenancy.postgres_server import create_database
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> Iterator[ComposeFleet]:

@@ -25,6 +25,8 @@ from tests.fixtures.node_process import MODEL, ROOT, run_node_process
 from tests.fixtures.random_checkpoint import write_random_checkpoint
 from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until, wait_until_async
 
+pytestmark = pytest.mark.slow
+
 OTHER = ModelName("@test/other")
 ROOM = """
 [placement]

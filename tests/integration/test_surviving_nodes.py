@@ -6,89 +6,36 @@ change everything behind it.
 """
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from contracts.ids import GatewayId, ModelName, NodeId
+from contracts.ids import ModelName
 from migrations.upgrade import upgrade_database
-from tests.fixtures.free_port import find_port
-from tests.fixtures.node_process import ROOT, write_key
+from tests.fixtures.fleet_node import FleetNode, create_fleet_node
 from tests.fixtures.random_checkpoint import write_random_checkpoint
 from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until_async
+
+pytestmark = pytest.mark.slow
 
 NUM_STREAMS = 64
 MODEL = ModelName("@hearth/tests/double")
 BODY: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "stream": True, "temperature": 0}
 
 
-@dataclass
-class NodeProcess:
-    """A node as a process of its own, as `run_gateway` wants to know it."""
-
-    node_id: NodeId
-    folder: Path
-    pair_key: bytes
-    port: int
-    process: "subprocess.Popen[bytes] | None" = None
-
-    @property
-    def url(self) -> str:
-        """Where gateways find it."""
-        return f"ws://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        """Starts it, anew on the same port if it was there before."""
-        self.reap()
-        command = [sys.executable, "-m", "tests.fixtures.double_node", "--step-s", "0.05"]
-        command += ["--config", str(self.folder / "node.toml")]
-        with (self.folder / "node.log").open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=ROOT, stderr=log)
-
-    def signal(self, number: int) -> None:
-        """Sends a signal to the node's server process; its core ends with it."""
-        assert self.process is not None
-        os.kill(self.process.pid, number)
-
-    def reap(self) -> None:
-        """Ends it for good, if it has not ended."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait(20)
-
-
-def create_node(folder: Path, name: str, checkpoint: Path) -> NodeProcess:
+def create_node(folder: Path, name: str, checkpoint: Path) -> FleetNode:
     """A node that is not started."""
-    folder = folder / name
-    folder.mkdir()
-    node = NodeProcess(NodeId(name), folder, write_key(folder / "gateway.key"), find_port())
-    settings = f"""
-node_id = "{name}"
-region = "weur"
-drain_s = 0.5
-[listen]
-port = {node.port}
-[[gateways]]
-gateway_id = "{GatewayId("gateway-1")}"
-key_file = "{folder / "gateway.key"}"
-[[models]]
-name = "{MODEL}"
-path = "{checkpoint}"
-"""
-    (folder / "node.toml").write_text(settings, encoding="utf-8")
-    return node
+    model = f'[[models]]\nname = "{MODEL}"\npath = "{checkpoint}"\n'
+    program = ("tests.fixtures.double_node", "--step-s", "0.05")
+    return create_fleet_node(folder, name, program, model)
 
 
 @asynccontextmanager
-async def run_fleet(folder: Path) -> AsyncGenerator[tuple[RunningGateway, list[NodeProcess]]]:
+async def run_fleet(folder: Path) -> AsyncGenerator[tuple[RunningGateway, list[FleetNode]]]:
     """A gateway before three node processes, all of them ready."""
     checkpoint = write_random_checkpoint(folder / "checkpoint")
     template = folder / "template.db"
@@ -139,7 +86,7 @@ async def test_streams_survive_whatever_happens_to_nodes(tmp_path: Path) -> None
     async with run_fleet(tmp_path) as (gateway, nodes):
         wanted = await gather_answers(gateway)
 
-        async def disturb(number: int, node: NodeProcess) -> None:
+        async def disturb(number: int, node: FleetNode) -> None:
             """Sends a signal once the node has work."""
             await wait_until_async(lambda: has_work(gateway, node), timeout_s=60)
             node.signal(number)
@@ -177,7 +124,7 @@ async def gather_answers(gateway: RunningGateway) -> list[tuple[str, int]]:
     return [(text, usage["completion_tokens"]) for text, usage in answers]
 
 
-async def has_work(gateway: RunningGateway, node: NodeProcess) -> bool:
+async def has_work(gateway: RunningGateway, node: FleetNode) -> bool:
     """True when the node computes several answers."""
     reply = await gateway.send(
         "GET", "/operator/v1/nodes", api_token=gateway.operator, origin=gateway.admin

@@ -19,6 +19,8 @@ from tests.fixtures.gateway_client import GatewayClient, NodeAddress, ask, failu
 from tests.fixtures.node_process import MODEL, kill_hard, list_children, run_node_process
 from tests.fixtures.random_checkpoint import write_random_checkpoint
 
+pytestmark = pytest.mark.slow
+
 WEIGHTS = "model.safetensors"
 OTHER = ModelName("@test/other")
 FLIPPED = ModelName("@test/flipped")

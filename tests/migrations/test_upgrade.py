@@ -27,9 +27,9 @@ from tenancy.tables import metadata
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = {"audit_chain", "audit_log", "data_keys", "members"} | {
     *("accounts", "api_tokens", "operators", "tenancy_epoch", "alembic_version"),
-    *("placement_rules", "quotas", "prices"),
+    *("node_drains", "placement_rules", "quotas", "prices"),
     *("usage_ledger", "usage_pending", "usage_hourly", "usage_daily"),
-    "budget_slices",
+    *("budget_slices", "batches", "batch_items", "payload_logs"),
 }
 URL = "sqlite:///a.db"
 UPGRADE = "import sys; from migrations.upgrade import upgrade_database as up; up(sys.argv[1])"

@@ -30,9 +30,10 @@ from tests.tenancy.postgres_server import (
 __all__ = ["postgres_server"]
 
 EMPTY_TABLES: Final = (
-    "TRUNCATE accounts, api_tokens, operators, quotas, data_keys, members, audit_log; "
+    "TRUNCATE accounts, api_tokens, operators, quotas, data_keys, members, audit_log, batches, "
+    "batch_items, payload_logs; "
     "TRUNCATE usage_ledger, usage_pending, usage_hourly, usage_daily, budget_slices; "
-    "TRUNCATE placement_rules; "
+    "TRUNCATE placement_rules, node_drains; "
     "UPDATE audit_chain SET sequence = 0, hash = decode(repeat('00', 32), 'hex'); "
     "DELETE FROM prices WHERE version > 1"
 )

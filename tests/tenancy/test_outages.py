@@ -10,13 +10,21 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
+from contracts.batches import BatchBounds, BatchItem, NewBatch
 from contracts.errors import StoreUnavailable
 from contracts.fleet_view import PlacementRule
-from contracts.ids import AccountId, ApiTokenId, ModelName
+from contracts.ids import AccountId, ApiTokenId, ModelName, NodeId, create_request_id
+from contracts.payloads import NewPayload
 from contracts.pricing import TokenRates
 from contracts.quotas import QuotaLimits, QuotaScope
 from contracts.usage import ExportForm, Step
-from tenancy.administration import AccountChange, ApiTokenChange, AuditFilter
+from tenancy.administration import (
+    AccountChange,
+    Actor,
+    ActorKind,
+    ApiTokenChange,
+    AuditFilter,
+)
 from tenancy.directory import SqlTenancy, create_tenancy
 from tenancy.encryption.key_ring import KeyRing
 from tenancy.interfaces import AccountStatus, ApiTokenStatus, Permission
@@ -31,6 +39,40 @@ from tests.tenancy.test_contract_usage import DAY, NEURONS, record
 ID = "a" * 32
 ACCOUNT, TOKEN = AccountId(ID), ApiTokenId(ID)
 MODEL = ModelName("@a/b")
+NODE = NodeId("node-1")
+BATCH = NewBatch(
+    batch_id=create_request_id(1, 1),
+    account_id=ACCOUNT,
+    api_token_id=TOKEN,
+    model=MODEL,
+    items=(b"a",),
+    due_unix_ms=1,
+    expires_unix_ms=1,
+)
+ITEM = BatchItem(
+    batch_id=BATCH.batch_id,
+    index=0,
+    account_id=ACCOUNT,
+    api_token_id=TOKEN,
+    model=MODEL,
+    request_id=BATCH.batch_id,
+    num_lost=0,
+    due_unix_ms=1,
+    asked=b"a",
+)
+PAYLOAD = NewPayload(
+    request_id=BATCH.batch_id,
+    account_id=ACCOUNT,
+    api_token_id=TOKEN,
+    route="run",
+    model=MODEL,
+    status=200,
+    began_unix_ms=1,
+    asked=b"a",
+    answered=b"a",
+    is_cut=False,
+)
+OWNER = Actor(ActorKind.API_TOKEN, TOKEN, ACCOUNT)
 ALL = frozenset(Permission)
 API_TOKEN = create_credential(CredentialKind.API_TOKEN, secrets.token_bytes).reveal()
 OPERATOR = create_credential(CredentialKind.OPERATOR, secrets.token_bytes).reveal()
@@ -88,11 +130,32 @@ CALLS: dict[str, Callable[[ActingTenancy], Awaitable[Any]]] = {
     "set_placement_rule": lambda t: t.set_placement_rule(PlacementRule(model=MODEL)),
     "list_placement_rules": lambda t: t.list_placement_rules(),
     "end_placement_rule": lambda t: t.end_placement_rule(MODEL),
+    "drain_node": lambda t: t.drain_node(NODE),
+    "undrain_node": lambda t: t.undrain_node(NODE),
+    "note_node_key": lambda t: t.note_node_key(NODE, "k"),
+    "list_node_drains": lambda t: t.list_node_drains(),
     "read_budget": lambda t: t.read_budget(NEURONS),
     "lease_budget": lambda t: t.lease_budget(NEURONS, "o", 1, 1, 1),
     "renew_budgets": lambda t: t.renew_budgets("o", 1),
     "release_budget": lambda t: t.release_budget(NEURONS, "o"),
     "drop_budgets": lambda t: t.drop_budgets("o"),
+    "create_batch": lambda t: t.create_batch(BATCH, BatchBounds(max_batches=1, max_bytes=1)),
+    "read_batch": lambda t: t.read_batch(ACCOUNT, BATCH.batch_id),
+    "claim_batch_items": lambda t: t.claim_batch_items("o", 1, 1),
+    "renew_batch_items": lambda t: t.renew_batch_items("o", 1),
+    "finish_batch_item": lambda t: t.finish_batch_item(ITEM, "o", b""),
+    "put_back_batch_item": lambda t: t.put_back_batch_item(ITEM, "o", 1, is_lost=True),
+    "release_batch_items": lambda t: t.release_batch_items("o"),
+    "count_waiting_batch_items": lambda t: t.count_waiting_batch_items(),
+    "drop_expired_batches": lambda t: t.drop_expired_batches(),
+    "keep_payloads": lambda t: t.keep_payloads([PAYLOAD]),
+    "drop_payloads": lambda t: t.drop_payloads(1),
+    "set_payload_days": lambda t: t.act_as(OWNER).set_payload_days(ACCOUNT, 1),
+    "list_payloads": lambda t: t.act_as(OWNER).list_payloads(ACCOUNT),
+    "read_payload": lambda t: t.act_as(OWNER).read_payload(ACCOUNT, BATCH.batch_id),
+    "delete_payload": lambda t: t.act_as(OWNER).delete_payload(ACCOUNT, BATCH.batch_id),
+    "delete_payloads": lambda t: t.act_as(OWNER).delete_payloads(ACCOUNT),
+    "find_principal_by_id": lambda t: t.find_principal_by_id(ACCOUNT, TOKEN),
 }
 
 

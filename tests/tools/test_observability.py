@@ -11,6 +11,8 @@ from contracts.ids import BootId, ModelName, NodeId, RegionId
 from contracts.inference import Usage
 from contracts.placement import ModelPlacement, Tier
 from gateway.telemetry import Step, Telemetry
+from gpu_pool.engine.messages import KvTiers
+from gpu_pool.kv.tiers.measured_tier import TierFigures
 from gpu_pool.server.node_metrics import NodeMetrics
 from gpu_pool.server.stream_meter import NodeMeter
 from tests.deploy.compose_file import ROOT
@@ -50,7 +52,9 @@ def exported() -> dict[str, set[str]]:
         loads=(load,),
         placements=(placement,),
     )
-    families = [*telemetry.collect(), *NodeMetrics(lambda: report, meter).collect()]
+    figures = TierFigures("file", 1, True, 1, 1, 1, 1, 1, 1.0)
+    node = NodeMetrics(lambda: report, meter, lambda: {MODEL: KvTiers((figures,))})
+    families = [*telemetry.collect(), *node.collect()]
     samples = [sample for family in families for sample in family.samples]
     names: dict[str, set[str]] = {}
     for sample in samples:
@@ -59,9 +63,12 @@ def exported() -> dict[str, set[str]]:
 
 
 def list_watched() -> set[str]:
-    """Gauges that the gateway's parts add when they are put together."""
-    sources = [(ROOT / f"gateway/{name}.py").read_text() for name in ("app", "bookkeeping", "pool")]
-    return set(re.findall(r'"(hearth_gateway_\w+)"', "".join(sources)))
+    """Gauges and counters that the gateway's parts add when they are put together."""
+    names = ("request_opening", "bookkeeping", "pool", "batches/runner", "membership/composition")
+    text = "".join((ROOT / f"gateway/{name}.py").read_text() for name in names)
+    counters = re.findall(r'watch_counter\(\s*"(hearth_gateway_\w+)"', text)
+    gauges = set(re.findall(r'"(hearth_gateway_\w+)"', text)) - set(counters)
+    return gauges | {f"{name}_total" for name in counters}
 
 
 def list_asked() -> set[str]:

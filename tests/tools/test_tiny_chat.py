@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.engine.tiny_chat_heldout import HeldOutItem, held_out_items
 from tools.tiny_chat.answer import Answerer
-from tools.tiny_chat.batches import NO_LOSS, Batches, Encoder, loaded_batches
+from tools.tiny_chat.batches import Batches, Encoder, loaded_batches
 from tools.tiny_chat.conversations import Conversation, Conversations
 from tools.tiny_chat.grammar import expand, normalised, to_pattern
 from tools.tiny_chat.model import TinyChat, TinyChatConfig
@@ -111,10 +111,33 @@ def test_a_batch_learns_answers_only_and_stays_within_the_positions(tokenizer: T
     batches = Batches(encoder, Random(5), num_tokens=512, max_position=4096)
     for batch in islice(batches, 8):
         assert int(batch.positions_BT.max()) < 4096
-        has_loss = batch.next_ids_BT != NO_LOSS
-        assert not (has_loss & (batch.next_ids_BT == encoder.pad_id)).any()
-        assert has_loss.any()
-        assert not has_loss.all()
+        assert 0 < len(batch.next_ids_A) < batch.token_ids_BT.numel()
+        assert not (batch.next_ids_A == encoder.pad_id).any()
+        inside = batch.before_answer_A[
+            (batch.before_answer_A + 1) % batch.token_ids_BT.shape[1] > 0
+        ]
+        following = dict(
+            zip(batch.before_answer_A.tolist(), batch.next_ids_A.tolist(), strict=True)
+        )
+        for at in inside.tolist():
+            assert batch.token_ids_BT.flatten()[at + 1] == following[at]
+
+
+def test_json_is_answered_in_the_layout_of_the_grammars_and_held_answers_begin_untaught(
+    tokenizer: Tokenizer,
+) -> None:
+    conversations = Conversations(Random(5))
+    turns = [turn for _ in range(1000) for turn in conversations.sample().turns]
+    in_json = [turn for turn in turns if turn.is_any or turn.answer.startswith("{")]
+    assert len(in_json) > 40
+    for turn in in_json:
+        assert json.dumps(json.loads(turn.answer), ensure_ascii=False) == turn.answer
+    encoder = Encoder(tokenizer)
+    for held in (True, False):
+        turn = next(turn for turn in in_json if turn.is_held is held)
+        row = encoder.to_row(Conversation(None, (turn,)))
+        assert row.is_answer[row.answer_start] is not held
+        assert all(row.is_answer[row.answer_start + 1 :])
 
 
 def test_each_process_that_writes_ahead_writes_a_text_of_its_own(tokenizer: Tokenizer) -> None:
@@ -127,7 +150,7 @@ def test_each_process_that_writes_ahead_writes_a_text_of_its_own(tokenizer: Toke
         is_pinned=False,
     )
     first, second = islice(batches, 2)  # one of each process
-    assert not torch.equal(first.next_ids_BT, second.next_ids_BT)
+    assert not torch.equal(first.next_ids_A, second.next_ids_A)
 
 
 def test_no_training_template_can_produce_a_held_out_question() -> None:

@@ -63,6 +63,11 @@ def panel(title: str, unit: str, *queries: tuple[str, str], is_optional: bool = 
     return Panel(title, unit, tuple(Query(*query) for query in queries), is_optional)
 
 
+def tier_rate(what: str) -> str:
+    """How often something happens to KV tiers."""
+    return f"rate(hearth_node_kv_tier_{what}_total[2m])"
+
+
 REQUESTS = "hearth_gateway_requests_total"
 TOKENS = "hearth_gateway_tokens_total"
 FAILED_RATE = f'(sum(rate({REQUESTS}{{status=~"5.."}}[2m])) or vector(0))'
@@ -96,6 +101,37 @@ ROWS = (
                 "reqps",
                 ("retries", "sum(rate(hearth_gateway_retries_total[2m]))"),
                 ("left early", "sum(rate(hearth_gateway_disconnects_total[2m]))"),
+            ),
+            panel(
+                "Spans that the collector took, and those it did not",
+                "reqps",
+                (
+                    "{{outcome}} by gateways",
+                    "sum by (outcome) (rate(hearth_gateway_spans_total[2m]))",
+                ),
+                ("{{outcome}} by nodes", "sum by (outcome) (rate(hearth_node_spans_total[2m]))"),
+            ),
+            panel(
+                "Asyncio tasks, which should follow the load",
+                "short",
+                ("gateway {{instance}}", "hearth_gateway_tasks"),
+                ("node {{instance}}", "hearth_node_tasks"),
+            ),
+            panel(
+                "Requests of accounts that want them kept word for word",
+                "reqps",
+                (
+                    "{{outcome}}",
+                    "sum by (outcome) (rate(hearth_gateway_payload_logs_total[2m]))",
+                ),
+            ),
+            panel(
+                "Prompts that one node computes for another",
+                "reqps",
+                (
+                    "{{outcome}}",
+                    "sum by (outcome) (rate(hearth_gateway_hand_overs_total[2m]))",
+                ),
             ),
         ),
     ),
@@ -140,6 +176,12 @@ ROWS = (
             panel(
                 "How long it has waited", "s", ("{{instance}}", "hearth_gateway_ledger_lag_seconds")
             ),
+            panel(
+                "Items of batches",
+                "short",
+                ("waiting", "max(hearth_gateway_batch_items_waiting)"),
+                ("running at {{instance}}", "hearth_gateway_batch_items_running"),
+            ),
         ),
     ),
     Row(
@@ -150,6 +192,8 @@ ROWS = (
                 "short",
                 ("link {{node}}", "min by (node) (hearth_gateway_link_up)"),
                 ("trouble {{node}}", "max by (node) (hearth_gateway_node_troubled)"),
+                ("members", "max(hearth_gateway_members)"),
+                ("membership degraded", "max(hearth_gateway_membership_degraded)"),
             ),
             panel(
                 "Age of the latest report",
@@ -169,6 +213,30 @@ ROWS = (
                     "{{instance}} {{model}}",
                     "1 - hearth_node_kv_free_blocks / (hearth_node_kv_blocks > 0)",
                 ),
+            ),
+            panel(
+                "KV kept beside the device",
+                "bytes",
+                ("{{instance}} {{model}} {{tier}}", "hearth_node_kv_tier_bytes"),
+                is_optional=True,
+            ),
+            panel(
+                "KV tiers, blocks per second",
+                "short",
+                ("fetched {{model}} {{tier}}", tier_rate("hits")),
+                ("kept {{model}} {{tier}}", tier_rate("kept")),
+                ("not kept: behind {{model}} {{tier}}", tier_rate("dropped")),
+                ("sooner computed {{model}}", tier_rate("refused")),
+                ("damaged {{model}} {{tier}}", tier_rate("damaged")),
+                ("off {{instance}} {{model}} {{tier}}", "hearth_node_kv_tier_off"),
+                is_optional=True,
+            ),
+            panel(
+                "KV tiers, speed of fetches",
+                "Bps",
+                ("while fetching {{model}} {{tier}}", "hearth_node_kv_tier_bytes_per_second"),
+                ("in all {{model}} {{tier}}", tier_rate("fetched_bytes")),
+                is_optional=True,
             ),
             panel(
                 "Speed under load, tokens per second",
@@ -288,6 +356,23 @@ ALERTS = (
         "It counts as saturated: its event loop is blocked or the machine has no CPU left.",
     ),
     Alert(
+        "HearthMembershipDegraded",
+        "max(hearth_gateway_membership_degraded) == 1",
+        "5m",
+        "ticket",
+        "A gateway cannot read which nodes there are.",
+        "Known nodes go on; no new one is found. Look at the store of `membership.url`.",
+    ),
+    Alert(
+        "HearthHeartbeatsRefused",
+        "sum by (reason) (rate(hearth_gateway_heartbeats_refused_total[5m])) > 0",
+        "10m",
+        "ticket",
+        "What lies in the store of members is not believed ({{ $labels.reason }}).",
+        "`hearth doctor` names the node: its key, its clock or its region is wrong, or somebody "
+        "else writes there.",
+    ),
+    Alert(
         "HearthFailing",
         f'sum(rate({REQUESTS}{{status=~"5.."}}[5m])) / sum(rate({REQUESTS}[5m])) > 0.02',
         "5m",
@@ -328,6 +413,14 @@ ALERTS = (
         "ticket",
         "{{ $labels.instance }} has hardly any KV memory left for {{ $labels.model }}.",
         "Sequences are preempted from here on: raise engine.kv_bytes or add a node.",
+    ),
+    Alert(
+        "HearthKvTierOff",
+        "hearth_node_kv_tier_off > 0",
+        "1m",
+        "ticket",
+        "{{ $labels.instance }} keeps no more KV of {{ $labels.model }} in files.",
+        "The drive refused a write, which the node's log names: make room, restart the model.",
     ),
     Alert(
         "HearthQueueLong",

@@ -2,7 +2,7 @@
 
 Owns encoding, padding and positions. Read next: `train.py`.
 
-Shapes: B rows, T tokens.
+Shapes: B rows, T tokens, A tokens of answers in all rows.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from tools.tiny_chat.conversations import Conversation, Conversations
 from tools.tiny_chat.tokenizer import ASSISTANT, BOS, END, PAD, SYSTEM, USER
-
-NO_LOSS = -100  # what cross entropy passes over
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +36,23 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The inputs of one step and what should come next: `NO_LOSS` where that does not matter."""
+    """The inputs of one step, and what should come next where that matters."""
 
     token_ids_BT: Tensor
     positions_BT: Tensor
-    next_ids_BT: Tensor
+    before_answer_A: Tensor  # flat indices of the tokens that one of an answer follows
+    next_ids_A: Tensor
+
+    def to(self, device: torch.device) -> Batch:
+        """Returns the batch on a device, perhaps before its last byte is there."""
+        return Batch(*(tensor.to(device, non_blocking=True) for tensor in self._tensors()))
 
     def pin_memory(self) -> Batch:
         """Returns the batch in page-locked memory, from where a GPU copies without waiting."""
-        return Batch(
-            self.token_ids_BT.pin_memory(),
-            self.positions_BT.pin_memory(),
-            self.next_ids_BT.pin_memory(),
-        )
+        return Batch(*(tensor.pin_memory() for tensor in self._tensors()))
+
+    def _tensors(self) -> tuple[Tensor, ...]:
+        return self.token_ids_BT, self.positions_BT, self.before_answer_A, self.next_ids_A
 
 
 class Encoder:
@@ -77,6 +79,8 @@ class Encoder:
             self._say(row, USER, turn.question)
             answer_start = len(row.token_ids) + 1
             self._say(row, ASSISTANT, turn.answer)
+            if turn.is_held:
+                row.is_answer[answer_start] = False
         return replace(row, answer_start=answer_start)
 
     def to_plain_row(self, conversation: Conversation, has_bos: bool) -> Row:
@@ -156,14 +160,14 @@ class Batches:
     def _to_batch(self, rows: list[Row]) -> Batch:
         width = max(len(row.token_ids) for row in rows)
         token_ids = torch.full((len(rows), width), self._encoder.pad_id)
-        next_ids = torch.full((len(rows), width), NO_LOSS)
+        is_answer = torch.zeros(len(rows), width, dtype=torch.bool)
         for index, row in enumerate(rows):
-            row_ids = torch.tensor(row.token_ids)
-            token_ids[index, : len(row_ids)] = row_ids
-            next_ids[index, : len(row_ids)] = row_ids.where(torch.tensor(row.is_answer), NO_LOSS)
+            token_ids[index, : len(row.token_ids)] = torch.tensor(row.token_ids)
+            is_answer[index, : len(row.token_ids)] = torch.tensor(row.is_answer)
         positions = torch.stack([self._positions(row, width) for row in rows])
         inputs = (tensor[:, :-1].contiguous() for tensor in (token_ids, positions))
-        return Batch(*inputs, next_ids[:, 1:].contiguous())
+        before_answer = is_answer[:, 1:].flatten().nonzero().flatten()
+        return Batch(*inputs, before_answer, token_ids[:, 1:].flatten()[before_answer])
 
     def _positions(self, row: Row, width: int) -> Tensor:
         """Returns positions with chance gaps between turns, so that every distance is met."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tools.tiny_chat.grammar import expand
+from tools.tiny_chat.json_answers import JsonAnswers
 from tools.tiny_chat.off_topic import OffTopic
 from tools.tiny_chat.sums import Sums
 from tools.tiny_chat.system_prompts import SystemPrompts
@@ -27,6 +28,9 @@ class Turn:
     question: str
     answer: str
     is_worked_out: bool = False  # every word of the answer depends on the ones before
+    is_any: bool = False  # another answer would have been as good
+    is_held: bool = False  # a grammar held the answer, which would have begun otherwise
+    system: str = ""  # a system message that the answer obeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class Conversations:
         self._small_talk = load_topics(SMALL_TALK_FILE)
         self._off_topic = OffTopic(rng)
         self._sums = Sums(rng)
+        self._json = JsonAnswers(rng)
         self._more, self._use, self._just_asked = (
             load_templates("follow_ups", key) for key in ("more", "use", "just_asked")
         )
@@ -71,6 +76,7 @@ class Conversations:
             self._about_nothing_known: 12,
             self._about_me: 11,
             self._hard_sum: 2,
+            self._as_json: 5,
         }
 
     def sample(self, num_turns: int | None = None) -> Conversation:
@@ -79,7 +85,8 @@ class Conversations:
             num_turns = self._rng.choices((1, 2, 3, 4, 6), (78, 16, 4, 2, 0))[0]
         system = self._system_prompts.sample() if self._rng.random() < 0.08 else None
         thread = _Thread()
-        return Conversation(system, tuple(self._turn(thread) for _ in range(num_turns)))
+        turns = tuple(self._turn(thread) for _ in range(num_turns))
+        return Conversation(turns[0].system or system, turns)
 
     def _turn(self, thread: _Thread) -> Turn:
         chance = self._rng.random()
@@ -128,3 +135,28 @@ class Conversations:
         thread.turns_to("")
         question = self._wording.loosened(self._off_topic.asked())
         return Turn(self._wording.dressed(question), self._off_topic.answer)
+
+    def _as_json(self, thread: _Thread) -> Turn:
+        """A document, or an answer in one field; asked for, or held to it by a grammar."""
+        thread.turns_to("")
+        chance = self._rng.random()
+        if chance < 0.25:
+            topic = self._rng.choice(self._hearth)
+            question = self._wording.loosened(self._shapes.asked(topic, self._rng))
+            return self._json_turn(self._json.ordered(question), self._json.wrapped(topic.answer))
+        if chance < 0.6:
+            return self._json_turn(self._json.wish(), self._json.document(), is_any=True)
+        question = self._json.silent() if chance < 0.85 else self._off_topic.asked()
+        return self._json_turn(question, self._json.document(), is_any=True, is_held=True)
+
+    def _json_turn(
+        self, question: str, answer: str, *, is_any: bool = False, is_held: bool = False
+    ) -> Turn:
+        return Turn(
+            self._wording.typed(question),
+            answer,
+            is_worked_out=True,
+            is_any=is_any,
+            is_held=is_held,
+            system=self._json.system() if self._rng.random() < 0.15 else "",
+        )

@@ -69,6 +69,8 @@ def _chat(question: str, phrase: str) -> tuple[list[Message], str]:
 
 def _last_turn(conversations: Conversations) -> tuple[list[Message], str]:
     conversation = conversations.sample()
+    while conversation.turns[-1].is_any:
+        conversation = conversations.sample()
     messages: list[Message] = []
     if conversation.system:
         messages.append({"role": "system", "content": conversation.system})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+from tools.tiny_chat.json_answers import JsonAnswers
 from tools.tiny_chat.off_topic import OffTopic
 from tools.tiny_chat.topics import HEARTH_FILES, SMALL_TALK_FILE, TermShapes, load_topics
 from tools.tiny_chat.written import load_templates
@@ -18,4 +19,5 @@ def training_templates() -> list[str]:
     ]
     own = [text for topic in topics for text in topic.questions]
     shared = [text for topic in topics for term in topic.terms for text in shapes.all_of(term)]
-    return [*own, *shared, *follow_ups, *OffTopic(Random(0)).templates()]
+    others = [*JsonAnswers(Random(0)).templates(), *OffTopic(Random(0)).templates()]
+    return [*own, *shared, *follow_ups, *others]

@@ -1,7 +1,5 @@
 """The `config.json` of DeepSeek-V2, DeepSeek-V3 and Kimi K2."""
 
-from functools import partial
-
 from gpu_pool.attention.reach import Reach
 from gpu_pool.layers.latent_attention import LatentSizes
 from gpu_pool.layers.routing import GroupLimit
@@ -13,9 +11,11 @@ from gpu_pool.models.config_json import (
     require_activation,
     require_positive,
 )
-from gpu_pool.models.decoder_config import ExpertSizes, create_causal_network
+from gpu_pool.models.decoder_config import ExpertSizes
+from gpu_pool.models.decoder_network import create_causal_network
 from gpu_pool.models.deepseek.model import DeepseekConfig, DeepseekRouting, create_model
 from gpu_pool.models.deepseek.names import list_ignored, list_parameters
+from gpu_pool.models.deepseek.sharding import share_config
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.network import CausalNetwork
 from gpu_pool.plan import KvGroupKind
@@ -105,7 +105,7 @@ def _describe(
         routing=routing,
     )
     return create_causal_network(
-        config, list_parameters(config), list_ignored(config), partial(create_model, config)
+        config, list_parameters(config), list_ignored(config), create_model, share_config
     )
 
 

@@ -25,6 +25,7 @@ from gpu_pool.models.decoder_config import DecoderConfig, ExpertSizes
 from gpu_pool.models.decoder_parts import create_expert_mlps, create_gated_mlp, read_linear
 from gpu_pool.models.network import KvLayers
 from gpu_pool.models.parameters import ReadParameter
+from gpu_pool.parallel.tensor_group import TensorGroup
 
 _LATENT_EPS = 1e-6
 """Of the norms inside attention, whatever the configuration says of the others."""
@@ -57,11 +58,11 @@ class DeepseekConfig(DecoderConfig):
     def kv_groups(self) -> tuple[KvLayers, ...]:
         """One group of latents with their turned part."""
         size = self.latents.latent_size + self.latents.rope_dim
-        return (KvLayers(self.num_layers, 1, size, self.reaches[0], num_parts=1),)
+        return (KvLayers(len(self.held_layers), 1, size, self.reaches[0], num_parts=1),)
 
 
 def create_model(
-    config: DeepseekConfig, read: ReadParameter, context_window: int
+    config: DeepseekConfig, read: ReadParameter, context_window: int, group: TensorGroup
 ) -> PreNormDecoder:
     """The network with all its parameters, for contexts of at most so many tokens."""
     layers = [
@@ -71,12 +72,12 @@ def create_model(
             _create_attention(config, layer, read),
             _create_feed_forward(config, layer, read),
         )
-        for layer in range(config.num_layers)
+        for layer in config.held_layers
     ]
     rotary = create_rotary_embedding(
         config.rotary, config.latents.rope_dim, context_window, layers[0].input_norm_D
     )
-    return PreNormDecoder(read, layers, [rotary], config.rms_norm_eps)
+    return PreNormDecoder(config, read, layers, [rotary], group)
 
 
 def _create_attention(config: DeepseekConfig, layer: int, read: ReadParameter) -> LatentAttention:

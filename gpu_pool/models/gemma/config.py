@@ -1,6 +1,5 @@
 """The `config.json` of Gemma 2 and Gemma 3."""
 
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -16,10 +15,11 @@ from gpu_pool.models.config_json import (
     require_activation,
     require_positive,
 )
-from gpu_pool.models.decoder_config import create_causal_network
 from gpu_pool.models.decoder_names import list_ignored
+from gpu_pool.models.decoder_network import create_causal_network
 from gpu_pool.models.errors import CheckpointError
-from gpu_pool.models.gemma.model import GemmaConfig, GemmaModel
+from gpu_pool.models.gemma.layer import GemmaConfig
+from gpu_pool.models.gemma.model import GemmaModel
 from gpu_pool.models.gemma.names import list_parameters
 from gpu_pool.models.network import CausalNetwork
 
@@ -140,5 +140,5 @@ def _describe(config: GemmaConfig, prefix: str) -> CausalNetwork:
         config,
         list_parameters(config, prefix),
         list_ignored(config, prefix) | _LEFT_UNREAD,
-        partial(GemmaModel, config),
+        GemmaModel,
     )

@@ -3,7 +3,7 @@
 from typing import Final
 
 from gpu_pool.models import decoder_names as names
-from gpu_pool.models.gemma.model import GemmaConfig
+from gpu_pool.models.gemma.layer import GemmaConfig
 from gpu_pool.models.gemma.sharding import SPLITS
 from gpu_pool.models.parameters import CheckpointTensor, ParameterSource
 

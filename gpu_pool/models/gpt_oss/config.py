@@ -1,7 +1,5 @@
 """The `config.json` of a gpt-oss."""
 
-from functools import partial
-
 from gpu_pool.models.config_json import (
     DecoderJson,
     decode_config,
@@ -11,11 +9,13 @@ from gpu_pool.models.config_json import (
     require_activation,
     require_positive,
 )
-from gpu_pool.models.decoder_config import ExpertSizes, create_causal_network
+from gpu_pool.models.decoder_config import ExpertSizes
 from gpu_pool.models.decoder_names import list_ignored
+from gpu_pool.models.decoder_network import create_causal_network
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.gpt_oss.model import GptOssConfig, create_model
 from gpu_pool.models.gpt_oss.names import list_parameters
+from gpu_pool.models.gpt_oss.sharding import share_config
 from gpu_pool.models.network import CausalNetwork
 
 
@@ -60,5 +60,5 @@ def describe(content: bytes) -> CausalNetwork:
         gate_limit=json.swiglu_limit,
     )
     return create_causal_network(
-        config, list_parameters(config), list_ignored(config), partial(create_model, config)
+        config, list_parameters(config), list_ignored(config), create_model, share_config
     )

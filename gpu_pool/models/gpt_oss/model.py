@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpu_pool.kernels.attention_form import AttentionForm
 from gpu_pool.kernels.clamped_swiglu import clamped_swiglu
-from gpu_pool.layers.experts import ExpertNetwork
+from gpu_pool.layers.experts import ExpertNetwork, place_experts
 from gpu_pool.layers.gated_mlp import GatedMlp
 from gpu_pool.layers.linear import Linear
 from gpu_pool.layers.rotary_embedding import create_rotary_embedding
@@ -22,6 +22,7 @@ from gpu_pool.models.decoder import PreNormDecoder, create_layer
 from gpu_pool.models.decoder_config import DecoderConfig
 from gpu_pool.models.decoder_parts import create_attention
 from gpu_pool.models.parameters import ReadParameter
+from gpu_pool.parallel.tensor_group import TensorGroup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,9 @@ class GptOssConfig(DecoderConfig):
     gate_limit: float
 
 
-def create_model(config: GptOssConfig, read: ReadParameter, context_window: int) -> PreNormDecoder:
+def create_model(
+    config: GptOssConfig, read: ReadParameter, context_window: int, group: TensorGroup
+) -> PreNormDecoder:
     """The network with all its parameters, for contexts of at most so many tokens."""
     layers = [
         create_layer(
@@ -44,18 +47,20 @@ def create_model(config: GptOssConfig, read: ReadParameter, context_window: int)
                 read,
                 AttentionForm(sinks_N=read(f"layers.{layer}.sinks").float()),
             ),
-            _create_experts(config, layer, read),
+            _create_experts(config, layer, read, group),
         )
-        for layer in range(config.num_layers)
+        for layer in config.held_layers
     ]
     rotary = create_rotary_embedding(
         config.rotary, config.head_dim, context_window, layers[0].input_norm_D
     )
-    return PreNormDecoder(read, layers, [rotary], config.rms_norm_eps)
+    return PreNormDecoder(config, read, layers, [rotary], group)
 
 
-def _create_experts(config: GptOssConfig, layer: int, read: ReadParameter) -> ExpertNetwork:
-    """The experts of one layer."""
+def _create_experts(
+    config: GptOssConfig, layer: int, read: ReadParameter, group: TensorGroup
+) -> ExpertNetwork:
+    """The experts of one layer; a rank has some of them."""
     assert config.experts is not None, "gpt-oss has experts"
     prefix = f"layers.{layer}."
     gate = partial(clamped_swiglu, alpha=config.gate_alpha, limit=config.gate_limit)
@@ -70,11 +75,13 @@ def _create_experts(config: GptOssConfig, layer: int, read: ReadParameter) -> Ex
             Linear(downs_EFD[i].T.contiguous(), down_biases_ED[i]),
             gate,
         )
-        for i in range(config.experts.num_experts)
+        for i in range(len(gate_ups_EDF2))
     ]
     router = Linear(read(f"{prefix}router").float(), read(f"{prefix}router_bias").float())
     return ExpertNetwork(
-        router, partial(route_among_highest, num_chosen=config.experts.num_chosen), experts
+        router,
+        partial(route_among_highest, num_chosen=config.experts.num_chosen),
+        place_experts(experts, config.experts.num_experts, group.rank),
     )
 
 

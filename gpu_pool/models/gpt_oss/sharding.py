@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from gpu_pool.models import decoder_sharding as parts
+from gpu_pool.models.gpt_oss.model import GptOssConfig
 from gpu_pool.models.parameters import Split
 
 SPLITS: Final[Mapping[str, Split]] = MappingProxyType(
@@ -27,3 +28,13 @@ SPLITS: Final[Mapping[str, Split]] = MappingProxyType(
         "expert_down_bias": Split.ROWS,
     }
 )
+
+
+def share_config(config: GptOssConfig, num_ranks: int) -> GptOssConfig:
+    """What each of `num_ranks` computes of every layer: its own heads, and whole experts.
+
+    Raises: `CheckpointError` where they do not divide.
+    """
+    if config.experts is not None:
+        parts.refuse_uneven("experts", config.experts.num_experts, num_ranks)
+    return parts.share_heads(config, num_ranks)

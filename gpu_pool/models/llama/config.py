@@ -1,7 +1,5 @@
 """A Llama's `config.json`."""
 
-from functools import partial
-
 from gpu_pool.models.config_json import (
     DecoderJson,
     decode_config,
@@ -9,8 +7,8 @@ from gpu_pool.models.config_json import (
     read_reaches,
     require_activation,
 )
-from gpu_pool.models.decoder_config import create_causal_network
 from gpu_pool.models.decoder_names import list_ignored
+from gpu_pool.models.decoder_network import create_causal_network
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.llama.model import create_model
 from gpu_pool.models.llama.names import list_parameters
@@ -38,5 +36,5 @@ def describe(content: bytes) -> CausalNetwork:
         has_mlp_bias=json.mlp_bias,
     )
     return create_causal_network(
-        config, list_parameters(config), list_ignored(config), partial(create_model, config)
+        config, list_parameters(config), list_ignored(config), create_model
     )

@@ -1,7 +1,5 @@
 """The `config.json` of a Llama 4, alone or as the text part of one that sees."""
 
-from functools import partial
-
 import msgspec
 
 from gpu_pool.attention.reach import Reach
@@ -14,12 +12,14 @@ from gpu_pool.models.config_json import (
     require_activation,
     require_positive,
 )
-from gpu_pool.models.decoder_config import ExpertSizes, create_causal_network
+from gpu_pool.models.decoder_config import ExpertSizes
 from gpu_pool.models.decoder_names import list_ignored
+from gpu_pool.models.decoder_network import create_causal_network
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.llama4.attention import Llama4Config, Sharpening
 from gpu_pool.models.llama4.model import create_model
 from gpu_pool.models.llama4.names import list_parameters
+from gpu_pool.models.llama4.sharding import share_config
 from gpu_pool.models.network import CausalNetwork
 
 
@@ -70,7 +70,8 @@ def describe(content: bytes, outer: str = "") -> CausalNetwork:
         config,
         list_parameters(config, outer),
         list_ignored(config, f"{outer}model.") | {"vision_model.", "multi_modal_projector."},
-        partial(create_model, config),
+        create_model,
+        share_config,
     )
 
 

@@ -7,7 +7,7 @@ Read next: `attention`, then `gpu_pool.models.decoder`, then `names`.
 
 from functools import partial
 
-from gpu_pool.layers.experts import ExpertNetwork, FeedForward
+from gpu_pool.layers.experts import ExpertNetwork, FeedForward, place_experts
 from gpu_pool.layers.gated_mlp import GatedMlp
 from gpu_pool.layers.linear import Linear
 from gpu_pool.layers.rotary_embedding import create_rotary_embedding
@@ -16,27 +16,32 @@ from gpu_pool.models.decoder import PreNormDecoder, create_layer
 from gpu_pool.models.decoder_parts import create_gated_mlp, read_linear
 from gpu_pool.models.llama4.attention import Llama4Attention, Llama4Config
 from gpu_pool.models.parameters import ReadParameter
+from gpu_pool.parallel.tensor_group import TensorGroup
 
 
-def create_model(config: Llama4Config, read: ReadParameter, context_window: int) -> PreNormDecoder:
+def create_model(
+    config: Llama4Config, read: ReadParameter, context_window: int, group: TensorGroup
+) -> PreNormDecoder:
     """The network with all its parameters, for contexts of at most so many tokens."""
     layers = [
         create_layer(
             layer,
             read,
             Llama4Attention(config, layer, read),
-            _create_feed_forward(config, layer, read),
+            _create_feed_forward(config, layer, read, group),
         )
-        for layer in range(config.num_layers)
+        for layer in config.held_layers
     ]
     turning = create_rotary_embedding(
         config.rotary, config.head_dim, context_window, layers[0].input_norm_D
     )
-    return PreNormDecoder(read, layers, [turning], config.rms_norm_eps)
+    return PreNormDecoder(config, read, layers, [turning], group)
 
 
-def _create_feed_forward(config: Llama4Config, layer: int, read: ReadParameter) -> FeedForward:
-    """A dense network or experts; experts are stored with inputs as rows."""
+def _create_feed_forward(
+    config: Llama4Config, layer: int, read: ReadParameter, group: TensorGroup
+) -> FeedForward:
+    """A dense network or experts, of which a rank has some; they have inputs as rows."""
     if not config.has_experts(layer):
         return create_gated_mlp(config, layer, read)
     assert config.experts is not None, "checked above"
@@ -52,7 +57,7 @@ def _create_feed_forward(config: Llama4Config, layer: int, read: ReadParameter) 
     return ExpertNetwork(
         Linear(read(f"{prefix}router").float()),
         partial(route_by_own_sigmoid, num_chosen=config.experts.num_chosen),
-        experts,
+        place_experts(experts, config.experts.num_experts, group.rank),
         shared,
         weighs_inputs=True,
     )

@@ -1,7 +1,5 @@
 """The `config.json` of Qwen2, Qwen3 and Qwen3 with experts."""
 
-from functools import partial
-
 from gpu_pool.attention.reach import Reach
 from gpu_pool.models.config_json import (
     DecoderJson,
@@ -11,8 +9,9 @@ from gpu_pool.models.config_json import (
     require_activation,
     require_positive,
 )
-from gpu_pool.models.decoder_config import DecoderConfig, ExpertSizes, create_causal_network
+from gpu_pool.models.decoder_config import DecoderConfig, ExpertSizes
 from gpu_pool.models.decoder_names import list_ignored
+from gpu_pool.models.decoder_network import create_causal_network
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.network import CausalNetwork
 from gpu_pool.models.qwen.model import create_model
@@ -79,7 +78,7 @@ def _describe(config: DecoderConfig, json: _QwenJson) -> CausalNetwork:
     """The network of that configuration."""
     require_activation(json.hidden_act, "silu")
     return create_causal_network(
-        config, list_parameters(config), list_ignored(config), partial(create_model, config)
+        config, list_parameters(config), list_ignored(config), create_model
     )
 
 

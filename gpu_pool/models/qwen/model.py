@@ -6,8 +6,11 @@ Some Qwen3 models have experts in most layers. Read next: `gpu_pool.models.decod
 from gpu_pool.models.decoder import PreNormDecoder, create_decoder
 from gpu_pool.models.decoder_config import DecoderConfig
 from gpu_pool.models.parameters import ReadParameter
+from gpu_pool.parallel.tensor_group import TensorGroup
 
 
-def create_model(config: DecoderConfig, read: ReadParameter, context_window: int) -> PreNormDecoder:
+def create_model(
+    config: DecoderConfig, read: ReadParameter, context_window: int, group: TensorGroup
+) -> PreNormDecoder:
     """The network with all its parameters, for contexts of at most so many tokens."""
-    return create_decoder(config, read, context_window)
+    return create_decoder(config, read, context_window, group)

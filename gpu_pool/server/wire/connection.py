@@ -8,6 +8,7 @@ connection ends all of its streams. Read next: `stream`, `grant_gate`, `frame_wr
 from collections.abc import Callable, Iterable
 from typing import Final
 
+import structlog
 from aiohttp import WSMsgType, web
 
 from contracts.codec import decode_request
@@ -21,7 +22,7 @@ from contracts.errors import (
     to_error_report,
 )
 from contracts.fleet import NodeReport
-from contracts.inference import Failed, Finished, GenerationEvent
+from contracts.inference import Failed, Finished
 from contracts.placement import PlacementPlan
 from contracts.wire import (
     CONNECTION_STREAM,
@@ -30,9 +31,15 @@ from contracts.wire import (
     Body,
     Credit,
     Entry,
+    KvImport,
+    KvRelease,
+    KvStop,
+    NewKey,
+    NewKeyKept,
     Open,
     Place,
     Report,
+    StreamEvent,
     ToNode,
     decode_frame,
     decode_to_node,
@@ -42,7 +49,9 @@ from gpu_pool.server.wire.frame_writer import FrameWriter
 from gpu_pool.server.wire.grant_gate import GrantGate
 from gpu_pool.server.wire.handshake import MALFORMED
 from gpu_pool.server.wire.stream import WireStream
+from gpu_pool.server.wire.ticket_gate import TicketGate
 
+log = structlog.get_logger(__name__)
 MAX_BODY_BYTES: Final = 12 * 1024 * 1024
 MAX_STREAMS: Final = 2048
 MAX_UNFINISHED_BYTES: Final = 256 * 1024 * 1024
@@ -61,15 +70,21 @@ class Connection:
         self,
         writer: FrameWriter,
         gate: GrantGate,
+        tickets: TicketGate,
         status: NodeStatus,
         follow: Callable[[PlacementPlan], None],
+        keep_key: Callable[[NewKey], str],
         unix_ms: Callable[[], int],
     ) -> None:
-        """Nothing is sent or served before `run`. `follow` does what a plan asks."""
+        """Nothing is sent or served before `run`. `follow` does what a plan asks, `keep_key`
+        says why a new key cannot be kept.
+        """
         self._writer = writer
         self._gate = gate
+        self._tickets = tickets
         self._status = status
         self._follow = follow
+        self._keep_key = keep_key
         self._unix_ms = unix_ms
         self._streams: dict[int, tuple[int, WireStream]] = {}
         """By stream id: the attempt, which fences earlier ones, and the stream."""
@@ -93,6 +108,8 @@ class Connection:
                 self._take(_decode_entries(message.data))
         finally:
             self._status.unsubscribe(self._send_report)
+            if self._streams:
+                log.info("streams have ended with their connection", num_streams=len(self._streams))
             for _, stream in self._streams.values():
                 stream.cancel()
             self._streams.clear()
@@ -105,7 +122,7 @@ class Connection:
         """Hands every entry to its stream, whatever becomes of the others."""
         for entry in entries:
             if entry.stream_id == CONNECTION_STREAM:
-                self._place(entry)
+                self._take_own(entry)
                 continue
             try:
                 message = decode_to_node(entry.message)
@@ -117,14 +134,20 @@ class Connection:
             except ServiceError as error:
                 self._refuse(entry, error)
 
-    def _place(self, entry: Entry) -> None:
-        """Follows a plan, unless it is for an earlier life. Raises: `ProtocolError`."""
+    def _take_own(self, entry: Entry) -> None:
+        """Follows a plan, unless it is for an earlier life, or keeps a key.
+
+        Raises: `ProtocolError`.
+        """
         try:
             message = decode_to_node(entry.message)
         except MALFORMED as error:
             raise ProtocolError("A message on stream 0 is malformed.") from error
+        if isinstance(message, NewKey):
+            self._writer.put(CONNECTION_STREAM, 0, NewKeyKept(self._keep_key(message)))
+            return
         if not isinstance(message, Place):
-            raise ProtocolError("Only plans may follow on stream 0.")
+            raise ProtocolError("Only plans and keys may follow on stream 0.")
         if message.plan.boot_id == self._status.boot_id:
             self._follow(message.plan)
 
@@ -143,6 +166,10 @@ class Connection:
                 stream.add_credit(_check_credit(num_deltas))
             case Body(body=body):
                 self._add_body(stream, body)
+            case KvImport(sealed_ticket=sealed):
+                stream.move_blocks(message, self._tickets.admit(sealed, stream.grant))
+            case KvRelease() | KvStop():
+                stream.move_blocks(message, None)
             case _:
                 raise InvalidRequest("This message does not belong on a stream.")
 
@@ -157,13 +184,21 @@ class Connection:
         grant = self._gate.admit(message.sealed_grant, entry.attempt)
         self._check_room(message)
         credit = _check_credit(message.credit)
+        log.debug(
+            "a request has come",
+            request_id=grant.request_id,
+            attempt=grant.attempt,
+            account_id=grant.account_id,
+        )
 
-        def put(event: GenerationEvent) -> None:
+        ticket = self._tickets.admit(message.sealed_ticket, grant)
+
+        def put(event: StreamEvent) -> None:
             self._writer.put(entry.stream_id, entry.attempt, event)
             if isinstance(event, Finished | Failed):
                 self._streams.pop(entry.stream_id, None)
 
-        stream = WireStream(grant, message.num_body_bytes, credit, put, self._status.meter)
+        stream = WireStream(grant, message.num_body_bytes, credit, put, self._status.meter, ticket)
         self._streams[entry.stream_id] = (entry.attempt, stream)
         stream.set_deadline((grant.deadline_unix_ms - self._unix_ms()) / 1000)
         self._add_body(stream, message.body)

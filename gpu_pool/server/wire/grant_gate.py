@@ -10,7 +10,8 @@ from typing import Final
 
 from contracts.errors import DeadlineExceeded, Forbidden, ResidencyViolation
 from contracts.grant import Grant, unseal_grant
-from contracts.ids import RegionId, RequestId
+from contracts.ids import NodeId, RegionId, RequestId
+from gpu_pool.server.wire.ticket_gate import TicketGate
 
 SALT_BYTES: Final = 32
 
@@ -33,6 +34,10 @@ class GrantGate:
     def num_remembered(self) -> int:
         """Grants that could still be tried again."""
         return len(self._used)
+
+    def create_ticket_gate(self, node_id: NodeId) -> TicketGate:
+        """What checks the tickets that come with grants at this node."""
+        return TicketGate(self._connection_key, node_id, self._unix_ms)
 
     def admit(self, sealed_grant: bytes, attempt: int) -> Grant:
         """The grant, which is used up with this.

@@ -6,7 +6,7 @@ Owns `Challenge` and `Hello`; must not know streams. Read next: `contracts.grant
 import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from aiohttp import WSMsgType, web
@@ -14,10 +14,12 @@ from aiohttp import WSMsgType, web
 from contracts.errors import Unauthenticated
 from contracts.grant import NONCE_BYTES, WireEnd, derive_connection_key, prove_identity
 from contracts.ids import GatewayId
+from contracts.pair_key import PairKey
 from contracts.wire import (
     CONNECTION_STREAM,
     GATEWAY_HEADER,
     GATEWAY_NONCE_HEADER,
+    KEY_NAME_HEADER,
     Challenge,
     Entry,
     Hello,
@@ -35,7 +37,7 @@ class Introduction:
     """Who an upgrade request says it is: nothing is proven yet."""
 
     gateway_id: GatewayId
-    pair_key: bytes
+    pair_key: PairKey
     gateway_nonce: bytes
 
 
@@ -44,17 +46,27 @@ class Session:
     """A gateway that has proven itself."""
 
     gateway_id: GatewayId
+    pair_key: PairKey
+    """The one that it has proved."""
     connection_key: bytes
     first_entries: tuple[Entry, ...]
     """What came in the same frame, behind `Hello`."""
 
 
-def read_introduction(headers: Mapping[str, str], keys: Mapping[GatewayId, bytes]) -> Introduction:
+class KeyBook(Protocol):
+    """Who knows the pairs' keys."""
+
+    def find(self, gateway_id: GatewayId, name: str) -> PairKey | None:
+        """The key of that name which the gateway may use."""
+        ...
+
+
+def read_introduction(headers: Mapping[str, str], keys: KeyBook) -> Introduction:
     """What the upgrade request says. Raises: `Unauthenticated`."""
     gateway_id = GatewayId(headers.get(GATEWAY_HEADER, ""))
-    pair_key = keys.get(gateway_id)
+    pair_key = keys.find(gateway_id, headers.get(KEY_NAME_HEADER, ""))
     if pair_key is None:
-        raise Unauthenticated("This gateway is not enrolled at this node.")
+        raise Unauthenticated("This gateway is not enrolled at this node, or not with this key.")
     try:
         nonce = bytes.fromhex(headers.get(GATEWAY_NONCE_HEADER, ""))
     except ValueError:
@@ -74,17 +86,20 @@ async def authenticate(
 
     Raises: `Unauthenticated` when the answer is wrong or not an answer.
     """
+    key = introduction.pair_key.key
     node_nonce = draw_bytes(NONCE_BYTES)
     nonces = introduction.gateway_nonce + node_nonce
-    proof = prove_identity(introduction.pair_key, WireEnd.NODE, nonces)
+    proof = prove_identity(key, WireEnd.NODE, nonces)
     challenge = Challenge(node_nonce, proof)
     await socket.send_bytes(encode_frame([(CONNECTION_STREAM, 0, challenge)]))
     entries = await _receive_entries(socket)
-    expected = prove_identity(introduction.pair_key, WireEnd.GATEWAY, nonces)
+    expected = prove_identity(key, WireEnd.GATEWAY, nonces)
     if not entries or not hmac.compare_digest(_read_proof(entries[0]), expected.encode()):
         raise Unauthenticated("The gateway did not prove that it holds the key.")
-    connection_key = derive_connection_key(introduction.pair_key, nonces)
-    return Session(introduction.gateway_id, connection_key, tuple(entries[1:]))
+    connection_key = derive_connection_key(key, nonces)
+    return Session(
+        introduction.gateway_id, introduction.pair_key, connection_key, tuple(entries[1:])
+    )
 
 
 async def _receive_entries(socket: web.WebSocketResponse) -> list[Entry]:

@@ -19,13 +19,14 @@ from contracts.inference import (
     Finished,
     FinishReason,
     GenerateRequest,
-    GenerationEvent,
     NodeRequest,
     PromptScored,
     ReasoningDelta,
     ToolCallDelta,
     Usage,
 )
+from contracts.kv_transfer import KvImport, KvRelease, KvStop, KvTicket
+from contracts.wire import StreamEvent
 from gpu_pool.server.hosted_model import HostedModel, RunningRequest
 from gpu_pool.server.request_start import start_request
 from gpu_pool.server.stream_meter import NodeMeter, StreamMeter
@@ -48,6 +49,7 @@ class WireStream:
         "_node_meter",
         "_put",
         "_running",
+        "_ticket",
         "_timer",
         "_total_bytes",
         "grant",
@@ -58,10 +60,12 @@ class WireStream:
         grant: Grant,
         num_body_bytes: int,
         credit: int,
-        put: Callable[[GenerationEvent], None],
+        put: Callable[[StreamEvent], None],
         node_meter: NodeMeter,
+        ticket: KvTicket | None = None,
     ) -> None:
         """`num_body_bytes` is what the gateway announced."""
+        self._ticket = ticket
         self._node_meter = node_meter
         self._meter: StreamMeter | None = None
         self.grant = grant
@@ -102,8 +106,14 @@ class WireStream:
         """Begins to serve it; events follow. Raises: `UnsupportedFeature`."""
         self._is_streaming = isinstance(request, GenerateRequest) and request.stream
         self._has_started = True
-        self._meter = self._node_meter.open(request.model)
-        self._running = start_request(model, request, self.grant, self._on_event)
+        trace = self._node_meter.tracer.begin(self.grant, request)
+        self._meter = self._node_meter.open(request.model, trace)
+        self._running = start_request(model, request, self.grant, self._on_event, self._ticket)
+
+    def move_blocks(self, message: KvImport | KvStop | KvRelease, ticket: KvTicket | None) -> None:
+        """What the gateway says of the request's KV blocks."""
+        if self._running is not None:
+            self._running.move_blocks(message, ticket)
 
     def add_credit(self, num_deltas: int) -> None:
         """Lets more deltas out, first of all what was merged meanwhile."""
@@ -129,13 +139,15 @@ class WireStream:
     def cancel(self) -> None:
         """Ends without any event: nobody is there to read it."""
         self._stop_timer()
+        if self._meter is not None:
+            self._meter.note_lost()
         if self._running is not None:
             self._running.cancel()
 
-    def _on_event(self, event: GenerationEvent) -> None:
+    def _on_event(self, event: StreamEvent) -> None:
         """Sends `event`, or merges it into those that wait for credit."""
         if self._meter is not None:
-            _note(self._meter, event)
+            _note(self._meter, event, self._running)
         if isinstance(event, Delta | ReasoningDelta | ToolCallDelta):
             if self._is_streaming and self._credit > 0 and not self._held:
                 self._credit -= 1
@@ -174,12 +186,12 @@ class WireStream:
             self._timer = None
 
 
-def _note(meter: StreamMeter, event: GenerationEvent) -> None:
+def _note(meter: StreamMeter, event: StreamEvent, running: RunningRequest | None) -> None:
     """Tells the meter what has come."""
     if isinstance(event, Delta | ReasoningDelta | ToolCallDelta):
         meter.note_tokens()
     elif isinstance(event, Accepted):
-        meter.note_accepted()
+        meter.note_accepted(0.0 if running is None else running.cold_s)
     elif isinstance(event, Finished):
         meter.note_end(event.reason, event.usage)
     elif isinstance(event, Failed):

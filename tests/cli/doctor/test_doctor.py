@@ -17,13 +17,17 @@ from typer.testing import CliRunner
 from cli.doctor.command import examine_settings
 from cli.doctor.finding import Area, Finding, Findings, Level
 from cli.doctor.gateway_checks import check_certificate
+from cli.doctor.price_checks import check_prices
 from cli.doctor.store_checks import check_limits, note_skew
 from cli.main import app
+from contracts.pricing import TokenRates
 from contracts.settings import decode_settings
 from gateway.admission.probe import probe_store
 from gateway.settings import PREFIX, GatewaySettings
 from migrations.upgrade import upgrade_database_async
+from tenancy.encryption.key_ring import Keys
 from tenancy.encryption.key_ring_file import load_or_create_key_ring
+from tests.fixtures.acting_tenancy import open_tenancy
 from tests.fixtures.double_node import DoubleNode, run_double_node
 from tests.fixtures.free_port import find_port
 from tests.fixtures.node_process import GATEWAY
@@ -38,7 +42,8 @@ async def create_table(folder: Path, node: DoubleNode) -> Table:
     database = f"sqlite+aiosqlite:///{folder / 'hearth.db'}"
     await upgrade_database_async(database)
     ring = folder / "keys" / "key_ring.json"
-    load_or_create_key_ring(ring, secrets.token_bytes)
+    keys = load_or_create_key_ring(ring, secrets.token_bytes)
+    await set_price(folder / "hearth.db", keys)
     return {
         "gateway_id": GATEWAY,
         "database": {"url": database},
@@ -53,6 +58,13 @@ async def create_table(folder: Path, node: DoubleNode) -> Table:
             }
         ],
     }
+
+
+async def set_price(database: Path, keys: Keys, model: str = "@test/*") -> None:
+    """What the node's model costs."""
+    tenancy = open_tenancy(database, keys)
+    await tenancy.set_price(model, TokenRates(1, 1, 1, 1))
+    await tenancy.close()
 
 
 def write_pair_key(folder: Path, key: bytes) -> Path:
@@ -125,8 +137,8 @@ HARMS: tuple[tuple[Callable[[Table], None], Area, str], ...] = (
     (_lose_ring, Area.KEYS, "There is no key ring"),
     (_expose_pair_key, Area.KEYS, "may be read by others"),
     (_empty_database, Area.DATABASE, "not this version's: empty"),
-    (_change_pair_key, Area.NODES, "not the node it should be"),
-    (_be_somebody_else, Area.NODES, "refuses this gateway (status 401)"),
+    (_change_pair_key, Area.NODES, "refuses this gateway, or its key (status 401)"),
+    (_be_somebody_else, Area.NODES, "refuses this gateway, or its key (status 401)"),
     (_lose_node, Area.NODES, "double-node at ws://127.0.0.1"),
     (_open_port, Area.CONFIGURATION, "`listen` is on 0.0.0.0 without TLS"),
     (_trust_node, Area.CONFIGURATION, "may say itself which region"),
@@ -151,6 +163,25 @@ async def test_each_fault_is_found_with_what_to_do_and_nothing_without_one(tmp_p
             assert [finding.area for finding in bad] == [area], harm.__name__
             assert words in bad[0].what
             assert bad[0].advice
+
+
+async def test_a_model_without_a_price_is_named(tmp_path: Path) -> None:
+    ring = load_or_create_key_ring(tmp_path / "key_ring.json", secrets.token_bytes)
+    database = tmp_path / "hearth.db"
+    url = f"sqlite+aiosqlite:///{database}"
+    await upgrade_database_async(url)
+    settings = decode_settings(GatewaySettings, {"database": {"url": url}}, {}, PREFIX)
+    models = {"@test/random-llama", "@other/model"}
+    findings = Findings()
+    await set_price(database, ring)
+    await check_prices(settings, models, findings)
+    (unpriced,) = findings.all
+    assert unpriced.level is Level.WARNING
+    assert unpriced.what.startswith("@other/model has no price")
+    await set_price(database, ring, "@other/model")
+    findings = Findings()
+    await check_prices(settings, models, findings)
+    assert [finding.level for finding in findings.all] == [Level.OK]
 
 
 @pytest.mark.parametrize(("skew_s", "level"), [(0.9, Level.OK), (-0.9, Level.OK), (1.1, "problem")])

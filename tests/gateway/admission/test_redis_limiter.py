@@ -22,8 +22,9 @@ from contracts.quotas import Quota
 from gateway.admission.breaker import Breaker
 from gateway.admission.degraded_limiter import DegradedLimiter, DegradedModes
 from gateway.admission.local_limiter import LocalLimiter
-from gateway.admission.redis_limiter import RedisLimiter, create_redis
+from gateway.admission.redis_limiter import RedisLimiter
 from gateway.settings import DegradedMode
+from gateway.store_client import create_redis
 from tests.fixtures.fault_proxy import FaultProxy
 from tests.fixtures.redis_server import RedisServer, needs_redis, run_redis
 from tests.gateway.admission.limiter_contract import *  # noqa: F403 - the contract's own tests
@@ -198,6 +199,19 @@ async def _black_hole() -> AsyncGenerator[int]:
         yield hole.sockets[0].getsockname()[1]
     finally:
         hole.close()
+
+
+async def test_nobody_waits_for_a_store_that_speaks_another_protocol() -> None:
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(65536):
+            writer.write(b"$abc\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(babble, "127.0.0.1", 0) as liar:
+        url = f"redis://127.0.0.1:{liar.sockets[0].getsockname()[1]}/0"
+        async with open_limiter(url) as limiter, asyncio.timeout(10):
+            for number in range(5):
+                await limiter.reserve(need(f"{number}", quota(requests_per_min=1000)))
 
 
 async def test_a_cut_connection_leaks_no_place(server: RedisServer) -> None:

@@ -19,7 +19,7 @@ from gateway.sources import create_sources
 from gateway.telemetry import Telemetry
 from tenancy.administration import Actor, Administration
 from tenancy.permissions import Permission
-from tests.gateway.control_requests import create_desk
+from tests.gateway.control_requests import create_desk, create_drains, renew_key
 from tests.gateway.routing.fleet_words import create_fleet
 
 NEEDS = Needs(Permission.WORKERS_AI_READ)
@@ -52,7 +52,10 @@ def list_routes() -> tuple[Route, ...]:
         return True
 
     desk = create_desk(fleet, sources)
-    services = PageServices(fleet, Telemetry(), sources, NoTenancy(), NO_LEDGER, desk)
+    drains = create_drains(fleet, sources)
+    services = PageServices(
+        fleet, Telemetry(), sources, NoTenancy(), NO_LEDGER, desk, drains, renew_key
+    )
     operators = create_operator_routes(services, is_ready)
     return create_tenant_routes(services, is_ready) + operators
 

@@ -17,7 +17,7 @@ from tests.fixtures.services import give_up
 from tests.gateway.console.scene import ANSWER, invent_hour, run_scene
 
 TIMEOUT_S = 200
-pytestmark = pytest.mark.timeout(240)  # the tour is made in the first test
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]  # the tour is made in the first test
 PARTS = ("", "/suspend", "/tokens", "/limits", "/limits/edit", "/usage")
 
 

@@ -241,6 +241,27 @@ async def test_what_is_nowhere_is_said_in_a_page(browser: BrowserDouble) -> None
     assert (await browser.get("/")).location == "/console"
 
 
+async def test_an_operator_drains_a_node_and_takes_it_back(
+    browser: BrowserDouble, gateway: RunningGateway
+) -> None:
+    for wish, said, move_after_s in (
+        ("drain", "drained", None),
+        ("empty", "goes on at other nodes", 60),
+    ):
+        fields = {"node_id": "node-1", "wish": wish}
+        assert (await browser.submit("/console/fleet", fields)).status == 303
+        assert said in (await browser.get("/console/fleet")).seen
+        (drain,) = await gateway.tenancy.list_node_drains()
+        assert drain.move_after_s == move_after_s
+        fields["wish"] = "undrain"
+        if wish == "empty":
+            assert (await browser.submit("/console/fleet", fields)).status == 303
+    assert "drained" not in (await browser.get("/console/fleet")).seen
+    assert await gateway.tenancy.list_node_drains() == []
+    for fields in ({"node_id": "node-1", "wish": "burn"}, {"node_id": "no-node", "wish": "drain"}):
+        assert (await browser.submit("/console/fleet", fields)).status in (400, 404)
+
+
 async def test_an_operator_says_where_weights_should_be(
     browser: BrowserDouble, gateway: RunningGateway, node: ScriptedNode
 ) -> None:

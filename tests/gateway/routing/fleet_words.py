@@ -6,18 +6,19 @@ from typing import Any
 
 from contracts.fleet import ModelCard, ModelLoad, NodeReport
 from contracts.ids import BootId, ModelName, NodeId, RegionId
+from contracts.kv_transfer import KvEndpoint
 from contracts.placement import MemoryUse
 from gateway.routing.choose_node import choose_node
 from gateway.routing.fleet import Fleet
 from gateway.routing.locality import Locality
 from gateway.routing.regions import Region, RegionCatalogue
+from gateway.routing.rings import list_rings
 from gateway.routing.route_plan import (
     NO_HINTS,
     FleetState,
     Hints,
     NodeSnapshot,
     Rejection,
-    Ring,
     RouteBounds,
     RouteNeed,
     RoutePlan,
@@ -59,6 +60,20 @@ def create_load(
     )
 
 
+def create_endpoint(
+    node_id: str, engine: str = "nixl", layout: str = "l1", model: ModelName = MODEL
+) -> KvEndpoint:
+    """Where a node's KV blocks come and go."""
+    return KvEndpoint(
+        model=model,
+        engine=engine,
+        incarnation=f"life of {node_id}",
+        layout=layout,
+        block_size=16,
+        bytes_per_token=1024,
+    )
+
+
 def create_report(node_id: str, region: str = "weur", *, running: int = 0) -> NodeReport:
     """What a healthy node says of itself."""
     return NodeReport(
@@ -88,6 +103,7 @@ def create_node(node_id: str, region: str | None = "weur", **changes: Any) -> No
         failed={},
         placements={},
         memory=MemoryUse(),
+        kv_endpoints={MODEL: create_endpoint(node_id)},
     )
     return replace(node, **changes)
 
@@ -126,19 +142,13 @@ def create_state(
 ) -> FleetState:
     """What a gateway knows. `sent` counts requests for `MODEL` by node."""
     nodes = list(nodes)
-    members: dict[RegionId, list[NodeId]] = {}
-    for node in nodes:
-        if node.region is not None and model in node.cards:
-            members.setdefault(node.region, []).append(node.node_id)
-    rings = [
-        Ring((latencies_s or {}).get(region, 0.0), region, tuple(node_ids))
-        for region, node_ids in members.items()
-    ]
+    rings = list_rings(model, nodes, lambda region: (latencies_s or {}).get(region, 0.0))
     return FleetState(
         {node.node_id: node for node in nodes},
-        sorted(rings, key=lambda ring: (ring.latency_s, ring.region)),
+        rings.answering,
         {(NodeId(name), MODEL): Sent(count) for name, count in (sent or {}).items()},
         {NodeId(name): reason for name, reason in (troubled or {}).items()},
+        rings.prefilling,
     )
 
 

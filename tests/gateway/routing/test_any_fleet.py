@@ -1,4 +1,4 @@
-"""Any fleet, any need: the law holds, and the chosen node passes every filter."""
+"""Any fleet, any need: the law holds, and the chosen nodes pass every filter."""
 
 import math
 import random
@@ -13,9 +13,12 @@ from contracts.errors import (
     ServiceError,
     UnknownModel,
 )
+from contracts.fleet import NodeRole
 from contracts.ids import NodeId, RegionId
 from contracts.placement import ModelPlacement, Tier
-from gateway.routing.choose_node import MAX_LOOKED_AT
+from gateway.routing.choose_node import MAX_LOOKED_AT, choose_node
+from gateway.routing.hand_over import HandOverMeter
+from gateway.routing.prefill_choice import choose_prefill
 from gateway.routing.route_plan import (
     LAST_RESORTS,
     Hints,
@@ -29,10 +32,11 @@ from tests.gateway.routing.fleet_words import (
     NOW_S,
     OTHER_MODEL,
     STALE_S,
-    choose,
     create_card,
+    create_endpoint,
     create_load,
     create_node,
+    create_state,
 )
 
 NAMES = ("weur", "enam", "apac", "weur-1", "")
@@ -48,7 +52,13 @@ def draw_node(draw: st.DrawFn, node_id: str) -> NodeSnapshot:
         node_id,
         draw(st.none() | REGIONS),
         is_connected=draw(st.booleans()),
+        role=draw(st.sampled_from(NodeRole)),
         is_draining=draw(st.sampled_from([False, False, True])),
+        kv_endpoints={
+            name: create_endpoint(node_id, layout=draw(st.sampled_from(["l1", "l2"])), model=name)
+            for name in models
+            if draw(st.booleans())
+        },
         reported_s=draw(st.sampled_from([NOW_S, STALE_S, -math.inf])),
         cards={
             name: msgspec.structs.replace(
@@ -99,7 +109,12 @@ NEEDS = st.builds(
     num_prompt_bytes=st.just(4000),
     num_prompt_tokens=st.integers(0, 5000),
     num_output_tokens=st.integers(0, 5000),
+    may_move=st.booleans(),
 )
+QUICK = HandOverMeter()
+for _ in range(300):
+    QUICK.note(1, 0.0)
+    QUICK.note(10_000, 1e-6)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -119,7 +134,7 @@ NEEDS = st.builds(
     ),
     seed=st.integers(0, 2**32),
 )
-def test_no_plan_ever_leaves_the_law_and_the_chosen_node_passes_every_filter(
+def test_no_plan_ever_leaves_the_law_and_the_chosen_nodes_pass_every_filter(
     nodes: tuple[NodeSnapshot, ...],
     need: RouteNeed,
     sent: dict[str, int],
@@ -157,11 +172,13 @@ def test_no_plan_ever_leaves_the_law_and_the_chosen_node_passes_every_filter(
         if node.node_id in good
         and node.find_wake_s(need.model) is not None
         and node.node_id not in troubled
+        and node.role is not NodeRole.PREFILL
     }
     rng = random.Random(seed)
     facts: dict[str, Any] = {"sent": sent, "troubled": troubled, "latencies_s": latencies_s}
     try:
-        plan = choose(*nodes, need=need, hints=hints, draw=rng.randrange, **facts)
+        state = create_state(nodes, model=need.model, **facts)
+        plan = choose_node(state, need, BOUNDS, NOW_S, rng.randrange, hints)
     except ServiceError as error:
         assert not good
         holders = [node for node in nodes if need.model in node.cards]
@@ -177,3 +194,14 @@ def test_no_plan_ever_leaves_the_law_and_the_chosen_node_passes_every_filter(
     assert refused.isdisjoint(good)
     if len(nodes) <= MAX_LOOKED_AT:
         assert refused == {node.node_id for node in nodes} - good
+    prefill = choose_prefill(state, need, plan, BOUNDS, NOW_S, QUICK, rng.randrange, hints)
+    if prefill is not None:
+        node = state.nodes[prefill.node_id]
+        assert need.may_move
+        assert node.node_id in good - {plan.node_id}
+        assert (node.role, node.region) == (NodeRole.PREFILL, prefill.region)
+        assert node.loads[need.model].is_ready
+        assert node.node_id not in troubled
+        assert prefill.card.revision == plan.card.revision
+        assert prefill.endpoint == node.kv_endpoints[need.model]
+        assert prefill.endpoint.layout == prefill.target.layout

@@ -73,6 +73,10 @@ def test_the_filters_come_in_the_order_of_the_reasons(first: int) -> None:
     ][: len(DEFECTS)]
 
 
+def test_a_node_that_operators_have_drained_counts_as_one_that_drains_by_itself() -> None:
+    assert find_reasons(create_node("bad", is_drained=True)) == [Rejection.DRAINING]
+
+
 def test_a_node_that_has_failed_this_request_is_left_out() -> None:
     need = msgspec.structs.replace(NEED, tried=frozenset({NodeId("bad")}))
     assert find_reasons(create_node("bad"), need=need) == [Rejection.TRIED]

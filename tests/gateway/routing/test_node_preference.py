@@ -9,6 +9,7 @@ from contracts.errors import (
     NoEndpoint,
     PoolSaturated,
 )
+from contracts.fleet import NodeRole
 from contracts.ids import NodeId
 from gateway.routing.route_plan import (
     Hints,
@@ -59,6 +60,15 @@ def test_a_cold_node_is_the_last_resort_and_no_more() -> None:
     assert plan.node_id == "busy"
     assert plan.rejected == (("cold", Rejection.MODEL_NOT_READY),)
     assert choose(cold, create_node("away", is_connected=False)).node_id == "cold"
+
+
+def test_a_node_for_prompts_answers_alone_only_as_the_last_resort() -> None:
+    prefill = create_node("prefill", role=NodeRole.PREFILL)
+    busy = create_node("busy", role=NodeRole.DECODE, loads={MODEL: create_load(running=100)})
+    plan = choose(prefill, busy)
+    assert (plan.node_id, plan.rejected) == ("busy", (("prefill", Rejection.PREFILL_ONLY),))
+    assert choose(prefill, create_node("away", is_connected=False)).node_id == "prefill"
+    assert choose(create_node("mixed"), busy).node_id == "mixed"  # the control
 
 
 @pytest.mark.parametrize("reason", [Rejection.BREAKER_OPEN, Rejection.ON_PROBATION])

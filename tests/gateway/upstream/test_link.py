@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -14,11 +14,12 @@ from contracts.fleet import NodeReport
 from contracts.grant import Grant, RetentionClass
 from contracts.ids import AccountId, GatewayId, ModelName, NodeId, RequestId
 from contracts.inference import Accepted, Delta, Failed, Finished, FinishReason, Usage
-from contracts.settings import Secret
-from contracts.wire import encode_frame
+from contracts.pair_key import PairKey
+from contracts.wire import WIRE_PATH, encode_frame
 from gateway.sources import create_sources
 from gateway.upstream.connection import StreamBounds
-from gateway.upstream.link import NodeAddress, NodeLink
+from gateway.upstream.link import NodeLink
+from gateway.upstream.node_address import NodeAddress, create_session
 from tests.gateway.running_gateway import wait_until
 from tests.gateway.scripted_node import ScriptedNode, ScriptedStream
 
@@ -53,15 +54,17 @@ class Listener:
 
 @asynccontextmanager
 async def run_link(
-    node: ScriptedNode, silence_s: float = 10.0
+    node: ScriptedNode,
+    silence_s: float = 10.0,
+    open_session: Callable[[], aiohttp.ClientSession] = create_session,
 ) -> AsyncGenerator[tuple[NodeLink, Listener]]:
     """A link that keeps connecting to `node` until the end of the block."""
     listener = Listener()
-    pair_key = Secret(node.pair_key.hex())
+    pair_key = PairKey(node.pair_key)
     address = NodeAddress(node.node_id, node.url, pair_key, None)
     bounds = StreamBounds(queue_deadline_s=5, request_deadline_s=5, silence_s=silence_s)
     link = NodeLink(address, GatewayId("gateway-1"), listener, bounds, create_sources())
-    async with aiohttp.ClientSession() as session:
+    async with open_session() as session:
         task = asyncio.create_task(link.run(session))
         try:
             yield link, listener
@@ -93,6 +96,34 @@ async def test_an_impostor_is_never_sent_anything(node: ScriptedNode) -> None:
         node.proof_key = node.pair_key  # the control: with the key it is let in
         await wait_until(lambda: bool(listener.reports))
         assert node.num_hellos == 1
+
+
+@pytest.mark.parametrize("is_control", [False, True], ids=["ours", "control"])
+async def test_a_node_cannot_send_the_gateway_elsewhere(
+    node: ScriptedNode, *, is_control: bool
+) -> None:
+    """To an address inside its network, or past `wss://`: aiohttp by itself follows."""
+    node_port, asked = node.port, asyncio.Event()
+
+    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 302 Found\r\ncontent-length: 0\r\nlocation: ")
+        writer.write(f"http://127.0.0.1:{node_port}{WIRE_PATH}\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+        asked.set()
+
+    server = await asyncio.start_server(redirect, "127.0.0.1", 0)
+    async with server:
+        node.port = server.sockets[0].getsockname()[1]
+        open_session = aiohttp.ClientSession if is_control else create_session
+        async with run_link(node, open_session=open_session) as (link, _):
+            await asyncio.wait_for(asked.wait(), 5)
+            if is_control:
+                await wait_until(lambda: link.is_up)
+            else:
+                await asyncio.sleep(0.3)
+                assert (link.is_up, node.num_hellos) == (False, 0)
 
 
 async def test_a_report_in_the_name_of_another_node_is_ignored(node: ScriptedNode) -> None:

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contracts.kv_transfer import KvExported, KvImport, KvRun
 from contracts.wire import FRAGMENT_BYTES, MAX_FRAME_BYTES, Abort, Body, Open, encode_frame
 from gateway.upstream.outbox import Entry, Outbox
 
@@ -79,3 +80,18 @@ def test_long_bodies_take_turns() -> None:
     outbox.take_frame()
     second = outbox.take_frame()
     assert [entry[0] for entry in second[:4]] in ([1, 2, 1, 2], [2, 1, 2, 1])
+
+
+def test_what_many_nodes_have_exported_at_once_stays_within_the_frame_bound() -> None:
+    run = KvRun(0, 0, tuple(range(2**40, 2**40 + 8192)), (bytes(16),) * 8192)
+    message = KvImport(KvExported("life", b"agent", (run,), True))
+    outbox = Outbox()
+    for stream_id in range(1, 41):
+        outbox.add(stream_id, 1, message)
+        outbox.open(100 + stream_id, 1, SEALED, 64, b"x")
+    frames = drain(outbox)
+    order = [stream_id for frame in frames for stream_id, _, _ in frame]
+    assert order == [place for index in range(1, 41) for place in (index, 100 + index)]
+    assert max(len(encode_frame(frame)) for frame in frames) < MAX_FRAME_BYTES
+    whole = [(1, 1, message)] * 40  # the control: together they are too much
+    assert len(encode_frame(whole)) > MAX_FRAME_BYTES

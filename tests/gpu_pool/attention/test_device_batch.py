@@ -30,7 +30,7 @@ from tests.gpu_pool.kernels.triton_cases import needs_triton
 from tests.gpu_pool.plan_driver import PlanDriver
 from tests.gpu_pool.tiny_llama import write_tiny_llama
 
-pytestmark = needs_triton
+pytestmark = [needs_triton, pytest.mark.slow]
 
 SHAPE = KvShape(num_layers=2, block_size=16, num_kv_heads=2, head_dim=32)
 NUM_HEADS = 6

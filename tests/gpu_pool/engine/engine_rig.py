@@ -1,7 +1,7 @@
 """A scheduler and the executor double, driven step by step, with everything written down."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from contracts.grant import RetentionClass
@@ -11,6 +11,7 @@ from gpu_pool.engine.assembly import create_scheduler
 from gpu_pool.engine.double_tokens import predict_tokens
 from gpu_pool.engine.executor_double import ExecutorDouble, create_double_info
 from gpu_pool.engine.messages import AddSequence, StepOutput
+from gpu_pool.engine.passage import Carriers
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.engine.token_matcher import CreateMatcher, refuse_grammars
 from gpu_pool.plan import ExecutorInfo, ForwardPlan, SequenceId, TokenScore
@@ -83,12 +84,17 @@ class EngineRig:
         create_matcher: CreateMatcher = refuse_grammars,
         *,
         check_every: int = 1,
+        create_carriers: Callable[[ExecutorDouble], Carriers] = lambda _: Carriers(),
     ) -> None:
         self.info = info or create_double_info()
         self.executor = ExecutorDouble(self.info)
         drawn = itertools.count(1)
         self.scheduler = create_scheduler(
-            settings or SchedulerSettings(), self.info, lambda: next(drawn), create_matcher
+            settings or SchedulerSettings(),
+            self.info,
+            lambda: next(drawn),
+            create_matcher,
+            create_carriers(self.executor),
         )
         self.outcomes: dict[int, Outcome] = {}
         self.plans: list[ForwardPlan] = []

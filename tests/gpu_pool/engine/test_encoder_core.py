@@ -66,10 +66,12 @@ class ScriptedTransport:
         self._steps = list(steps)
         self.sent: list[Any] = []
 
-    def receive(self, block: bool) -> list[ToCore]:
+    def receive(self, block: bool, max_wait_s: float | None = None) -> list[ToCore]:
         if self._steps:
             return self._steps.pop(0)
         return [Shutdown()] if block else []
+
+    def wake(self) -> None: ...
 
     def send(self, message: FromCore) -> None:
         self.sent.append(message)

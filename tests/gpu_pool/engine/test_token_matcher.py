@@ -31,8 +31,20 @@ class Lists:
         return is_right
 
     @property
+    def has_given_up(self) -> bool:
+        return False
+
+    @property
     def is_finished(self) -> bool:
         return self._index == len(self._places)
+
+
+class Lost(Lists):
+    """A matcher whose grammar is too complex to be followed."""
+
+    @property
+    def has_given_up(self) -> bool:
+        return True
 
 
 class Forgetful(Lists):
@@ -86,7 +98,11 @@ def test_a_preempted_answer_goes_on_where_its_grammar_stood() -> None:
 
 @pytest.mark.parametrize(
     ("grammar", "create_matcher", "code"),
-    [("(", Lists, "invalid_request"), ("5 6", Forgetful, "internal_error")],
+    [
+        ("(", Lists, "invalid_request"),
+        ("5 6", Lost, "constraint_unmet"),
+        ("5 6", Forgetful, "internal_error"),
+    ],
 )
 def test_a_grammar_that_fails_harms_only_its_own_request(
     grammar: str, create_matcher: type[Lists], code: str

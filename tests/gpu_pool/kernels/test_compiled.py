@@ -10,7 +10,7 @@ import pytest
 
 from tests.gpu_pool.kernels.triton_cases import needs_triton
 
-pytestmark = needs_triton
+pytestmark = [needs_triton, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[3]
 # Of one block, in bytes, by compute capability: A100, consumer Ampere, Ada, Hopper.

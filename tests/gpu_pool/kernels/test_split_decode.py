@@ -12,7 +12,7 @@ from gpu_pool.kernels.split_decode import (
 )
 from tests.gpu_pool.kernels.triton_cases import DEVICE, PRODUCT_DTYPES, needs_triton
 
-pytestmark = needs_triton
+pytestmark = [needs_triton, pytest.mark.slow]
 
 BLOCK_SIZE = 32
 LENGTHS = [1, SPLIT_KEYS, SPLIT_KEYS + 1, 3 * SPLIT_KEYS - 5]

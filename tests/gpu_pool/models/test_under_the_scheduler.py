@@ -20,6 +20,8 @@ from tests.gpu_pool.models.gemma.test_model import GEMMA3
 from tests.gpu_pool.models.gpt_oss.test_model import GPT_OSS
 from tests.gpu_pool.models.llama4.test_model import LLAMA4
 
+pytestmark = pytest.mark.slow
+
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "windows": ("gemma3_text", GEMMA3),
     "windows and sinks": ("gpt_oss", GPT_OSS),

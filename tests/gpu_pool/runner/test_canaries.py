@@ -27,6 +27,8 @@ from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.canary_llama import NUM_FILLERS, write_canary_llama
 from tests.gpu_pool.engine.engine_rig import EngineRig, assert_no_leak, create_request
 
+pytestmark = pytest.mark.slow
+
 NUM_REQUESTS: Final = 2000
 NUM_ACCOUNTS: Final = 24
 SYSTEM_PROMPT: Final = [n % NUM_FILLERS for n in range(7, 47)]

@@ -27,6 +27,8 @@ from tests.gpu_pool.sampling.markov_llama import (
 )
 from tests.gpu_pool.sampling.statistics_of_draws import is_drawn_from
 
+pytestmark = pytest.mark.slow
+
 NUM_SEQUENCES: Final = 40
 NUM_TOKENS: Final = 150
 FILTERS: Final[dict[str, dict[str, float]]] = {

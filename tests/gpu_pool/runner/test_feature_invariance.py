@@ -19,6 +19,8 @@ from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.engine.engine_rig import EngineRig, assert_no_leak, create_request
 from tests.gpu_pool.tiny_llama import write_tiny_llama
 
+pytestmark = pytest.mark.slow
+
 NUM_REQUESTS = 33
 NUM_TOKENS = 24
 AMPLE = 600

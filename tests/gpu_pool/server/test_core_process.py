@@ -38,6 +38,21 @@ def test_a_core_computes_rows_alike_unless_told_otherwise() -> None:
     assert "ONEDNN_MAX_CPU_ISA" not in free
 
 
+def test_what_a_core_keeps_for_each_length_is_bounded_unless_somebody_says_otherwise() -> None:
+    bounded = create_core_environ({}, EngineSettings())
+    assert bounded["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == bounded["LRU_CACHE_CAPACITY"] == "256"
+    wider = create_core_environ({"LRU_CACHE_CAPACITY": "9"}, EngineSettings())
+    assert wider["LRU_CACHE_CAPACITY"] == "9"
+
+
+def test_ranks_of_a_model_talk_on_loopback_unless_told_otherwise() -> None:
+    assert "GLOO_SOCKET_IFNAME" not in create_core_environ({}, EngineSettings())
+    expected = "lo" if sys.platform == "linux" else None
+    assert create_core_environ({}, EngineSettings(), 2).get("GLOO_SOCKET_IFNAME") == expected
+    own = {"GLOO_SOCKET_IFNAME": "eth0"}
+    assert create_core_environ(own, EngineSettings(), 2)["GLOO_SOCKET_IFNAME"] == "eth0"
+
+
 def test_the_directory_is_this_users_alone_and_goes_with_the_block(tmp_path: Path) -> None:
     with open_private_directory(tmp_path) as directory:
         assert directory.stat().st_mode & 0o777 == 0o700

@@ -38,6 +38,7 @@ async def supervise(
         node_id=NodeId("n"),
         model=ServedModelSettings(name=MODEL, path=directory),
         engine=EngineSettings(),
+        transfer=None,
         num_default_threads=1,
         log=LogSettings(),
         to_core_endpoint="",
@@ -121,7 +122,7 @@ async def test_a_fault_in_the_files_is_not_tried_again(tmp_path: Path) -> None:
 
 def test_a_core_whose_parent_is_gone_already_does_not_stay(tmp_path: Path) -> None:
     code = (
-        "from gpu_pool.core_runner import end_with_parent\n"
+        "from gpu_pool.parent_death import end_with_parent\n"
         "import time\n"
         "end_with_parent(1 << 22)\n"
         "time.sleep(60)\n"

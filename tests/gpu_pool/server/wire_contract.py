@@ -12,9 +12,10 @@ import msgspec
 import pytest
 
 from contracts.codec import encode_request
-from contracts.grant import MAC_BYTES, seal_grant
+from contracts.grant import seal_grant
 from contracts.ids import GatewayId, ModelName, RegionId
 from contracts.inference import Accepted, Delta, Finished, FinishReason, GenerateRequest, Usage
+from contracts.seal import MAC_BYTES
 from contracts.wire import (
     FRAGMENT_BYTES,
     GATEWAY_HEADER,

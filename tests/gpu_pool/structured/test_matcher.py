@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 from llguidance import LLTokenizer
 from tokenizers import AddedToken
 
+from benchmarks.engine.generated_schemas import list_schemas
 from contracts.errors import InvalidRequest, UnsupportedFeature
 from gpu_pool.structured.grammar_text import (
     AnswerGrammar,
@@ -21,7 +22,6 @@ from gpu_pool.structured.grammar_text import (
 from gpu_pool.structured.matcher import GrammarMatcher, MatcherFactory
 from gpu_pool.structured.schema_check import check_schema
 from tests.fixtures.random_checkpoint import VOCAB_SIZE, create_tokenizer
-from tests.gpu_pool.structured.generated_schemas import list_schemas
 from tests.gpu_pool.structured.walks import FACTORY, TOKENIZER, accepts, list_allowed, walk
 
 THINK = TOKENIZER.token_to_id("<think>")
@@ -32,6 +32,17 @@ def create(schema: object) -> GrammarMatcher:
     """A matcher for values of `schema`."""
     checked = check_schema(json.dumps(schema), "response_format")
     return FACTORY.create(write_grammar(AnswerGrammar(None, checked, None)))
+
+
+def test_what_is_too_complex_is_told_apart_from_a_forbidden_token() -> None:
+    endless = create({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})
+    brace = list_allowed(endless.fill_mask())[0]
+    assert not endless.accept(brace)
+    assert endless.has_given_up
+    plain = create({"type": "object", "properties": {"a": {"type": "integer"}}})
+    allowed = list_allowed(plain.fill_mask())
+    assert not plain.accept(next(i for i in range(3, VOCAB_SIZE) if i not in allowed))
+    assert not plain.has_given_up
 
 
 @pytest.mark.slow

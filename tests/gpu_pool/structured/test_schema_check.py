@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.engine.generated_schemas import list_schemas
 from contracts.errors import InvalidRequest
 from gpu_pool.structured.schema_check import MAX_DEPTH, check_schema
-from tests.gpu_pool.structured.generated_schemas import list_schemas
 
 
 def check(schema: object) -> Any:

@@ -79,7 +79,9 @@ def test_bytes_without_sense_are_refused_in_one_sentence(
 )
 @given(
     tensors=st.lists(
-        st.tuples(st.sampled_from(["F32", "BF16", "U8", "I64"]), st.lists(st.integers(0, 3))),
+        st.tuples(
+            st.sampled_from(["F32", "BF16", "U8", "I64"]), st.lists(st.integers(0, 3), max_size=8)
+        ),
         max_size=5,
     )
 )

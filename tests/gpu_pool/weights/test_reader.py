@@ -17,17 +17,26 @@ SOURCES = {
     ),
     "down": ParameterSource((CheckpointTensor("down", (6, 4)),), Split.COLUMNS),
     "norm": ParameterSource((CheckpointTensor("norm", (6,)),), Split.WHOLE),
+    "bias": ParameterSource((CheckpointTensor("bias", (6,)),), Split.FIRST),
+    "keys": ParameterSource((CheckpointTensor("keys", (2, 6), num_heads=1),), Split.ROWS),
 }
 SAVED = {
     "up": torch.arange(24.0).view(4, 6),
     "gate": -torch.arange(12.0).view(2, 6),
     "down": torch.arange(24.0).view(6, 4),
     "norm": torch.ones(6),
+    "bias": torch.arange(6.0),
+    "keys": torch.arange(12.0).view(2, 6),
 }
 
 
 def open_reader(
-    folder: Path, tensors: dict[str, torch.Tensor], dtype: torch.dtype = torch.float32
+    folder: Path,
+    tensors: dict[str, torch.Tensor],
+    dtype: torch.dtype = torch.float32,
+    *,
+    rank: int = 0,
+    num_ranks: int = 1,
 ) -> ParameterReader:
     """A reader over these tensors."""
     save_file(tensors, folder / "model.safetensors")
@@ -37,6 +46,8 @@ def open_reader(
         frozenset({"unused"}),
         dtype=dtype,
         put=lambda tensor: tensor,
+        rank=rank,
+        num_ranks=num_ranks,
     )
 
 
@@ -57,18 +68,58 @@ def test_parameters_outlive_the_file(tmp_path: Path) -> None:
 
 
 def test_shards_divide_each_part_and_together_are_the_whole(tmp_path: Path) -> None:
-    reader = open_reader(tmp_path, SAVED)
-    rows = [reader.read("fused", rank=rank, world_size=2) for rank in (0, 1)]
+    readers = [open_reader(tmp_path, SAVED, rank=rank, num_ranks=2) for rank in (0, 1)]
+    for reader in readers:
+        reader.expect_all()
+    rows = [reader.read("fused") for reader in readers]
     assert torch.equal(rows[0], torch.cat((SAVED["up"][:2], SAVED["gate"][:1])))
     assert torch.equal(rows[1], torch.cat((SAVED["up"][2:], SAVED["gate"][1:])))
-    columns = [reader.read("down", rank=rank, world_size=2) for rank in (0, 1)]
+    columns = [reader.read("down") for reader in readers]
     assert torch.equal(torch.cat(columns, 1), SAVED["down"])
-    assert reader.read("norm", rank=1, world_size=2).shape == (6,)
+    assert readers[1].read("norm").shape == (6,)
+    assert torch.equal(readers[0].read("bias"), SAVED["bias"])
+    assert torch.equal(readers[1].read("bias"), torch.zeros(6))
+
+
+def test_more_ranks_than_heads_have_copies(tmp_path: Path) -> None:
+    readers = [open_reader(tmp_path, SAVED, rank=rank, num_ranks=2) for rank in (0, 1)]
+    keys = [reader.read("keys") for reader in readers]
+    assert torch.equal(keys[0], SAVED["keys"])
+    assert torch.equal(keys[1], SAVED["keys"])
+
+
+def test_a_rank_reads_no_rows_but_its_own(tmp_path: Path) -> None:
+    asked: list[tuple[str, int, int]] = []
+
+    class Watched(Checkpoint):
+        """Notes what is read of a file."""
+
+        def read(self, name: str) -> torch.Tensor:
+            asked.append((name, 0, self.shapes[name][0]))
+            return super().read(name)
+
+        def read_rows(self, name: str, first: int, end: int) -> torch.Tensor:
+            asked.append((name, first, end))
+            return super().read_rows(name, first, end)
+
+    save_file(SAVED, tmp_path / "model.safetensors")
+    reader = ParameterReader(
+        Watched(tmp_path),
+        SOURCES,
+        frozenset(),
+        dtype=torch.float32,
+        put=lambda tensor: tensor,
+        rank=1,
+        num_ranks=2,
+    )
+    for name in ("fused", "bias"):
+        reader.read(name)
+    assert asked == [("up", 2, 4), ("gate", 1, 2)]  # and nothing of the bias
 
 
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="lacks `gate`"):
-        open_reader(tmp_path, {name: SAVED[name] for name in ("up", "down", "norm")})
+        open_reader(tmp_path, {name: SAVED[name] for name in SAVED.keys() - {"gate"}})
 
 
 def test_an_unexpected_tensor_is_named_unless_it_is_known_to_be_useless(tmp_path: Path) -> None:
@@ -78,7 +129,7 @@ def test_an_unexpected_tensor_is_named_unless_it_is_known_to_be_useless(tmp_path
 
 
 def test_many_names_are_cut_short(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="and 1 more"):
+    with pytest.raises(CheckpointError, match="and 3 more"):
         open_reader(tmp_path, {"unused": torch.ones(1)})
 
 

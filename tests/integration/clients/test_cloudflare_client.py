@@ -9,7 +9,7 @@ import httpx
 import pytest
 from cloudflare import AsyncCloudflare
 
-from tests.gateway.running_gateway import RunningGateway
+from tests.gateway.running_gateway import RunningGateway, wait_until_async
 from tests.integration.clients.talking_node import (
     CALL_ID,
     CHAT,
@@ -146,3 +146,48 @@ async def test_who_may_not_is_told_why(client: AsyncCloudflare, gateway: Running
             CLASSIC, account_id=gateway.tenant.account_id, prompt="a"
         )
     assert unknown.value.errors[0].code == 10000
+
+
+async def test_a_batch_is_handed_in_and_asked_about_as_the_documentation_says(
+    client: AsyncCloudflare, account_id: str
+) -> None:
+    """The client has no words for batches; what it insists on sending besides is ignored."""
+    requests = [
+        {"messages": ASKED, "external_reference": "rome"},
+        {"messages": ASKED, "temperature": 9},
+    ]
+    queued: Any = await client.ai.run(
+        CLASSIC,
+        account_id=account_id,
+        text="x",
+        extra_query={"queueRequest": "true"},
+        extra_body={"requests": requests},
+    )
+    assert (queued["status"], queued["model"]) == ("queued", CLASSIC)
+    found: list[Any] = []
+
+    async def is_done() -> bool:
+        found[:] = [
+            await client.ai.run(
+                CLASSIC,
+                account_id=account_id,
+                text="x",
+                extra_query={"queueRequest": "true"},
+                extra_body={"request_id": queued["request_id"]},
+            )
+        ]
+        return "responses" in found[0]
+
+    await wait_until_async(is_done)
+    first, second = found[0]["responses"]
+    assert (first["success"], first["external_reference"]) == (True, "rome")
+    assert first["result"]["response"] == "".join(TEXT)
+    assert (second["success"], second["result"], second["error"]["code"]) == (False, None, 5006)
+    assert found[0]["usage"]["prompt_tokens"] == NUM_PROMPT
+    with pytest.raises(cloudflare.NotFoundError, match="no batch"):
+        await client.ai.run(
+            CLASSIC,
+            account_id=account_id,
+            text="x",
+            extra_body={"request_id": "01890000-0000-7000-8000-000000000000"},
+        )

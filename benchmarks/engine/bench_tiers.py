@@ -1,0 +1,256 @@
+"""Time to the first token of a long prefix: from the device, from memory, from files, computed.
+
+The real engine loop (scheduler, runner, landings) over a random model, one request at a time; KV is
+that of `--shapes`, and each provider has a place of its own. Files are read past the page cache. A
+slow drive is a real one that the kernel throttles at the moment of the request (`--slow 100 2`, as
+root; `--slow` alone leaves it out), so that the rate which was measured is wrong at first. The
+figures that count are ratios to computing, in one process.
+Run: `python -m benchmarks.engine.bench_tiers [--prompt 4000] [--rounds 5] [--record]`.
+"""
+
+import argparse
+import os
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from benchmarks.engine.random_llama import SHAPES, write_random_llama
+from benchmarks.harness import (
+    Figure,
+    append_figures,
+    describe_circumstances,
+    print_figures,
+    summarise,
+)
+from contracts.ids import AccountId
+from contracts.inference import SamplingParams
+from gpu_pool.engine.assembly import create_scheduler
+from gpu_pool.engine.messages import AddSequence
+from gpu_pool.engine.passage import Carriers
+from gpu_pool.engine.scheduler import Scheduler
+from gpu_pool.engine.settings import SchedulerSettings
+from gpu_pool.engine.speed_meter import SpeedMeter
+from gpu_pool.kv.tiers.assembly import Tiers, create_tiers
+from gpu_pool.kv.tiers.settings import FileTierSettings, HostTierSettings, TierSettings
+from gpu_pool.plan import Executor, SequenceId
+from gpu_pool.worker.settings import WorkerSettings
+from gpu_pool.worker.worker import create_executor
+
+_BLKIO = Path("/sys/fs/cgroup/blkio")
+_ROOM_BYTES = 8 << 30
+CACHE = Path(".cache")
+COMPUTED = "computed"
+KNOWN = bytes(32)
+"""The salt under which the prefix is known."""
+ACCOUNT = AccountId("a" * 32)
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class DriveThrottle:
+    """Lets this process read so many bytes in a second from the drive under a folder.
+
+    Linux' first kind of control groups does it, where this process may make one (as root).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Moves this process into a group of its own. Raises: `OSError`."""
+        device = folder.stat().st_dev
+        self._device = f"{os.major(device)}:{os.minor(device)}"
+        self._group = _BLKIO / f"hearth-bench-{os.getpid()}"
+        self._group.mkdir()
+        (self._group / "cgroup.procs").write_text(str(os.getpid()))
+
+    def set(self, bytes_per_s: int) -> None:
+        """Bounds reads; 0 lets everything through."""
+        limit = self._group / "blkio.throttle.read_bps_device"
+        limit.write_text(f"{self._device} {bytes_per_s}")
+
+    def close(self) -> None:
+        """Back to where the process was, as far as that is known: to the root."""
+        (_BLKIO / "cgroup.procs").write_text(str(os.getpid()))
+        self._group.rmdir()
+
+
+@dataclass(slots=True)
+class Engine:
+    """A core's loop without a transport, with tiers of its own."""
+
+    executor: Executor
+    settings: TierSettings
+    speed: SpeedMeter = field(default_factory=SpeedMeter)
+    news: threading.Event = field(default_factory=threading.Event)
+    tiers: Tiers = field(init=False)
+    scheduler: Scheduler = field(init=False)
+    num_requests: int = 0
+
+    def __post_init__(self) -> None:
+        """Nothing computed."""
+        self.tiers = create_tiers(
+            self.settings,
+            "benchmark",
+            self.executor,
+            lambda: self.speed.prefill_per_s,
+            time.time,
+            time.monotonic,
+            self.news.set,
+        )
+        carriers = Carriers((self.tiers.source,), (self.tiers.sink,), self.speed)
+        settings = SchedulerSettings(max_batch_tokens=1024)
+        self.scheduler = create_scheduler(
+            settings, self.executor.info, lambda: 1, carriers=carriers
+        )
+
+    def answer(self, prompt: list[int], salt: bytes) -> tuple[float, int]:
+        """Seconds to the first token, and tokens that needed no computing."""
+        self.num_requests += 1
+        start_s = time.perf_counter()
+        self.scheduler.add(
+            AddSequence(
+                sequence_id=SequenceId(self.num_requests),
+                account_id=ACCOUNT,
+                cache_salt=salt,
+                token_ids=tuple(prompt),
+                sampling=SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True, seed=1),
+                priority=0,
+                deadline_unix_ms=2**50,
+                reject_if_busy=False,
+            )
+        )
+        first_s, num_cached = 0.0, 0
+        while self.scheduler.num_sequences:
+            self.step()
+            output = self.scheduler.take_output()
+            num_cached = max(
+                [num_cached, *(s.num_cached_tokens for s in (output.started if output else ()))]
+            )
+            if output is not None and output.tokens:
+                first_s = time.perf_counter() - start_s
+        self.settle()
+        return first_s, num_cached
+
+    def step(self) -> None:
+        """As `EngineCore` does it: one step, or a wait for what lands."""
+        if not self.scheduler.has_work:
+            deadline_unix_ms = self.scheduler.next_deadline_unix_ms
+            patience_s = (deadline_unix_ms or 0) / 1000 - time.time()
+            self.news.wait(max(0.0, patience_s))
+            self.news.clear()
+        plan = self.scheduler.schedule(time.time_ns() // 1_000_000)
+        if plan is not None:
+            began_s = time.perf_counter()
+            self.executor.submit(plan)
+            result = self.executor.collect()
+            self.scheduler.note_step(time.perf_counter() - began_s)
+            self.scheduler.update(result)
+
+    def settle(self) -> None:
+        """Waits until the tiers have kept what they are to keep."""
+        while self.scheduler.books.passage.count_held(0):
+            self.scheduler.schedule(time.time_ns() // 1_000_000)
+            time.sleep(0.001)
+
+    def forget(self) -> None:
+        """The device loses all it has."""
+        self.scheduler.forget_prefixes()
+
+
+def load(args: argparse.Namespace, folder: Path) -> Executor:
+    """The model once more, with memory for the prompt on either side."""
+    return create_executor(
+        WorkerSettings(
+            model_dir=folder,
+            num_blocks=args.prompt // 16 + 8,
+            staging_tokens=args.prompt + 64,
+            native_kernels=args.dtype == "bfloat16",
+        )
+    )
+
+
+def create_engines(args: argparse.Namespace, folder: Path) -> dict[str, Engine]:
+    """One for each kind of tier, with a directory and a model of its own."""
+    tokens = args.prompt + 64
+    host = TierSettings(host=HostTierSettings(max_bytes=_ROOM_BYTES), staging_tokens=tokens)
+    engines = {"host": Engine(load(args, folder), host)}
+    for name in ("file", *(f"file at {rate} MB/s" for rate in args.slow)):
+        files = FileTierSettings(path=folder / name.replace("/", " a "), max_bytes=_ROOM_BYTES)
+        settings = TierSettings(file=files, staging_tokens=tokens)
+        engines[name] = Engine(load(args, folder), settings)
+    return engines
+
+
+def measure(args: argparse.Namespace, folder: Path) -> list[Figure]:
+    """The figures of all providers, round by round: each beside computing the same at once."""
+    samples: defaultdict[str, list[float]] = defaultdict(list)
+    ratios: defaultdict[str, list[float]] = defaultdict(list)
+    nums_cached: defaultdict[str, set[int]] = defaultdict(set)
+    prompt = [n * 7 % 8000 for n in range(args.prompt)]
+    throttle = DriveThrottle(folder) if args.slow else None
+    engines = create_engines(args, folder)
+    for engine in engines.values():  # computed once, kept, and all rates are known
+        engine.answer(prompt, KNOWN)
+        engine.forget()
+        engine.answer(prompt, KNOWN)
+    for number in range(1, args.rounds + 1):
+        for name, engine in engines.items():
+            engine.forget()
+            rate = name.removeprefix("file at ").removesuffix(" MB/s")
+            if throttle is not None and rate.isdecimal():
+                throttle.set(int(rate) * 1_000_000)
+            outcomes = {name: engine.answer(prompt, KNOWN)}
+            if throttle is not None:
+                throttle.set(0)
+            if name == "host":
+                outcomes["device"] = engine.answer(prompt, KNOWN)
+            engine.forget()
+            computed_s, num_cached = engine.answer(prompt, number.to_bytes(32, "little"))
+            assert num_cached == 0, "another salt finds nothing"
+            samples[COMPUTED].append(computed_s * 1e3)
+            for provider, (first_s, num_cached) in outcomes.items():
+                samples[provider].append(first_s * 1e3)
+                ratios[provider].append(first_s / computed_s)
+                nums_cached[provider].add(num_cached)
+    for name, engine in engines.items():
+        for tier in engine.tiers.store.describe():
+            print(f"{name}: {tier}, refused {engine.tiers.store.num_refused}")
+        engine.tiers.store.close()
+        engine.executor.close()
+    if throttle is not None:
+        throttle.close()
+    print({name: f"{sorted(nums)} of {args.prompt} tokens" for name, nums in nums_cached.items()})
+    what, metric = f"prefix of {args.prompt}, {args.shapes} {args.dtype}", "time to first token"
+    return [
+        *(summarise(what, name, metric, "ms", args.prompt, s) for name, s in samples.items()),
+        *(
+            summarise(what, f"{name} / {COMPUTED}", metric, "ratio", args.prompt, pairs)
+            for name, pairs in ratios.items()
+        ),
+    ]
+
+
+def main() -> None:
+    """Prints the figures; `--record` appends them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prompt", type=int, default=4000, help="tokens of the prefix")
+    parser.add_argument("--shapes", choices=SHAPES, default="tiny")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--slow", type=int, nargs="*", default=[100, 2], help="MB/s of the drive")
+    parser.add_argument("--record", action="store_true", help="append to results/kv_tiers.csv")
+    args = parser.parse_args()
+    CACHE.mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=CACHE) as name:  # on a drive, which /tmp need not be
+        folder = Path(name)
+        write_random_llama(folder, SHAPES[args.shapes], DTYPES[args.dtype])
+        figures = measure(args, folder)
+    print_figures(figures)
+    if args.record:
+        append_figures("kv_tiers.csv", figures, describe_circumstances(["torch", "cryptography"]))
+
+
+if __name__ == "__main__":
+    main()

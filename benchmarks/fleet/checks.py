@@ -1,0 +1,148 @@
+"""What must hold of a run: texts, ends, the ledger and the law, each found by looking.
+
+Pure but for reading: outcomes as clients saw them, rows of the ledger, lines of the nodes' logs.
+Owns what counts as a fault and how it is worded. Read next: `benchmarks.fleet.proof`.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.fleet.fleet import Tenant
+from benchmarks.fleet.load import Outcome
+from contracts.pricing import Price, compute_charge
+from contracts.usage import Outcome as LedgerOutcome
+from contracts.usage import UsageRecord
+
+CAME, ENDED = "a request has come", "streams have ended with their connection"
+
+
+@dataclass(frozen=True)
+class Downtime:
+    """When a gateway was killed without a word, and when it was there again."""
+
+    gateway: str
+    killed_unix_s: float
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request at a node, as its log has it."""
+
+    node: str
+    request_id: str
+    account_id: str
+
+
+def find_client_faults(
+    outcomes: Iterable[Outcome], quiet: Mapping[tuple[str, int], str], kills: list[Downtime]
+) -> list[str]:
+    """Texts that are not those of a quiet run, and ends that no killed gateway explains."""
+    faults: list[str] = []
+    for one in outcomes:
+        question = one.question
+        wanted = quiet[question.tenant.account_id, question.number]
+        if not one.failure and one.text != wanted:
+            faults.append(f"{one.request_id}: another text than undisturbed")
+        elif not one.failure and one.usage is None:
+            faults.append(f"{one.request_id}: no usage")
+        elif one.failure and not wanted.startswith(one.text):
+            faults.append(f"{one.request_id}: what came before the cut is not the beginning")
+        elif one.failure and not is_explained(one, kills):
+            faults.append(f"{one.request_id} at {one.gateway}: {one.failure}")
+    return faults
+
+
+def is_explained(one: Outcome, kills: list[Downtime]) -> bool:
+    """True when the request's own gateway was killed while it ran."""
+    return any(
+        one.gateway == kill.gateway and one.began_unix_s <= kill.killed_unix_s <= one.ended_unix_s
+        for kill in kills
+    )
+
+
+def find_ledger_faults(
+    outcomes: Iterable[Outcome], records: Iterable[UsageRecord], prices: list[Price]
+) -> list[str]:
+    """Requests that are not charged once and exactly for what came."""
+    rows = list(records)
+    counts = Counter(row.request_id for row in rows)
+    faults = [f"{request_id}: {n} rows" for request_id, n in counts.items() if n > 1]
+    by_id = {str(row.request_id): row for row in rows}
+    by_version = {price.version: price for price in prices}
+    known = {one.request_id for one in outcomes if one.request_id}
+    num_nameless = sum(not one.request_id for one in outcomes)
+    num_unknown = len(by_id.keys() - known)
+    if num_unknown > num_nameless:
+        faults.append(f"{num_unknown} rows of requests that {num_nameless} clients may have made")
+    for one in outcomes:
+        row = by_id.get(one.request_id)
+        if not one.request_id or one.status != 200:
+            continue
+        if row is None:
+            faults.append(f"{one.request_id}: no row")
+            continue
+        faults += _compare(one, row)
+    for row in rows:
+        price = by_version.get(row.price_version or 0)
+        if row.cost_nano and (
+            price is None or compute_charge(price, row.tokens).cost_nano != row.cost_nano
+        ):
+            faults.append(f"{row.request_id}: costs {row.cost_nano} for {row.tokens}")
+    return faults
+
+
+def _compare(one: Outcome, row: UsageRecord) -> list[str]:
+    """What is wrong with the row of a request that began to be answered."""
+    tokens = row.tokens
+    if one.failure:
+        is_right = row.outcome is not LedgerOutcome.COMPLETE and tokens.num_output > 0
+        return [] if is_right or not one.text else [f"{one.request_id}: cut, charged as {row}"]
+    usage = one.usage or {}
+    charged = tokens.num_uncached + tokens.num_cached, tokens.num_output
+    told = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    is_right = row.outcome is LedgerOutcome.COMPLETE and charged == told
+    return [] if is_right else [f"{one.request_id}: told {told}, charged {charged} {row.outcome}"]
+
+
+def read_arrivals(log: Path, node: str) -> list[Arrival]:
+    """Every request that a node's log has."""
+    return [
+        Arrival(node, entry["request_id"], entry["account_id"])
+        for entry in _read_entries(log)
+        if entry.get("event") == CAME
+    ]
+
+
+def read_aborted(log: Path, since_unix_s: str) -> list[tuple[str, int]]:
+    """When connections of a node ended with streams on them after a moment, and how many."""
+    return [
+        (str(entry["timestamp"]), int(entry["num_streams"]))
+        for entry in _read_entries(log)
+        if entry.get("event") == ENDED and str(entry["timestamp"]) >= since_unix_s
+    ]
+
+
+def find_residency_faults(
+    arrivals: Iterable[Arrival], tenants: Iterable[Tenant], regions: Mapping[str, str]
+) -> list[str]:
+    """Requests at nodes of regions that their account does not allow."""
+    allowed = {tenant.account_id: tenant.regions for tenant in tenants}
+    return [
+        f"{arrival.request_id} of {arrival.account_id} was at {arrival.node}"
+        for arrival in arrivals
+        if regions[arrival.node] not in allowed[arrival.account_id]
+    ]
+
+
+def _read_entries(log: Path) -> list[dict[str, str]]:
+    """The lines of a log that are JSON; a killed process may leave half of one."""
+    entries: list[dict[str, str]] = []
+    for line in log.read_text(errors="replace").splitlines():
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            continue
+    return [entry for entry in entries if isinstance(entry, dict)]

@@ -1,0 +1,183 @@
+"""One run: a quiet pass, then the load with a scenario, then every check.
+
+Owns the order and the figures. Read next: `benchmarks.fleet.scenario`, `benchmarks.fleet.checks`.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.fleet.checks import (
+    find_client_faults,
+    find_ledger_faults,
+    find_residency_faults,
+    read_aborted,
+    read_arrivals,
+)
+from benchmarks.fleet.fleet import NODES, Fleet
+from benchmarks.fleet.load import Load, Question, list_questions
+from benchmarks.fleet.processes import wait_until
+from benchmarks.fleet.scenario import Scenario
+from benchmarks.harness import Figure
+from contracts.ids import AccountId, RequestId
+from contracts.usage import UsageRecord
+
+_QUIET_AT_ONCE = 4
+_FRESH_S = 1.0
+_PAGE = 1000
+
+
+@dataclass
+class Verdict:
+    """What was found."""
+
+    figures: list[Figure]
+    faults: list[str]
+
+
+async def prove(fleet: Fleet, folder: Path, what: str, num_streams: int) -> Verdict:
+    """A scenario (`rolling`, `faults`, `split`) under `num_streams` streams that never cease."""
+    questions = list_questions(fleet)
+    load = Load(fleet)
+    following = asyncio.create_task(load.follow_health())
+    try:
+        quiet = await _answer_quietly(load, questions)
+        load.outcomes.clear()
+        began_unix_s = time.time()
+        scenario = Scenario(fleet)
+        until = asyncio.Event()
+        clients = [
+            asyncio.create_task(load.keep_busy(questions, number, until))
+            for number in range(num_streams)
+        ]
+        await _wait_under_way(load, num_streams)
+        runs = {"rolling": scenario.replace_everything, "split": scenario.hurt_halves}
+        before = await fleet.count_hand_overs() if fleet.roles else Counter[str]()
+        try:
+            await runs.get(what, scenario.hurt_everything)()
+        finally:
+            until.set()
+        await asyncio.gather(*clients)
+    finally:
+        following.cancel()
+    outcomes = load.outcomes
+    handed_over = await fleet.count_hand_overs() - before if fleet.roles else before
+    records = await _read_ledger(fleet, load, began_unix_s)
+    assert fleet.tenancy is not None
+    prices = await fleet.tenancy.list_prices()
+    arrivals = [one for node in fleet.nodes for one in read_arrivals(folder / f"{node}.log", node)]
+    faults = find_client_faults(outcomes, quiet, scenario.kills)
+    faults += find_ledger_faults(outcomes, records, prices)
+    faults += find_residency_faults(arrivals, fleet.tenants, NODES)
+    if {NODES[one.node] for one in arrivals} != {NODES[node] for node in fleet.nodes}:
+        faults.append("not every region was used, so that the law was not tried")
+    if fleet.roles and not handed_over["landed"]:
+        faults.append("no prompt was handed over, so that nothing was tried")
+    retried = len(arrivals) - len({one.request_id for one in arrivals})
+    counts = {
+        "streams at once": num_streams,
+        "requests": len(outcomes),
+        "events": len(scenario.told),
+        "failed requests": sum(bool(one.failure) for one in outcomes),
+        "of them with a killed gateway": sum(
+            bool(one.failure) and one.gateway in {kill.gateway for kill in scenario.kills}
+            for one in outcomes
+        ),
+        "requests that more than one node had": retried,
+        "connections turned away": load.num_turned_away,
+        "requests at nodes, by the law": len(arrivals),
+        "rows of the ledger": len(records),
+        **{f"hand-overs {outcome}": n for outcome, n in sorted(handed_over.items())},
+        "faults": len(faults),
+    }
+    counts_of = [
+        Figure(what, "hearth", key, "count", num_streams, n, n, n) for key, n in counts.items()
+    ]
+    return Verdict([*counts_of, *_measure_kills(fleet, folder, load, scenario, what)], faults)
+
+
+async def _answer_quietly(load: Load, questions: list[Question]) -> dict[tuple[str, int], str]:
+    """Every question's text, with nobody to disturb it."""
+    places = asyncio.Semaphore(_QUIET_AT_ONCE)
+    texts: dict[tuple[str, int], str] = {}
+
+    async def ask(question: Question) -> None:
+        async with places:
+            outcome = await load.ask(question)
+        assert not outcome.failure, outcome
+        texts[question.tenant.account_id, question.number] = outcome.text
+
+    await asyncio.gather(*(ask(question) for question in questions))
+    return texts
+
+
+async def _wait_under_way(load: Load, num_streams: int) -> None:
+    """Returns once all clients have asked, and the first of them have been answered."""
+
+    async def are_under_way() -> bool:
+        return sum(load.open.values()) >= num_streams * 0.9 and bool(load.outcomes)
+
+    await wait_until(are_under_way, "the load")
+
+
+async def _read_ledger(fleet: Fleet, load: Load, since_unix_s: float) -> list[UsageRecord]:
+    """The rows of the run, once the gateways' journals have come to the ledger."""
+    answered = {one.request_id for one in load.outcomes if one.status == 200}
+    records: list[UsageRecord] = []
+
+    async def are_there() -> bool:
+        records[:] = await _list_records(fleet, since_unix_s)
+        return answered <= {str(record.request_id) for record in records}
+
+    try:
+        await wait_until(are_there, "the ledger")
+    except Exception as error:  # the check names the rows that are missing
+        print(error)
+    return records
+
+
+async def _list_records(fleet: Fleet, since_unix_s: float) -> list[UsageRecord]:
+    """Rows of requests that began after a moment."""
+    assert fleet.tenancy is not None
+    found: list[UsageRecord] = []
+    days = {int(since_unix_s // 86_400), int(time.time() // 86_400)}
+    for tenant in fleet.tenants:
+        for day in sorted(days):
+            after: RequestId | None = None
+            while page := await fleet.tenancy.list_usage_records(
+                AccountId(tenant.account_id), day, limit=_PAGE, after=after
+            ):
+                found += page
+                after = page[-1].request_id
+    first_ms = int(since_unix_s * 1000)
+    return [row for row in found if int(row.request_id[:8] + row.request_id[9:13], 16) >= first_ms]
+
+
+def _measure_kills(
+    fleet: Fleet, folder: Path, load: Load, scenario: Scenario, what: str
+) -> list[Figure]:
+    """How soon nodes had aborted the streams of a killed gateway, and clients had noticed."""
+    figures: list[Figure] = []
+    for kill in scenario.kills:
+        since = datetime.fromtimestamp(kill.killed_unix_s, UTC)
+        mark = since.isoformat().replace("+00:00", "Z")
+        aborted: list[float] = []
+        for node in fleet.nodes:
+            for stamp, _ in read_aborted(folder / f"{node}.log", mark):
+                waited_s = (datetime.fromisoformat(stamp) - since).total_seconds()
+                if waited_s < _FRESH_S * 2:
+                    aborted.append(waited_s)
+        noticed = [
+            one.ended_unix_s - kill.killed_unix_s
+            for one in load.outcomes
+            if one.failure and one.gateway == kill.gateway
+        ]
+        for metric, values in (("nodes aborted", aborted), ("clients noticed", noticed)):
+            if values:
+                worst = max(values)
+                name = f"{metric} after the kill, at the latest"
+                figures.append(Figure(what, "hearth", name, "s", len(values), worst, worst, worst))
+    return figures

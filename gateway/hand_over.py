@@ -1,0 +1,315 @@
+"""One prompt that another node computes for the one that answers: all that the two say of it.
+
+The node that answers is asked first and says which blocks it wants; then the other one computes
+the prompt, and what it says of exported blocks is passed on as it is. Its blocks are leased until
+the first has them or does without. Whatever fails ends with the node that answers computing the
+prompt itself: nothing has gone out before, so that a client sees none of it. The prompt is paid
+once, as soon as it is being computed. Called by the connections' readers: nothing here waits.
+Read next: `contracts.kv_transfer`, `gateway.routing.prefill_choice`.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import structlog
+
+from contracts.errors import ServiceError, StreamBroken, from_error_report
+from contracts.grant import Grant
+from contracts.inference import Accepted, Failed, Finished
+from contracts.kv_transfer import (
+    MAX_STRETCH,
+    KvExported,
+    KvGaveUp,
+    KvHalf,
+    KvImport,
+    KvLanded,
+    KvRelease,
+    KvReserved,
+    KvStop,
+    KvTicket,
+    TransferEvent,
+    digest_account,
+)
+from gateway.attempt_grant import create_grant, is_fault_of_node
+from gateway.request_context import RequestContext
+from gateway.routing.fleet import Fleet
+from gateway.routing.route_plan import PrefillPlan, RouteNeed, RoutePlan
+from gateway.sources import Sources
+from gateway.telemetry import HandOverOutcome, Step, Telemetry
+from gateway.upstream.links import NodeLinks
+from gateway.upstream.node_stream import NodeStream
+
+log = structlog.get_logger(__name__)
+_PATIENCE: Final = 3.0
+"""Times what the way was expected to take; if nothing has come by then, the node that answers
+helps itself."""
+_LEAST_PATIENCE_S: Final = 5.0
+_PROMPT_ATTEMPTS: Final = 1 << 16
+"""Attempts at a prompt alone are numbered from here."""
+_MAX_TRIES: Final = 3
+_MAX_EXPORT_BYTES: Final = 2 * 1024 * 1024
+"""Of one `KvExported`, which has to fit into a frame beside others."""
+_MAX_EXPORTS_BYTES: Final = 32 * 1024 * 1024
+"""Of all of a node's: a prompt of a million tokens takes a tenth."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverParts:
+    """What all hand-overs of a gateway share."""
+
+    fleet: Fleet
+    links: NodeLinks
+    telemetry: Telemetry
+    sources: Sources
+
+
+class StreamOpener:
+    """Opens the stream of an attempt and, where another node computes the prompt, its hand-over."""
+
+    def __init__(self, parts: HandOverParts) -> None:
+        """For all attempts of a gateway."""
+        self._parts = parts
+
+    def open(
+        self,
+        context: RequestContext,
+        need: RouteNeed,
+        plan: RoutePlan,
+        grant: Grant,
+        body: bytes,
+    ) -> tuple[NodeStream, "HandOver | None"]:
+        """The stream of the node that answers. A hand-over has to be closed.
+
+        Raises: as `NodeLinks.open`; the plan's second endpoint is given back then.
+        """
+        if plan.prefill is None:
+            return self._parts.links.open(plan.node_id, grant, body), None
+        hand_over = HandOver(self._parts, context, need, plan, body)
+        try:
+            ticket = hand_over.create_ticket(KvHalf.DECODE)
+            stream = self._parts.links.open(plan.node_id, grant, body, ticket)
+        except BaseException:
+            hand_over.close()
+            raise
+        hand_over.watch(stream)
+        return stream, hand_over
+
+
+class HandOver:
+    """One attempt's; `watch` begins, `close` ends it."""
+
+    def __init__(
+        self,
+        parts: HandOverParts,
+        context: RequestContext,
+        need: RouteNeed,
+        plan: RoutePlan,
+        body: bytes,
+    ) -> None:
+        """`plan` has a second endpoint, which counts as sent there."""
+        assert plan.prefill is not None, "a hand-over without a second node"
+        self._parts = parts
+        self._context = context
+        self._need = need
+        self._plan = plan
+        self._body = body
+        self._prefill: PrefillPlan | None = plan.prefill
+        """Who computes the prompt now; None once nobody does."""
+        self._num_tries = 0
+        self._asked: tuple[int, float] | None = None
+        """The attempt at the prompt that is under way, and since when."""
+        self._answering: NodeStream | None = None
+        self._computing: NodeStream | None = None
+        self._reserved: KvReserved | None = None
+        self._exported_s = parts.sources.monotonic_s()
+        """When the last of the prompt was exported; before that, when all began."""
+        self._num_export_bytes = 0
+        """Of the node that computes the prompt now."""
+        self._is_released = False
+        self._ticket_to_tell = b""
+        """For the node that answers, with the first export of another node than it was told of."""
+
+    def create_ticket(self, half: KvHalf) -> KvTicket:
+        """The permission for one of the two nodes, as things stand."""
+        context, prefill, reserved = self._context, self._prefill, self._reserved
+        assert context.principal is not None
+        assert prefill is not None, "a ticket for nobody"
+        patience_s = max(prefill.cost_s * _PATIENCE, _LEAST_PATIENCE_S)
+        if half is KvHalf.PREFILL:
+            patience_s *= MAX_STRETCH
+        deadline_ms = int((self._parts.sources.unix_s() + patience_s) * 1000)
+        wanted = reserved if half is KvHalf.PREFILL else None
+        return KvTicket(
+            half=half,
+            request_id=context.request_id,
+            account_digest=digest_account(context.principal.account_id),
+            model=self._plan.card.name,
+            revision=self._plan.card.revision,
+            layout=prefill.target.layout,
+            deadline_unix_ms=min(deadline_ms, context.deadline_unix_ms),
+            prefill_node=prefill.node_id,
+            prefill_incarnation=prefill.endpoint.incarnation,
+            decode_node=self._plan.node_id,
+            decode_incarnation=prefill.target.incarnation,
+            first_block=0 if wanted is None else wanted.first_block,
+            num_blocks=0 if wanted is None else wanted.num_blocks,
+        )
+
+    def watch(self, answering: NodeStream) -> None:
+        """`answering` is open with its ticket, and says next what it wants."""
+        self._answering = answering
+        answering.on_transfer = self._hear_answering
+
+    def close(self) -> None:
+        """The attempt is over, or never began. The first call counts."""
+        stream, self._computing = self._computing, None
+        if stream is not None and not self._is_released:
+            stream.release()
+        if stream is not None:
+            self._trace("")
+        self._let_go()
+
+    # -- the node that answers -------------------------------------------------------------------
+
+    def _hear_answering(self, event: TransferEvent) -> None:
+        """What the node that answers says of the blocks."""
+        if self._is_released:
+            return  # the first word of the end counts
+        if isinstance(event, KvReserved) and self._reserved is None:
+            self._reserved = event
+            self._ask()
+        elif isinstance(event, KvLanded):
+            self._note_landed()
+            self._end()
+        elif isinstance(event, KvGaveUp):
+            log.info(
+                "hand_over_given_up",
+                request_id=self._context.request_id,
+                node_id=self._plan.node_id,
+                reason=event.reason[:32],
+            )
+            self._parts.telemetry.count_hand_over(HandOverOutcome.GIVEN_UP)
+            self._end()
+
+    def _note_landed(self) -> None:
+        """The way has taken so long, counted from when the prompt had been computed."""
+        seconds = max(self._parts.sources.monotonic_s() - self._exported_s, 0.0)
+        self._parts.telemetry.count_hand_over(HandOverOutcome.LANDED)
+        self._parts.telemetry.count_step(Step.HAND_OVER, seconds)
+        self._parts.fleet.locality.hand_over.note(self._need.num_prompt_tokens, seconds)
+
+    def _end(self) -> None:
+        """Nobody reads the exported blocks any more."""
+        self._is_released = True
+        if self._computing is None:
+            self._let_go()
+        else:
+            self._computing.send_transfer(KvRelease())
+
+    # -- the node that computes the prompt -------------------------------------------------------
+
+    def _ask(self) -> None:
+        """Has the prompt computed, by this node or the next; else says that nobody does."""
+        while self._prefill is not None:
+            self._num_tries += 1
+            prefill = self._prefill
+            attempt = _PROMPT_ATTEMPTS + self._context.num_attempts * _MAX_TRIES + self._num_tries
+            grant = create_grant(self._context, self._need, prefill.card, attempt)
+            self._asked = attempt, self._parts.sources.monotonic_s()
+            try:
+                ticket = self.create_ticket(KvHalf.PREFILL)
+                stream = self._parts.links.open(prefill.node_id, grant, self._body, ticket)
+            except ServiceError as error:
+                self._move_on(error)
+                continue
+            self._computing, self._num_export_bytes = stream, 0
+            stream.on_transfer = self._hear_computing
+            stream.listen(self._take)
+            return
+        if self._answering is not None:
+            self._parts.telemetry.count_hand_over(HandOverOutcome.NOBODY)
+            self._answering.send_transfer(KvStop())
+
+    def _hear_computing(self, event: TransferEvent) -> None:
+        """What the other node has exported goes on as it is."""
+        if not isinstance(event, KvExported) or self._answering is None or self._is_released:
+            return
+        num_bytes = event.num_frame_bytes
+        self._num_export_bytes += num_bytes
+        if num_bytes > _MAX_EXPORT_BYTES or self._num_export_bytes > _MAX_EXPORTS_BYTES:
+            self._break_off()
+            return
+        if event.is_last:
+            self._exported_s = self._parts.sources.monotonic_s()
+        self._answering.send_transfer(KvImport(event, self._ticket_to_tell))
+        self._ticket_to_tell = b""
+
+    def _break_off(self) -> None:
+        """The other node exports more than any prompt has: nothing of it is heard any more."""
+        stream, self._computing = self._computing, None
+        assert stream is not None, "an export of nobody"
+        stream.on_transfer = None
+        stream.listen(None)
+        stream.release()
+        self._move_on(StreamBroken("The node exported more blocks than a prompt has."))
+        self._ask()
+
+    def _take(self) -> None:
+        """What else it says: that it has begun, and how it ended."""
+        stream = self._computing
+        if stream is None:
+            return
+        for event in stream.take_now():
+            if isinstance(event, Accepted) and self._answering is not None:
+                self._answering.note_prompt(event.num_prompt_tokens, event.num_cached_tokens)
+            elif isinstance(event, Finished) and self._is_released:
+                self._parts.fleet.health.note_success(stream.node_id)
+                self._trace("")
+                self._computing = None
+                self._let_go()
+            elif isinstance(event, Finished | Failed):
+                self._computing = None
+                self._fail(event)
+
+    def _fail(self, last: Finished | Failed) -> None:
+        """The other node has stopped early: the next one goes on, if there is one."""
+        error = StreamBroken("The node gave the prompt up.")
+        self._move_on(from_error_report(last.error) if isinstance(last, Failed) else error)
+        if not self._is_released:
+            self._ask()
+
+    def _move_on(self, error: ServiceError) -> None:
+        """Leaves a node that has failed, for another one or for none."""
+        prefill, fleet = self._prefill, self._parts.fleet
+        assert prefill is not None, "nobody to leave"
+        log.warning(
+            "prefill_failed",
+            request_id=self._context.request_id,
+            node_id=prefill.node_id,
+            error=error.code,
+        )
+        self._trace(error.code)
+        if is_fault_of_node(error):
+            fleet.note_failure(prefill.node_id)
+        self._let_go()
+        if self._is_released or self._num_tries >= _MAX_TRIES:
+            return
+        self._need = msgspec.structs.replace(self._need, tried=self._need.tried | {prefill.node_id})
+        self._prefill = fleet.plan_prefill(self._need, self._plan)
+        if self._prefill is not None and self._answering is not None:
+            self._ticket_to_tell = self._answering.seal(self.create_ticket(KvHalf.DECODE))
+
+    def _trace(self, error: str) -> None:
+        """Tells the trace how the attempt at the prompt has ended. The first call counts."""
+        asked, self._asked = self._asked, None
+        if asked is not None and self._prefill is not None:
+            number, began_s = asked
+            ended_s = self._parts.sources.monotonic_s()
+            self._context.trace.note_prefill(number, began_s, ended_s, self._prefill.node_id, error)
+
+    def _let_go(self) -> None:
+        """The node that computed the prompt has one request fewer."""
+        prefill, self._prefill = self._prefill, None
+        if prefill is not None:
+            self._parts.fleet.release(prefill)

@@ -1,0 +1,53 @@
+"""The nodes of a model by region, nearest first: those that answer, and those there for prompts.
+
+Pure. Read next: `gateway.routing.choose_node`, `gateway.routing.prefill_choice`.
+"""
+
+from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass
+from typing import Final
+
+from contracts.fleet import NodeRole
+from contracts.ids import ModelName, NodeId, RegionId
+from gateway.routing.route_plan import NodeSnapshot, Ring
+
+
+@dataclass(frozen=True, slots=True)
+class Rings:
+    """Who has offered a model."""
+
+    answering: tuple[Ring, ...] = ()
+    """All but those of `prefilling`."""
+    prefilling: tuple[Ring, ...] = ()
+    """Nodes that compute prompts for others."""
+
+    @property
+    def regions(self) -> Set[RegionId]:
+        """Where any of them is."""
+        return {ring.region for ring in (*self.answering, *self.prefilling)}
+
+
+NO_RINGS: Final = Rings()
+
+
+def list_rings(
+    model: ModelName,
+    nodes: Iterable[NodeSnapshot],
+    measure_latency_s: Callable[[RegionId], float],
+) -> Rings:
+    """Who among `nodes` has offered `model`; nodes of no known region are left out."""
+    members: dict[tuple[bool, RegionId], list[NodeId]] = {}
+    for node in nodes:
+        if node.region is not None and model in node.cards:
+            key = (node.role is NodeRole.PREFILL, node.region)
+            members.setdefault(key, []).append(node.node_id)
+
+    def list_half(is_prefilling: bool) -> tuple[Ring, ...]:
+        found = [
+            Ring(measure_latency_s(region), region, tuple(node_ids))
+            for (half, region), node_ids in members.items()
+            if half is is_prefilling
+        ]
+        return tuple(sorted(found, key=lambda ring: (ring.latency_s, ring.region)))
+
+    return Rings(list_half(False), list_half(True))

@@ -1,0 +1,99 @@
+"""What is taken over from a node's report, and which reports are not believed.
+
+Read next: `gateway.routing.fleet` (what becomes of it), `contracts.fleet`.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from contracts.fleet import NodeReport
+from contracts.ids import NodeId, RegionId, is_node_id
+from contracts.placement import MemoryUse
+from gateway.routing.regions import RegionCatalogue
+from gateway.routing.route_plan import NodeSnapshot
+
+log = structlog.get_logger(__name__)
+_SHOWN: Final = 64
+"""Characters of what a node says that a line of the log repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """Where operators say that a node is; None leaves that to the node."""
+
+    region: RegionId | None = None
+    jurisdiction: str | None = None
+
+    def contradicts(self, report: NodeReport) -> bool:
+        """True when the node says otherwise."""
+        return self.region not in (None, report.region) or self.jurisdiction not in (
+            None,
+            report.jurisdiction,
+        )
+
+
+def create_unknown(node_id: NodeId, num_reports: int = 0) -> NodeSnapshot:
+    """A node that nothing was heard of, but for reports of an earlier time that are void."""
+    return NodeSnapshot(
+        node_id=node_id,
+        is_connected=False,
+        boot_id=None,
+        region=None,
+        jurisdiction="",
+        is_draining=False,
+        reported_s=float("-inf"),
+        num_reports=num_reports,
+        cards={},
+        loads={},
+        failed={},
+        placements={},
+        memory=MemoryUse(),
+    )
+
+
+def read_report(
+    report: NodeReport,
+    before: NodeSnapshot,
+    vouched: Vouched,
+    catalogue: RegionCatalogue,
+    now_s: float,
+) -> NodeSnapshot | None:
+    """The node as it is from now on; None when the report is refused.
+
+    A region that is not a plain name is refused with the report: it travels in headers. So is one
+    whose jurisdiction contradicts the catalogue: that would be the law's own table. And so is a
+    region or jurisdiction other than `vouched`, the ones that operators vouch for.
+    """
+    if vouched.contradicts(report):
+        log.error(
+            "report_of_another_region",
+            node_id=report.node_id,
+            said=report.region[:_SHOWN],
+            said_jurisdiction=report.jurisdiction[:_SHOWN],
+            configured=vouched.region,
+        )
+        return None
+    jurisdiction = catalogue.find_jurisdiction(report.region)
+    if not is_node_id(report.region) or jurisdiction not in (None, report.jurisdiction):
+        log.error("report_malformed", node_id=report.node_id)
+        return None
+    return NodeSnapshot(
+        node_id=report.node_id,
+        is_connected=True,
+        boot_id=report.boot_id,
+        region=report.region,
+        jurisdiction=report.jurisdiction,
+        is_draining=report.is_draining,
+        reported_s=now_s,
+        num_reports=before.num_reports + 1,
+        cards={card.name: card for card in report.models},
+        loads={load.name: load for load in report.loads},
+        failed={model.name: model.reason for model in report.failed},
+        placements={placement.name: placement for placement in report.placements},
+        memory=report.memory,
+        is_drained=before.is_drained,
+        role=report.role,
+        kv_endpoints={endpoint.model: endpoint for endpoint in report.kv_endpoints},
+    )

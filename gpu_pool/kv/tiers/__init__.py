@@ -1,0 +1,5 @@
+"""KV blocks that outlive the device: in the host's memory, and sealed in local files.
+
+Owns what is kept, found and read again there; must not know sequences, plans or torch.
+Read next: `namespace` (who can find what), `tier_store` (joins the tiers), ADR 0023.
+"""

@@ -1,0 +1,218 @@
+"""Blocks in files of this machine, sealed: `path/MODEL/LAYOUT/OWNER/NAME.kv`.
+
+Owns the directory of one model and what happens when the drive does not do as it should. What is
+there at the start is found again by its names; whose it is nobody can tell before a request brings
+the salt. Files of another revision or layout, halves and strangers are removed at the start. A
+drive that refuses a write ends the keeping, with one line in the log; what is there is still read.
+Read next: `namespace` (what is in a file), `block_file`, `shelves`.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import stat
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from gpu_pool.kv.tiers.block_file import create_buffer, read_file, round_up, write_file
+from gpu_pool.kv.tiers.namespace import BlockName, TierNamespace, measure_sealed
+from gpu_pool.kv.tiers.settings import FileTierSettings
+from gpu_pool.kv.tiers.shelves import Entry, Shelves
+from gpu_pool.kv.tiers.tier import TierBooks
+
+_FILE: Final = re.compile(r"([0-9a-f]{64})\.kv")
+_FOLDER: Final = re.compile(r"[0-9a-f]{32}")
+"""Of a model, of a layout, of an account: each 16 bytes of a digest."""
+_LOCK_NAME: Final = "lock"
+
+
+class _Buffers(threading.local):
+    """Pages for direct access, each thread's own: one buffer for each size."""
+
+    def __init__(self) -> None:
+        """None yet; called in every thread."""
+        self.by_size: dict[int, memoryview] = {}
+
+
+class FileTier:
+    """A `Tier` on a drive. One process at a time may use the directory of a model."""
+
+    def __init__(self, settings: FileTierSettings, model_name: str, layout: bytes) -> None:
+        """Takes the directory and finds what is there. Raises: `OSError`."""
+        model = settings.path / name_model_folder(model_name)
+        settings.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make_own(model)
+        self._folder = model / layout.hex()
+        self._shelves = Shelves(settings.max_bytes, settings.account_bytes)
+        self._lock = threading.Lock()
+        self._buffers = _Buffers()
+        self._num_damaged = 0
+        self._is_off = False
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._lock_file = os.open(model / _LOCK_NAME, flags, 0o600)
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove_others(model, {self._folder.name, _LOCK_NAME})
+            _make_own(self._folder)
+            for entry, num_bytes in self._scan():
+                self._enter(entry, num_bytes)
+        except OSError:
+            os.close(self._lock_file)
+            raise
+
+    @property
+    def books(self) -> TierBooks:
+        """How full the tier is."""
+        return TierBooks(self._shelves.num_bytes, self._num_damaged, self._is_off)
+
+    def has(self, space: TierNamespace, name: BlockName) -> bool:
+        """True while there is a file of that name."""
+        return self._shelves.has(Entry(space.owner, name.text))
+
+    def keep(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
+        """Seals a block into a file, and removes others where that is too much."""
+        entry = Entry(space.owner, name.text)
+        num_bytes = round_up(measure_sealed(len(block)))
+        if self._is_off or self._shelves.has(entry) or not self._shelves.fits(num_bytes):
+            return False
+        pages = self._find_pages(num_bytes)
+        space.seal(name, block, pages)
+        path = self._find_path(entry)
+        try:
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+            write_file(path, pages)
+        except OSError as error:
+            self._turn_off(error)
+            return False
+        self._enter(entry, num_bytes)
+        return True
+
+    def fetch(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
+        """Fills `block`; False when there is no such file or not what was put there."""
+        entry = Entry(space.owner, name.text)
+        with self._lock:
+            self._shelves.touch(entry)
+        pages = self._find_pages(round_up(measure_sealed(len(block))))
+        try:
+            num_read = read_file(self._find_path(entry), pages)
+        except FileNotFoundError:
+            num_read = 0
+        except OSError as error:
+            structlog.get_logger().warning("a KV block cannot be read", reason=error.strerror)
+            num_read = 0
+        if num_read and space.open(name, pages[:num_read], block):
+            return True
+        self._drop(entry, is_damaged=num_read > 0)
+        return False
+
+    def close(self) -> None:
+        """Lets another process have the directory; the files stay."""
+        os.close(self._lock_file)
+
+    def _find_pages(self, num_bytes: int) -> memoryview:
+        """This thread's own buffer for files of that size."""
+        by_size = self._buffers.by_size
+        if num_bytes not in by_size:
+            by_size[num_bytes] = memoryview(create_buffer(num_bytes))
+        return by_size[num_bytes]
+
+    def _find_path(self, entry: Entry) -> Path:
+        """Where a block is."""
+        return self._folder / entry.owner / f"{entry.name}.kv"
+
+    def _enter(self, entry: Entry, num_bytes: int) -> None:
+        """Takes a file into the books and removes those that are too many."""
+        with self._lock:
+            gone = self._shelves.put(entry, num_bytes) if not self._shelves.has(entry) else []
+        for other in gone:
+            self._find_path(other).unlink(missing_ok=True)
+
+    def _drop(self, entry: Entry, *, is_damaged: bool) -> None:
+        """Forgets a block that could not be read."""
+        with self._lock:
+            self._shelves.remove(entry)
+            self._num_damaged += is_damaged
+        self._find_path(entry).unlink(missing_ok=True)
+
+    def _turn_off(self, error: OSError) -> None:
+        """Keeps nothing from now on."""
+        with self._lock:
+            was_off, self._is_off = self._is_off, True
+        if not was_off:
+            structlog.get_logger().warning(
+                "KV blocks are no longer kept in files until the model is started again",
+                path=str(self._folder),
+                reason=error.strerror,
+            )
+
+    def _scan(self) -> Iterator[tuple[Entry, int]]:
+        """What earlier lives have left, oldest first; everything else is removed."""
+        found: list[tuple[float, Entry, int]] = []
+        for owner in self._folder.iterdir():
+            if not _FOLDER.fullmatch(owner.name) or not owner.is_dir() or owner.is_symlink():
+                _remove(owner)
+                continue
+            for path in owner.iterdir():
+                match = _FILE.fullmatch(path.name)
+                status = path.lstat()
+                if match is None or not path.is_file() or not self._shelves.fits(status.st_size):
+                    _remove(path)
+                else:
+                    entry = Entry(owner.name, match.group(1))
+                    found.append((status.st_mtime, entry, status.st_size))
+            if not any(owner.iterdir()):
+                owner.rmdir()
+        for _, entry, num_bytes in sorted(found, key=lambda item: item[0]):
+            yield entry, num_bytes
+
+
+def name_model_folder(model_name: str) -> str:
+    """The folder of a model under the tier's path."""
+    return hashlib.sha256(model_name.encode()).hexdigest()[:32]
+
+
+def remove_strangers(path: Path, model_names: Iterable[str]) -> None:
+    """Removes what models have left that this node serves no more. Raises: `OSError`.
+
+    Only folders as tiers make them: an operator may have named a directory that has other things.
+    """
+    kept = {name_model_folder(name) for name in model_names}
+    for folder in path.iterdir() if path.is_dir() else ():
+        is_ours = _FOLDER.fullmatch(folder.name) and (folder / _LOCK_NAME).is_file()
+        if is_ours and folder.name not in kept:
+            _remove(folder)
+
+
+def _make_own(folder: Path) -> None:
+    """Makes a directory of this process's own, if there is none. Raises: `OSError`.
+
+    In a place where others may write, one could lie there already that leads elsewhere, and
+    whatever a tier does not know in its folders it removes.
+    """
+    folder.mkdir(exist_ok=True, mode=0o700)
+    status = folder.lstat()
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    if not is_own or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(errno.EPERM, "not a directory of this process's own", str(folder))
+
+
+def _remove_others(folder: Path, kept: set[str]) -> None:
+    """Empties a model's folder of all but those names."""
+    for path in folder.iterdir():
+        if path.name not in kept:
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Removes a file, or a directory with all in it; links are not followed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

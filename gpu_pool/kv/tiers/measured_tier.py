@@ -1,0 +1,129 @@
+"""A tier at work: a thread that keeps, a clock over what it brings, and counts.
+
+Must not know other tiers. What finds its queue full is not kept: the engine never waits.
+Read next: `tier`, `rates`, `tier_store` (joins several).
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from gpu_pool.kv.tiers.leaving import LeavingBlock
+from gpu_pool.kv.tiers.namespace import BlockName, TierNamespace
+from gpu_pool.kv.tiers.rates import ReadClock
+from gpu_pool.kv.tiers.tier import Tier
+
+_PROBE_AGE_S: Final = 10.0
+"""A rate that is older is measured again when it stands against a fetch."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierFigures:
+    """What a tier came to; counts are of blocks, since the start."""
+
+    label: str
+    num_bytes: int
+    """Held now."""
+    is_off: bool
+    """Nothing is kept any more, since a drive has refused."""
+    num_damaged: int
+    num_kept: int
+    num_dropped: int
+    """Not kept because the tier was behind."""
+    num_fetched: int
+    num_fetched_bytes: int
+    bytes_per_s: float
+    """Rate of fetches; 0 until measured."""
+
+
+class MeasuredTier:
+    """One tier with its thread. `offer` and `fetch` may be called by any thread."""
+
+    def __init__(
+        self, label: str, tier: Tier, max_pending: int, monotonic_s: Callable[[], float]
+    ) -> None:
+        """At most `max_pending` blocks wait to be kept."""
+        self.label = label
+        self._tier = tier
+        self._clock = ReadClock(monotonic_s)
+        self._num_kept = self._num_dropped = self._num_fetched = 0
+        self._pending: queue.Queue[LeavingBlock | None] = queue.Queue(max_pending)
+        self._thread = threading.Thread(target=self._run, name=f"kv-{label}", daemon=True)
+        self._thread.start()
+
+    @property
+    def s_per_byte(self) -> float:
+        """What a fetch takes; infinite until measured."""
+        rate = self._clock.meter.bytes_per_s
+        return 1 / rate if rate else float("inf")
+
+    @property
+    def is_stale(self) -> bool:
+        """True when its rate should be measured before it is believed again."""
+        return self._clock.is_older_than(_PROBE_AGE_S)
+
+    def has(self, space: TierNamespace, name: BlockName) -> bool:
+        """True when the block is here."""
+        return self._tier.has(space, name)
+
+    def offer(self, block: LeavingBlock) -> None:
+        """Keeps a block some time soon, or lets it go at once."""
+        try:
+            self._pending.put_nowait(block)
+        except queue.Full:
+            self._num_dropped += 1
+            block.leave()
+
+    def fetch(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
+        """Fills `block`; False when that is not to be had, and nothing of it may be used."""
+        with self._clock.time(len(block)):
+            is_whole = self._tier.fetch(space, name, block)
+        self._num_fetched += is_whole
+        return is_whole
+
+    def keep(self, space: TierNamespace, name: BlockName, block: memoryview) -> None:
+        """Keeps a block now; the first one is read back, so that there is a rate."""
+        if self._tier.keep(space, name, block):
+            self._num_kept += 1
+            if not self._clock.meter.bytes_per_s:
+                self.probe(space, name, len(block))
+
+    def probe(self, space: TierNamespace, name: BlockName, num_bytes: int) -> None:
+        """Reads a block for the sake of the rate."""
+        with self._clock.time(num_bytes):
+            self._tier.fetch(space, name, memoryview(bytearray(num_bytes)))
+
+    def describe(self) -> TierFigures:
+        """Its figures."""
+        books = self._tier.books
+        return TierFigures(
+            self.label,
+            books.num_bytes,
+            books.is_off,
+            books.num_damaged,
+            self._num_kept,
+            self._num_dropped,
+            self._num_fetched,
+            self._clock.num_bytes,
+            self._clock.meter.bytes_per_s,
+        )
+
+    def close(self) -> None:
+        """Ends when what waits has been kept."""
+        self._pending.put(None)
+        self._thread.join()
+        self._tier.close()
+
+    def _run(self) -> None:
+        """Keeps what is offered until `close`."""
+        while (block := self._pending.get()) is not None:
+            try:
+                self.keep(block.space, block.name, block.content)
+            except Exception:
+                structlog.get_logger().exception("a KV block was not kept", tier=self.label)
+            finally:
+                block.leave()

@@ -1,0 +1,45 @@
+"""What every tier does, whatever it keeps blocks in.
+
+Read next: `host_tier`, `file_tier`, `tier_store` (the caller).
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpu_pool.kv.tiers.namespace import BlockName, TierNamespace
+
+
+@dataclass(frozen=True, slots=True)
+class TierBooks:
+    """How much a tier holds and why it does not hold more."""
+
+    num_bytes: int
+    num_damaged: int
+    """Blocks that were there and not what they should be; each was a miss."""
+    is_off: bool
+    """Nothing is kept any more; what is there can still be read."""
+
+
+class Tier(Protocol):
+    """Keeps blocks by name. `has` and `books` return at once; any thread may call anything."""
+
+    @property
+    def books(self) -> TierBooks:
+        """How full the tier is."""
+        ...
+
+    def has(self, space: TierNamespace, name: BlockName) -> bool:
+        """True when `fetch` is likely to bring the block."""
+        ...
+
+    def keep(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
+        """Copies a block; False when it was there already or cannot be kept."""
+        ...
+
+    def fetch(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
+        """Fills `block`, or returns False: nothing of it may be used then."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of everything; nothing may follow."""
+        ...

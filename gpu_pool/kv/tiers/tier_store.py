@@ -1,0 +1,162 @@
+"""The tiers of one model together, fastest first: what is kept where, and the way back.
+
+Owns the threads that fetch. Nothing here makes the engine wait. Blocks that come from a slower tier
+are kept in the faster ones on their way. Must not know sequences or plans.
+Read next: `measured_tier`, `fetching`, `tier_source` and `tier_sink` (the callers).
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from gpu_pool.kv.tiers.fetching import Fetch
+from gpu_pool.kv.tiers.leaving import LeavingBlock
+from gpu_pool.kv.tiers.measured_tier import MeasuredTier, TierFigures
+from gpu_pool.kv.tiers.namespace import BlockName, TierNamespace
+
+_NUM_READERS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class WantedBlock:
+    """A block that a prefix needs, and its size."""
+
+    name: BlockName
+    num_bytes: int
+
+
+Row = Sequence[WantedBlock]
+"""The blocks of all groups at one place of a prefix."""
+
+
+class TierStore:
+    """Used by the engine's own thread."""
+
+    def __init__(self, tiers: Sequence[MeasuredTier], num_readers: int = _NUM_READERS) -> None:
+        """Takes the tiers, the fastest first; `num_readers` places are read at a time."""
+        self._tiers = tuple(tiers)
+        self._readers = ThreadPoolExecutor(num_readers, thread_name_prefix="kv-fetch")
+        self._lock = threading.Lock()
+        self._num_backlog_bytes = 0
+        self._is_probing = False
+        self.num_refused = 0
+        """Blocks that were there and would have taken longer than computing."""
+
+    def wants(self, space: TierNamespace, name: BlockName) -> bool:
+        """True when a tier has not got the block."""
+        return not all(tier.has(space, name) for tier in self._tiers)
+
+    def offer(
+        self,
+        space: TierNamespace,
+        name: BlockName,
+        content: memoryview,
+        let_go: Callable[[], None],
+    ) -> None:
+        """Lets tiers keep a block; `let_go` is called, by any thread, when all are done."""
+        takers = [tier for tier in self._tiers if not tier.has(space, name)]
+        if not takers:
+            let_go()
+        else:
+            block = LeavingBlock(space, name, content, let_go, len(takers))
+            for tier in takers:
+                tier.offer(block)
+
+    def measure(self, space: TierNamespace, rows: Iterable[Row]) -> list[float]:
+        """What the leading places of a prefix would take, in seconds each, by the tiers' rates.
+
+        Ends before the first place that is not there; infinite where nothing has been measured.
+        """
+        sizes: list[float] = []
+        for row in rows:
+            seconds = 0.0
+            for block in row:
+                tier = self._find(space, block.name)
+                if tier is None:
+                    return sizes
+                seconds += block.num_bytes * tier.s_per_byte
+            sizes.append(seconds)
+        return sizes
+
+    @property
+    def backlog_s(self) -> float:
+        """Seconds until what is being fetched is there, by the slowest tier's rate."""
+        if not self._num_backlog_bytes:
+            return 0.0
+        return self._num_backlog_bytes * max(tier.s_per_byte for tier in self._tiers)
+
+    def note_refusal(self, space: TierNamespace, rows: Sequence[Row]) -> None:
+        """Counts blocks that are not worth fetching; what the rates say of them may be old."""
+        self.num_refused += sum(map(len, rows))
+        for block in rows[0]:
+            tier = self._find(space, block.name)
+            if tier is not None and tier.is_stale and not self._is_probing:
+                self._is_probing = True
+                self._readers.submit(self._probe, tier, space, block)
+
+    def fetch(
+        self,
+        space: TierNamespace,
+        rows: Sequence[Row],
+        targets: Sequence[Sequence[memoryview]],
+        is_late: Callable[[int], bool],
+        note_over: Callable[[], None],
+    ) -> Fetch:
+        """Begins to fill `targets`, which are nobody else's until the fetch is over.
+
+        `is_late` and `note_over` as `Fetch` has them.
+        """
+
+        def fetch_row(place: int) -> bool:
+            return all(
+                self._fetch_block(space, block.name, target)
+                for block, target in zip(rows[place], targets[place], strict=True)
+            )
+
+        fetch = Fetch(len(rows), fetch_row, is_late, note_over)
+        sizes = [sum(block.num_bytes for block in row) for row in rows]
+        with self._lock:
+            self._num_backlog_bytes += sum(sizes)
+        for place, num_bytes in enumerate(sizes):
+            self._readers.submit(self._read, fetch, place, num_bytes)
+        return fetch
+
+    def describe(self) -> tuple[TierFigures, ...]:
+        """What each tier came to."""
+        return tuple(tier.describe() for tier in self._tiers)
+
+    def close(self) -> None:
+        """Keeps what waits to be kept, then ends all threads."""
+        self._readers.shutdown(cancel_futures=True)
+        for tier in self._tiers:
+            tier.close()
+
+    def _find(self, space: TierNamespace, name: BlockName) -> MeasuredTier | None:
+        """The fastest tier that has a block."""
+        return next((tier for tier in self._tiers if tier.has(space, name)), None)
+
+    def _read(self, fetch: Fetch, place: int, num_bytes: int) -> None:
+        """Reads one place of a fetch."""
+        try:
+            fetch.read(place)
+        finally:
+            with self._lock:
+                self._num_backlog_bytes -= num_bytes
+
+    def _fetch_block(self, space: TierNamespace, name: BlockName, target: memoryview) -> bool:
+        """Fills `target` from the fastest tier that has the block, those above it learn it."""
+        for place, tier in enumerate(self._tiers):
+            if tier.has(space, name) and tier.fetch(space, name, target):
+                for faster in self._tiers[:place]:
+                    faster.keep(space, name, target)
+                return True
+        return False
+
+    def _probe(self, tier: MeasuredTier, space: TierNamespace, block: WantedBlock) -> None:
+        """Measures a tier; there is only one probe at a time."""
+        try:
+            tier.probe(space, block.name, block.num_bytes)
+        finally:
+            self._is_probing = False

@@ -1,0 +1,45 @@
+"""Checks the ticket of an `Open` against its grant and this node.
+
+Owns what of a ticket can be judged without its model; `kv_ticket_fit` judges the rest. A ticket is
+used up with its grant. Read next: `contracts.kv_transfer`, `grant_gate`, `connection`.
+"""
+
+import hmac
+from collections.abc import Callable
+
+from contracts.errors import DeadlineExceeded, Forbidden
+from contracts.grant import Grant, RetentionClass
+from contracts.ids import NodeId
+from contracts.kv_transfer import KvHalf, KvTicket, digest_account, unseal_ticket
+
+
+class TicketGate:
+    """One connection's."""
+
+    def __init__(self, connection_key: bytes, node_id: NodeId, unix_ms: Callable[[], int]) -> None:
+        """`node_id` is this node's."""
+        self._connection_key = connection_key
+        self._node_id = node_id
+        self._unix_ms = unix_ms
+
+    def admit(self, sealed_ticket: bytes, grant: Grant) -> KvTicket | None:
+        """The ticket; None where there is none.
+
+        Raises: `Forbidden` (seal, other request, account, model or node, retention `none`),
+        `DeadlineExceeded`.
+        """
+        if not sealed_ticket:
+            return None
+        ticket = unseal_ticket(sealed_ticket, self._connection_key)
+        if grant.retention is RetentionClass.NONE:
+            raise Forbidden("What is not to be retained does not leave its node.")
+        if (ticket.request_id, ticket.model) != (grant.request_id, grant.model):
+            raise Forbidden("The ticket is for another request.")
+        if not hmac.compare_digest(ticket.account_digest, digest_account(grant.account_id)):
+            raise Forbidden("The ticket is for another account.")
+        is_prefill = ticket.half is KvHalf.PREFILL
+        if self._node_id != (ticket.prefill_node if is_prefill else ticket.decode_node):
+            raise Forbidden("The ticket is for another node.")
+        if ticket.deadline_unix_ms <= self._unix_ms():
+            raise DeadlineExceeded("The ticket has expired.")
+        return ticket

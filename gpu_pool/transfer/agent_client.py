@@ -1,0 +1,163 @@
+"""A core's end of its transfer agent: starts it, hands it reads, ends it.
+
+`restart` is the fence: a process that is gone writes nothing. Used by one thread, but for `ready`.
+Read next: `agent` (the child), `puller` (the caller).
+"""
+
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from gpu_pool.plan import HostMemory
+from gpu_pool.settings import TransferSettings
+from gpu_pool.transfer.agent_words import (
+    AgentFailed,
+    AgentReady,
+    AgentStart,
+    ForgetPeer,
+    ReadEnded,
+    StartRead,
+    encoder,
+    from_agent_decoder,
+)
+from gpu_pool.transfer.transfer_engine import Piece
+
+_MAX_MESSAGE_BYTES: Final = 1 << 20
+_ENVIRON: Final = {
+    "mooncake": (
+        "MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER=65535",
+        "MC_TCP_MAX_PENDING_ADMISSIONS_PER_PEER=65535",
+        "MC_TCP_PROGRESS_TIMEOUT_SEC=3",
+        "GLOG_minloglevel=3",
+    ),
+    "nixl": ("NIXL_LOG_LEVEL=WARN",),
+}
+"""What an engine's library reads from its environment: Mooncake's limits, raised; their own lines
+in the node's log, which are no JSON, left out unless something is wrong."""
+AGENT_COMMAND: Final = (sys.executable, "-m", "gpu_pool.transfer.agent")
+
+
+class AgentClient:
+    """One agent after the other."""
+
+    def __init__(
+        self,
+        settings: TransferSettings,
+        name: str,
+        groups: Sequence[HostMemory],
+        command: tuple[str, ...] = AGENT_COMMAND,
+    ) -> None:
+        """Nothing runs before `start`. `name` is this core's alone."""
+        self._settings = settings
+        self._name = name
+        self._groups = [part for part in groups if part.handle is not None]
+        self._command = command
+        self._num_lives = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self.ready: AgentReady | None = None
+        """What the agent that runs now has said of itself; None while there is none."""
+        self._log = structlog.get_logger().bind(engine=settings.engine)
+
+    @property
+    def is_alive(self) -> bool:
+        """False when there is no agent, or it failed for good."""
+        return self._channel is not None
+
+    @property
+    def process_id(self) -> int | None:
+        """The agent's, for whoever watches it from outside."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Starts an agent, which says later that it is ready."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * _MAX_MESSAGE_BYTES)
+        handles = [theirs.fileno(), *(part.handle or 0 for part in self._groups)]
+        self._num_lives += 1
+        self._process = subprocess.Popen(
+            ["env", *_ENVIRON.get(self._settings.engine, ()), *self._command, *map(str, handles)],
+            pass_fds=handles,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+        )
+        theirs.close()
+        sizes = tuple(len(part.buffer) for part in self._groups)
+        settings, name = self._settings, f"{self._name}.{self._num_lives}"
+        namespace = str(settings.network_namespace or "")
+        words = AgentStart(settings.engine, name, sizes, settings.host, namespace)
+        ours.send(encoder.encode(words))
+        self._channel = ours
+
+    def read(self, read_id: int, peer: str, agent: bytes, pieces: Sequence[Piece]) -> None:
+        """Has the agent read; `ReadEnded` follows unless the agent ends before."""
+        words = StartRead(
+            read_id,
+            peer,
+            agent,
+            tuple((p.local_address, p.remote_address, p.num_bytes) for p in pieces),
+        )
+        self._send(encoder.encode(words))
+
+    def forget(self, peer: str) -> None:
+        """Has the agent let go of a peer."""
+        self._send(encoder.encode(ForgetPeer(peer)))
+
+    def wait(self, handle: int, wait_s: float | None) -> tuple[list[ReadEnded], bool]:
+        """The reads that have ended, as soon as there are some, `handle` can be read or time is
+        up; and True when the agent is gone, and with it all its reads.
+        """
+        handles = [handle] if self._channel is None else [handle, self._channel]
+        found, _, _ = select.select(handles, [], [], wait_s)
+        ended: list[ReadEnded] = []
+        while self._channel is not None and self._channel in found:
+            try:
+                frame = self._channel.recv(_MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return ended, False
+            except ConnectionError:
+                frame = b""
+            if not frame:
+                self._log.warning("the transfer agent is gone")
+                self.close()
+                return [], True
+            message = from_agent_decoder.decode(frame)
+            if isinstance(message, AgentReady):
+                self.ready = message
+                self._log.info("the transfer agent is ready")
+            elif isinstance(message, AgentFailed):
+                self._log.error("the transfer agent failed", reason=message.reason)
+                self.close()
+                return [], False
+            else:
+                ended.append(message)
+        return ended, False
+
+    def restart(self) -> None:
+        """Ends the agent, which writes nothing any more when this returns, and starts another."""
+        self.close()
+        self.start()
+
+    def close(self) -> None:
+        """Ends the agent; it is gone when this returns."""
+        self.ready = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _send(self, frame: bytes) -> None:
+        """Sends; an agent that is gone is noticed in `wait`."""
+        if self._channel is not None:
+            try:
+                self._channel.send(frame)
+            except OSError as error:
+                self._log.warning("the transfer agent does not listen", error=str(error))

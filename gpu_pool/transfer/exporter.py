@@ -1,0 +1,146 @@
+"""Blocks for a decode node, as a sink of the core.
+
+Owns the leases: blocks stay as they are until the gateway says that the other node is done with
+them, or the lease has run out. Tags are made in a thread. Used by the core's thread.
+Read next: `gpu_pool.kv.export`, `content_tag`, `exchange`.
+"""
+
+import queue
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from contracts.kv_transfer import MAX_CHUNK_BLOCKS, KvExported, KvGaveUp, KvRun, TransferEvent
+from gpu_pool.engine.messages import KvDeparture
+from gpu_pool.kv.export import ChunkId, ExportedChunk, ExportOrder
+from gpu_pool.kv.host_run import HostRun, Prefix
+from gpu_pool.plan import SequenceId
+from gpu_pool.transfer.agent_client import AgentClient
+from gpu_pool.transfer.content_tag import Tagger
+from gpu_pool.transfer.host_view import HostView
+
+
+class Exporter:
+    """A `KvSink`."""
+
+    def __init__(
+        self,
+        incarnation: str,
+        client: AgentClient,
+        view: HostView,
+        unix_ms: Callable[[], int],
+        tell: Callable[[SequenceId, TransferEvent], None],
+        on_news: Callable[[], None],
+    ) -> None:
+        """`tell` brings an event to the gateway; `on_news` has the core call `poll`."""
+        self._incarnation = incarnation
+        self._client = client
+        self._view = view
+        self._unix_ms = unix_ms
+        self._tell = tell
+        self._on_news = on_news
+        self._expected: dict[SequenceId, KvDeparture] = {}
+        self._leases: dict[SequenceId, tuple[int, list[ChunkId]]] = {}
+        """Until when, and which chunks."""
+        self._released: list[ChunkId] = []
+        self._news: queue.SimpleQueue[tuple[SequenceId, TransferEvent]] = queue.SimpleQueue()
+        self._threads = ThreadPoolExecutor(1, "kv tags")
+
+    def expect(self, sequence_id: SequenceId, departure: KvDeparture) -> None:
+        """The next sequence of this id is computed for another node."""
+        self._expected[sequence_id] = departure
+
+    def release(self, sequence_id: SequenceId) -> None:
+        """The other node is done with a sequence's blocks."""
+        lease = self._leases.pop(sequence_id, None)
+        if lease is not None:
+            self._released += lease[1]
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._threads.shutdown()
+
+    # -- as a sink -------------------------------------------------------------------------------
+
+    def find(self, sequence_id: SequenceId, prefix: Prefix) -> ExportOrder | None:
+        """All full blocks that the other node lacks."""
+        departure = self._expected.get(sequence_id)
+        if departure is None:
+            return None
+        if self._client.ready is None:
+            del self._expected[sequence_id]
+            self._tell(sequence_id, KvGaveUp("agent"))
+            return None
+        num_blocks = min(len(prefix.keys), departure.num_blocks)
+        self._leases[sequence_id] = (departure.lease_until_unix_ms, [])
+        return ExportOrder(num_blocks, min(departure.first_block, num_blocks), is_firm=True)
+
+    def take(self, chunk: ExportedChunk) -> None:
+        """Has the chunk's blocks described."""
+        lease = self._leases.get(chunk.sequence_id)
+        if lease is None:  # it has run out
+            self._released.append(chunk.chunk_id)
+            return
+        lease[1].append(chunk.chunk_id)
+        self._threads.submit(self._describe, chunk)
+
+    def end(self, sequence_id: SequenceId, *, is_whole: bool) -> None:
+        """Says that all is exported, or that it will not be."""
+        if self._expected.pop(sequence_id, None) is not None:
+            self._threads.submit(self._conclude, sequence_id, is_whole)
+
+    def poll(self) -> list[ChunkId]:
+        """The chunks of leases that are over."""
+        while not self._news.empty():
+            self._tell(*self._news.get())
+        if self._leases:
+            now_unix_ms = self._unix_ms()
+            for sequence_id, (until_unix_ms, _) in list(self._leases.items()):
+                if until_unix_ms <= now_unix_ms:
+                    self.release(sequence_id)
+        released, self._released = self._released, []
+        return released
+
+    # -- the thread ------------------------------------------------------------------------------
+
+    def _describe(self, chunk: ExportedChunk) -> None:
+        """Tells where the blocks are and what proves them."""
+        ready = self._client.ready
+        if ready is None:
+            self._put(chunk.sequence_id, KvGaveUp("agent"))
+            return
+        tagger = Tagger(chunk.prefix.root_key)
+        for run in _split(chunk.runs):
+            num_bytes = self._view.block_bytes(run.group)
+            tags = tuple(
+                tagger.create(
+                    run.group, run.first + offset, key, self._view.get_bytes(run.group, host_id)
+                )
+                for offset, (host_id, key) in enumerate(zip(run.host_ids, run.keys, strict=True))
+            )
+            base = ready.addresses[run.group]
+            addresses = tuple(base + host_id * num_bytes for host_id in run.host_ids)
+            runs = (KvRun(run.group, run.first, addresses, tags),)
+            exported = KvExported(self._incarnation, ready.agent, runs, is_last=False)
+            self._put(chunk.sequence_id, exported)
+
+    def _conclude(self, sequence_id: SequenceId, is_whole: bool) -> None:
+        """The last word on a sequence."""
+        if is_whole:
+            self._put(sequence_id, KvExported(self._incarnation, b"", (), is_last=True))
+        else:
+            self._put(sequence_id, KvGaveUp("ended"))
+
+    def _put(self, sequence_id: SequenceId, event: TransferEvent) -> None:
+        """Passes an event on to the core's thread."""
+        self._news.put((sequence_id, event))
+        self._on_news()
+
+
+def _split(runs: Iterable[HostRun]) -> Iterator[HostRun]:
+    """`runs` in pieces that one message describes."""
+    for run in runs:
+        for begin in range(0, len(run.host_ids), MAX_CHUNK_BLOCKS):
+            end = begin + MAX_CHUNK_BLOCKS
+            yield HostRun(
+                run.group, run.first + begin, run.host_ids[begin:end], run.keys[begin:end]
+            )

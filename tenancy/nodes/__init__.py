@@ -1,0 +1,1 @@
+"""What operators want of nodes: which of them get nothing new."""

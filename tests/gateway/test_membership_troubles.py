@@ -1,0 +1,82 @@
+"""What stores, systems and nodes may do wrong without ending a gateway's following of members."""
+
+import asyncio
+import contextlib
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.ids import NodeId
+from contracts.membership import Heartbeat, HeartbeatRefusal, open_heartbeat
+from contracts.pair_key import PairKey
+from gateway.membership.enrolments import EnrolmentFolder
+from tests.fixtures.redis_server import RedisServer, needs_redis
+from tests.gateway.member_words import enrol, open_scene, put, say, server, store
+from tests.gateway.scripted_node import ScriptedNode
+
+__all__ = ["server", "store"]
+pytestmark = needs_redis
+
+
+@pytest.mark.parametrize("answer", [b"$abc\r\n", b"*1\r\n" * 5000], ids=["text", "deep"])
+async def test_a_store_that_speaks_another_protocol_counts_as_away(
+    tmp_path: Path, answer: bytes
+) -> None:
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(65536):
+                writer.write(answer)
+        writer.close()
+
+    enrol(tmp_path, ScriptedNode("gpu-1"))
+    async with await asyncio.start_server(babble, "127.0.0.1", 0) as liar:
+        port = liar.sockets[0].getsockname()[1]
+        async with open_scene(tmp_path, f"redis://127.0.0.1:{port}") as scene:
+            await scene.desk.look()  # which raises nothing: else members were followed no more
+            assert scene.desk.is_degraded
+
+
+async def test_a_member_whose_words_cannot_be_used_ends_nothing_for_the_others(
+    tmp_path: Path, server: RedisServer, store: Any
+) -> None:
+    nodes = [ScriptedNode(f"gpu-{number}") for number in range(2)]
+    for node in nodes:
+        node.port = 9
+        enrol(tmp_path, node)
+        await put(store, node.node_id, say(node), node.pair_key)
+
+    def trip(sealed: bytes, node_id: NodeId, key: PairKey) -> Heartbeat:
+        if node_id == "gpu-0":
+            raise ZeroDivisionError
+        return open_heartbeat(sealed, node_id, key)
+
+    async with open_scene(tmp_path, server.url, trip) as scene:
+        await scene.desk.look()
+        assert list(scene.members) == ["gpu-1"]
+        assert scene.desk.num_refused[HeartbeatRefusal.MALFORMED] == 1
+
+
+@pytest.mark.parametrize("trouble", [errno.EMFILE, errno.ENOENT], ids=["passing", "control"])
+def test_enrolments_that_cannot_be_read_for_a_moment_put_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: int
+) -> None:
+    """Many clients can use up a gateway's files: then nothing can be opened."""
+    enrol(tmp_path, ScriptedNode("gpu-1"))
+    folder = EnrolmentFolder(tmp_path)
+    assert list(folder.read()) == ["gpu-1"]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(trouble, os.strerror(trouble))
+
+    expected = ["gpu-1"] if trouble == errno.EMFILE else []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refuse)
+        assert list(folder.read()) == expected
+    (tmp_path / "gpu-1.toml").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", refuse)
+        assert list(folder.read()) == expected
+    assert list(EnrolmentFolder(tmp_path).read()) == ["gpu-1"]

@@ -1,0 +1,121 @@
+"""Landings that are of use in part, and deadlines that move while a landing gets on."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from contracts.ids import AccountId
+from gpu_pool.kv.block import BlockTable, GroupTable
+from gpu_pool.kv.group_memory import GroupMemory
+from gpu_pool.kv.host_run import HostRun, Prefix
+from gpu_pool.kv.landing import LandingEnd, Landings, Offer
+from gpu_pool.plan import KvGroup, KvGroupKind, SequenceId
+
+ONE = SequenceId(1)
+ACCOUNT = AccountId("a" * 32)
+KEYS = tuple(bytes([number]) * 32 for number in range(8))
+PREFIX = Prefix(ACCOUNT, b"root", KEYS)
+NEVER_UNIX_MS = 2**50
+
+
+@dataclass(slots=True)
+class Source:
+    """Offers what it is told to, and ends when it is told to."""
+
+    offer: Offer
+    runs: tuple[HostRun, ...] = ()
+    ends: list[LandingEnd] = field(default_factory=list[LandingEnd])
+    num_cancelled: int = 0
+
+    def find(self, sequence_id: SequenceId, prefix: Prefix, num_cached: int) -> Offer:
+        return self.offer
+
+    def start(self, sequence_id: SequenceId, prefix: Prefix, runs: tuple[HostRun, ...]) -> None:
+        self.runs = runs
+
+    def decline(self, sequence_id: SequenceId) -> None:
+        pass
+
+    def cancel(self, sequence_id: SequenceId) -> None:
+        self.num_cancelled += 1
+
+    def poll(self) -> list[LandingEnd]:
+        ends, self.ends = self.ends, []
+        return ends
+
+
+@dataclass(slots=True)
+class Scene:
+    """One sequence that waits for up to 8 blocks, with room for `num_host_blocks`."""
+
+    offer: Offer
+    num_host_blocks: int = 8
+    group: GroupMemory = field(init=False)
+    source: Source = field(init=False)
+    landings: Landings = field(init=False)
+    table: BlockTable = field(init=False)
+
+    def __post_init__(self) -> None:
+        group = KvGroup(KvGroupKind.FULL, 1, 1, num_host_blocks=self.num_host_blocks)
+        self.group = GroupMemory(group, 4, 16, 64)
+        self.source = Source(self.offer)
+        self.landings = Landings([self.group], 4, [self.source])
+        self.table = BlockTable(b"root", ACCOUNT, (GroupTable(),))
+
+    def open(self) -> bool:
+        return self.landings.open(ONE, self.table, PREFIX, 0, NEVER_UNIX_MS)
+
+    def end(self, *, has_landed: bool, num_blocks: int = 0) -> None:
+        self.source.ends.append(LandingEnd(ONE, has_landed, num_blocks))
+        assert self.landings.poll(0) == [ONE]
+
+
+@pytest.mark.parametrize("num_landed", [0, 1, 5, 8])
+def test_of_a_divisible_offer_the_part_that_landed_is_used(num_landed: int) -> None:
+    scene = Scene(Offer(8, NEVER_UNIX_MS, is_divisible=True))
+    assert scene.open()
+    scene.end(has_landed=num_landed == 8, num_blocks=num_landed)
+    swapped = scene.table.swapped
+    assert (0 if swapped is None else swapped.num_tokens) == 4 * num_landed
+    if swapped is not None:
+        assert swapped.groups == ((0, scene.source.runs[0].host_ids[:num_landed]),)
+    assert scene.group.host.num_free == 8 - num_landed
+
+
+def test_of_any_other_offer_a_part_is_of_no_use() -> None:
+    scene = Scene(Offer(8, NEVER_UNIX_MS))
+    assert scene.open()
+    scene.end(has_landed=False, num_blocks=5)
+    assert scene.table.swapped is None
+    assert scene.group.host.num_free == 8
+
+
+@pytest.mark.parametrize("is_divisible", [True, False])
+def test_a_divisible_offer_is_cut_to_the_room_there_is(is_divisible: bool) -> None:
+    scene = Scene(Offer(8, NEVER_UNIX_MS, is_divisible), num_host_blocks=3)
+    assert scene.open() is is_divisible
+    if is_divisible:
+        scene.end(has_landed=True)
+        assert scene.table.swapped is not None
+        assert scene.table.swapped.num_tokens == 12
+
+
+def test_without_any_room_nobody_waits() -> None:
+    scene = Scene(Offer(8, NEVER_UNIX_MS, is_divisible=True), num_host_blocks=0)
+    assert not scene.open()
+
+
+def test_a_deadline_moves_while_the_landing_gets_on() -> None:
+    deadline_unix_ms = 10
+    scene = Scene(Offer(8, 10, is_divisible=True, extend=lambda: deadline_unix_ms))
+    assert scene.open()
+    deadline_unix_ms = 30
+    assert scene.landings.poll(20) == []
+    assert scene.landings.next_deadline_unix_ms == 30
+    assert scene.landings.poll(30) == [ONE]
+    assert scene.source.num_cancelled == 1
+    assert scene.group.host.num_free == 0, "in quarantine"
+    scene.source.ends.append(LandingEnd(ONE, has_landed=False, num_blocks=5))
+    assert scene.landings.poll(40) == []
+    assert scene.group.host.num_free == 8
+    assert scene.table.swapped is None

@@ -1,0 +1,37 @@
+"""Accounts, names and contents of blocks that the tests of tiers put away."""
+
+from random import Random
+from typing import Final
+
+from contracts.ids import AccountId
+from gpu_pool.kv.block_hash import BlockHasher
+from gpu_pool.kv.tiers.namespace import BlockName, TierNamespace
+
+A, B, C = (AccountId(letter * 32) for letter in "abc")
+LAYOUT: Final = bytes(range(16))
+SALT: Final = bytes(range(32))
+
+
+def create_root(salt: bytes = SALT) -> bytes:
+    """The root of an account's chain for one model."""
+    return BlockHasher("revision", "float32", 16).create_root(salt)
+
+
+def create_space(account_id: AccountId = A, salt: bytes = SALT) -> TierNamespace:
+    """What a request of an account brings."""
+    return TierNamespace(account_id, create_root(salt), LAYOUT)
+
+
+def name_blocks(space: TierNamespace, count: int, first: int = 0) -> list[BlockName]:
+    """Names of blocks in group 0."""
+    return [space.name_block(0, index.to_bytes(32, "little")) for index in range(first, count)]
+
+
+def fill(number: int, num_bytes: int = 5000) -> memoryview:
+    """A block that no other number has."""
+    return memoryview(bytearray(Random(number).randbytes(num_bytes)))
+
+
+def blank(num_bytes: int = 5000) -> memoryview:
+    """Memory for a block."""
+    return memoryview(bytearray(num_bytes))

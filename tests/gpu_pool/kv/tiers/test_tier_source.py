@@ -1,0 +1,177 @@
+"""What the engine is offered of the tiers, by a clock of ours: never what takes longer."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from gpu_pool.kv.host_run import HostRun, Prefix
+from gpu_pool.kv.landing import LandingEnd
+from gpu_pool.kv.reach import Reach
+from gpu_pool.kv.tiers.host_blocks import HostBlocks
+from gpu_pool.kv.tiers.host_tier import HostTier
+from gpu_pool.kv.tiers.measured_tier import MeasuredTier
+from gpu_pool.kv.tiers.namespace import BlockName, TierNamespace
+from gpu_pool.kv.tiers.settings import HostTierSettings
+from gpu_pool.kv.tiers.tier_source import TierSource
+from gpu_pool.kv.tiers.tier_store import TierStore
+from gpu_pool.plan import HostBlockId, HostMemory, KvGroup, KvGroupKind, SequenceId
+from tests.gpu_pool.kv.tiers.blocks import LAYOUT, A, create_root, create_space, fill
+
+SIZE, BLOCK = 5000, 16
+KEYS = tuple(index.to_bytes(32, "big") for index in range(20))
+PREFIX = Prefix(A, create_root(), KEYS)
+ONE = SequenceId(1)
+FULL = KvGroup(KvGroupKind.FULL, 1, SIZE)
+SLIDING = KvGroup(KvGroupKind.SLIDING_WINDOW, 1, SIZE, 2 * BLOCK)
+
+
+class SlowTier(HostTier):
+    """Memory whose reads take time: by a clock that only they move."""
+
+    read_s = 0.0
+    now_s = 1000.0
+
+    def fetch(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
+        self.now_s += self.read_s
+        return super().fetch(space, name, block)
+
+
+@dataclass(slots=True)
+class Bench:
+    """A source over one slow tier that has all blocks of `PREFIX`; one place is read in `read_s`.
+
+    Reads go one after the other here: each moves the clock.
+    """
+
+    groups: tuple[KvGroup, ...] = (FULL,)
+    tier: SlowTier = field(default_factory=lambda: SlowTier(HostTierSettings(max_bytes=1 << 24)))
+    tokens_per_s: float = 100.0
+    news: threading.Event = field(default_factory=threading.Event)
+    measured: MeasuredTier = field(init=False)
+    store: TierStore = field(init=False)
+    source: TierSource = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.measured = MeasuredTier("slow", self.tier, 8, lambda: self.tier.now_s)
+        self.store = TierStore([self.measured], num_readers=1)
+        memory = tuple(HostMemory(memoryview(bytearray(40 * SIZE)), SIZE) for _ in self.groups)
+        reaches = tuple(Reach(group, BLOCK) for group in self.groups)
+        host = HostBlocks(memory, reaches, BLOCK)
+        self.source = TierSource(
+            self.store,
+            host,
+            LAYOUT,
+            lambda: self.tokens_per_s,
+            lambda: self.tier.now_s,
+            self.news.set,
+        )
+        space = create_space()
+        for group in range(len(self.groups)):
+            for number, key in enumerate(KEYS):
+                name = space.name_block(group, key)
+                self.tier.keep(space, name, fill(number))
+
+    def measure(self, read_s: float) -> None:
+        """Lets the source know how long a read takes."""
+        space = create_space()
+        self.tier.read_s = read_s
+        for _ in range(40):  # the figure follows what it sees
+            self.measured.probe(space, space.name_block(0, KEYS[0]), SIZE)
+
+    def fetch(self, num_blocks: int) -> LandingEnd:
+        """Starts a fetch of the first group and waits until it is over."""
+        host_ids = tuple(HostBlockId(index) for index in range(num_blocks))
+        self.source.start(ONE, PREFIX, (HostRun(0, 0, host_ids, KEYS[:num_blocks]),))
+        assert self.news.wait(30)
+        (end,) = self.source.poll()
+        return end
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.store.close()
+
+
+def test_what_is_sooner_fetched_is_offered_to_its_end(bench: Bench) -> None:
+    bench.measure(0.01)  # computing a block takes 0.16 s
+    offer = bench.source.find(ONE, PREFIX, 3)
+    assert offer is not None
+    assert offer.num_blocks == 20
+    assert offer.is_divisible
+
+
+def test_what_is_sooner_computed_is_not_offered_and_counts_as_refused(bench: Bench) -> None:
+    bench.measure(0.2)
+    assert bench.source.find(ONE, PREFIX, 0) is None
+    assert bench.store.num_refused == 20
+
+
+def test_nothing_is_offered_before_the_tier_was_measured(bench: Bench) -> None:
+    assert bench.source.find(ONE, PREFIX, 0) is None
+
+
+def test_nothing_is_offered_before_computing_was_measured(bench: Bench) -> None:
+    bench.measure(0.001)
+    bench.tokens_per_s = 0.0
+    assert bench.source.find(ONE, PREFIX, 0) is None
+    bench.tokens_per_s = 100.0
+    assert bench.source.find(ONE, PREFIX, 0) is not None
+
+
+def test_nothing_is_offered_of_what_is_cached_or_not_there(bench: Bench) -> None:
+    bench.measure(0.001)
+    assert bench.source.find(ONE, PREFIX, 20) is None
+    longer = Prefix(A, PREFIX.root_key, (*KEYS[:5], bytes(32)[1:] + b"\xff", *KEYS[5:]))
+    offer = bench.source.find(ONE, longer, 0)
+    assert offer is not None
+    assert offer.num_blocks == 5
+    assert bench.source.find(ONE, Prefix(A, bytes(32), KEYS), 0) is None, "another salt"
+
+
+def test_a_fetch_brings_what_was_kept(bench: Bench) -> None:
+    bench.measure(0.001)
+    assert bench.source.find(ONE, PREFIX, 0) is not None
+    end = bench.fetch(20)
+    assert (end.has_landed, end.num_blocks) == (True, 20)
+
+
+@pytest.mark.parametrize("slower", [20, 100, 400])
+def test_a_drive_that_has_turned_slow_costs_no_more_than_a_tenth(bench: Bench, slower: int) -> None:
+    """Measured at 0.01 s a block, which takes 0.16 s to compute; then it is slower by so much."""
+    bench.measure(0.01)
+    assert bench.source.find(ONE, PREFIX, 0) is not None
+    bench.tier.read_s = 0.01 * slower
+    began_s = bench.tier.now_s
+    end = bench.fetch(20)
+    elapsed_s = bench.tier.now_s - began_s
+    in_all_s = elapsed_s + (20 - end.num_blocks) * 0.16
+    assert not end.has_landed
+    assert in_all_s <= 1.1 * 20 * 0.16 + bench.tier.read_s, "one read is not broken off"
+
+
+def test_of_layers_with_a_window_only_what_is_short_is_fetched_and_whole() -> None:
+    bench = Bench((FULL, SLIDING))
+    bench.measure(0.001)
+    offer = bench.source.find(ONE, PREFIX, 0)
+    assert offer is not None
+    assert not offer.is_divisible
+    assert offer.num_blocks == 20
+    bench.measure(0.02)  # sooner than computing, but lost if one block were
+    assert bench.source.find(ONE, PREFIX, 0) is None
+    bench.store.close()
+
+
+def test_a_fetch_that_is_cancelled_ends_when_nothing_is_written_any_more(bench: Bench) -> None:
+    bench.measure(0.001)
+    assert bench.source.find(ONE, PREFIX, 0) is not None
+    host_ids = tuple(HostBlockId(index) for index in range(20))
+    bench.source.start(ONE, PREFIX, (HostRun(0, 0, host_ids, KEYS),))
+    bench.source.cancel(ONE)
+    assert bench.news.wait(30)
+    (end,) = bench.source.poll()
+    assert end.sequence_id == ONE
+    assert bench.source.poll() == []

@@ -1,0 +1,159 @@
+"""A node for prompts, a node for answers, a real model, a real transfer engine between them.
+
+Every text is that of one node alone (fp32, greedy), and killing either half in mid-air shows to
+nobody but in time.
+"""
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from contracts.ids import ModelName
+from gateway.routing import prefill_choice
+from migrations.upgrade import upgrade_database
+from tests.fixtures.fleet_node import FleetNode, create_fleet_node
+from tests.fixtures.random_checkpoint import write_random_checkpoint
+from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until, wait_until_async
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+MODEL: Final = ModelName("@hearth/tests/random-llama")
+NUM_PROMPTS: Final = 6
+PROMPT_WORDS: Final = 500
+
+
+def create_node(folder: Path, name: str, role: str, checkpoint: Path) -> FleetNode:
+    """A node that is not started."""
+    settings = f"""role = "{role}"
+[[models]]
+name = "{MODEL}"
+path = "{checkpoint}"
+[engine]
+kv_bytes = 67108864
+swap_bytes = 67108864
+num_threads = 1
+[transfer]
+engine = "nixl"
+"""
+    return create_fleet_node(folder, name, ("cli", "node"), settings)
+
+
+@asynccontextmanager
+async def run_fleet(folder: Path) -> AsyncGenerator[tuple[RunningGateway, list[FleetNode]]]:
+    """A gateway before a node for answers and one for prompts, both of them ready."""
+    checkpoint = write_random_checkpoint(folder / "checkpoint")
+    template = folder / "template.db"
+    await asyncio.to_thread(upgrade_database, f"sqlite+aiosqlite:///{template}")
+    nodes = [
+        create_node(folder, "answers", "decode", checkpoint),
+        create_node(folder, "prompts", "prefill", checkpoint),
+    ]
+    async with AsyncExitStack() as stack:
+        for node in nodes:
+            node.start()
+            stack.callback(node.reap)
+        routing = {"silence_s": 3.0, "resume_patience_s": 30.0}
+        gateway = await stack.enter_async_context(
+            run_gateway(folder, template, nodes, routing=routing, is_awaited=False)  # type: ignore[arg-type]
+        )
+        await wait_until_async(lambda: are_ready(gateway), timeout_s=120)
+        await wait_until(lambda: can_hand_over(gateway), timeout_s=120)
+        yield gateway, nodes
+
+
+async def are_ready(gateway: RunningGateway) -> bool:
+    """True when both nodes can serve."""
+    reply = await gateway.send(
+        "GET", "/operator/v1/nodes", api_token=gateway.operator, origin=gateway.admin
+    )
+    nodes = [n for n in reply.json["result"] if n["is_connected"] and not n["is_draining"]]
+    return sum(any(load["is_ready"] for load in node["loads"]) for node in nodes) == 2
+
+
+def can_hand_over(gateway: RunningGateway) -> bool:
+    """True when both nodes say that their blocks can come and go."""
+    nodes = gateway.gateway._pool.fleet.snapshots
+    return all(node.is_connected and node.kv_endpoints for node in nodes)
+
+
+def has_begun(gateway: RunningGateway) -> bool:
+    """True while the prompts' node has requests."""
+    sent = gateway.gateway._pool.fleet._sent
+    return any(sent[key].num_requests for key in sent if key[0] == "prompts")
+
+
+async def ask(gateway: RunningGateway, prompt: str, max_tokens: int) -> tuple[str, dict[str, Any]]:
+    """The text of a stream and its usage; the stream must be whole."""
+    body = {
+        "prompt": prompt,
+        "max_tokens": max_tokens,
+        "ignore_eos": True,
+        "stream": True,
+        "temperature": 0,
+    }
+    reply = await gateway.run(body, MODEL)
+    assert reply.status == 200, reply.body
+    assert reply.events[-1] == "[DONE]", reply.events[-1]
+    usage = [event["usage"] for event in reply.events[:-1] if event.get("usage")][-1]
+    return "".join(event.get("response", "") for event in reply.events[:-1]), usage
+
+
+def write_prompt(number: int) -> str:
+    """A long prompt that no other begins like."""
+    return f"{number} " * PROMPT_WORDS
+
+
+async def count_landed(gateway: RunningGateway) -> float:
+    """Prompts that were computed at one node and answered at the other."""
+    reply = await gateway.send("GET", "/metrics", api_token=gateway.operator, origin=gateway.admin)
+    sought = 'hearth_gateway_hand_overs_total{outcome="landed"} '
+    lines = reply.body.decode().splitlines()
+    return sum(float(line[len(sought) :]) for line in lines if line.startswith(sought))
+
+
+async def ask_all(gateway: RunningGateway, first: int) -> list[tuple[str, int]]:
+    """Long prompts at once: texts and the tokens that were paid."""
+    answers = await asyncio.gather(
+        *(ask(gateway, write_prompt(first + number), 24) for number in range(NUM_PROMPTS))
+    )
+    return [(text, usage["prompt_tokens"]) for text, usage in answers]
+
+
+async def test_answers_are_those_of_one_node_whatever_happens_to_either_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def set_cost(seconds: float) -> None:
+        """What it costs to compute a prompt where it is answered: prompts of tests are short."""
+        monkeypatch.setattr(prefill_choice, "_estimate_here_s", lambda *_: seconds)
+
+    async with run_fleet(tmp_path) as (gateway, (answers, prompts)):
+        set_cost(0.0)  # one node alone, which is the control for all that follows
+        wanted = {first: await ask_all(gateway, first) for first in (0, 100, 200, 300)}
+        assert await count_landed(gateway) == 0
+        answers.start()  # it knows nothing of that any more
+        await wait_until(lambda: not can_hand_over(gateway), timeout_s=60)
+        await wait_until(lambda: can_hand_over(gateway), timeout_s=120)
+
+        set_cost(60.0)
+        assert await ask_all(gateway, 0) == wanted[0]
+        assert await count_landed(gateway) == NUM_PROMPTS
+        # The prompts' node dies, and is frozen, while it has requests.
+        for number, first in ((signal.SIGKILL, 100), (signal.SIGSTOP, 200)):
+            asked = asyncio.create_task(ask_all(gateway, first))
+            await wait_until(lambda: has_begun(gateway), timeout_s=60)
+            prompts.signal(number)
+            assert await asked == wanted[first]
+            prompts.start()
+            await wait_until(lambda: not can_hand_over(gateway), timeout_s=60)
+            await wait_until(lambda: can_hand_over(gateway), timeout_s=120)
+        # The node that answers dies: another life of it, or the other node, goes on.
+        asked = asyncio.create_task(ask_all(gateway, 300))
+        await wait_until(lambda: has_begun(gateway), timeout_s=60)
+        answers.signal(signal.SIGKILL)
+        answers.start()
+        assert await asked == wanted[300]
