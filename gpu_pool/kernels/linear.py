@@ -6,9 +6,12 @@ Elsewhere on a CPU with oneDNN the weight is packed once into the layout its ker
 2.2 times faster on few rows, and each row's result is independent of how many rows there are,
 except that one row alone takes a matrix-vector path which adds in another order. In fp32 that
 shows, so one row is computed as two; in bf16 the paths agree after rounding.
+For every row count it meets oneDNN compiles a kernel and keeps 0.8 to 1.6 MB, so it meets few:
+products are cut into pieces of those counts, and the last piece is filled up.
 Shapes: T tokens, K inputs, M outputs. Takes bf16 or fp32, fp32 accumulation.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -24,6 +27,9 @@ from gpu_pool.kernels.cpu.library import NativeKernels
 _PACKING_KERNELS: Final[ContextVar[NativeKernels | None]] = ContextVar("kernels", default=None)
 _PACKING_HINT_ROWS: Final = 64
 """Row count oneDNN is told when it picks a layout; every count then works with that layout."""
+_ROW_COUNTS: Final = (*range(1, 17), 20, 24, 28, 32, 48, 64, 96, 128, 192, 256)
+_WHOLE_ROWS: Final = 32
+"""So many are one piece, for each piece reads the weight again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +100,39 @@ def linear(x_TK: Tensor, weight: Weight, bias_M: Tensor | None = None) -> Tensor
 
 
 def _linear_packed(x_TK: Tensor, weight: PackedWeight, bias_M: Tensor | None) -> Tensor:
-    """The product through oneDNN, by the operator that inductor's freezing uses."""
-    if x_TK.shape[0] == 1 and weight.doubles_single_row:
-        return _linear_packed(torch.cat((x_TK, x_TK)), weight, bias_M)[:1]
-    return torch.ops.mkldnn._linear_pointwise(x_TK, weight.packed, bias_M, "none", [], "")
+    """The product through oneDNN, piece by piece."""
+    pieces: list[Tensor] = []
+    first = 0
+    for count in cut_rows(x_TK.shape[0]):
+        pieces.append(_multiply_piece(x_TK[first : first + count], count, weight, bias_M))
+        first += count
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def _multiply_piece(
+    x_TK: Tensor, num_computed: int, weight: PackedWeight, bias_M: Tensor | None
+) -> Tensor:
+    """One piece's product, filled up to `num_computed` rows, by the operator that inductor's
+    freezing uses.
+    """
+    num_rows = x_TK.shape[0]
+    if num_computed == 1 and weight.doubles_single_row:
+        num_computed = 2
+    if num_rows < num_computed:
+        x_TK = functional.pad(x_TK, (0, 0, 0, num_computed - num_rows))
+    out_TM = torch.ops.mkldnn._linear_pointwise(x_TK, weight.packed, bias_M, "none", [], "")
+    return out_TM[:num_rows]
+
+
+def cut_rows(num_rows: int) -> list[int]:
+    """How many rows each piece computes; the last may have fewer of its own."""
+    counts: list[int] = []
+    while num_rows > _WHOLE_ROWS:
+        counts.append(_ROW_COUNTS[bisect_right(_ROW_COUNTS, num_rows) - 1])
+        num_rows -= counts[-1]
+    if num_rows or not counts:
+        counts.append(_ROW_COUNTS[bisect_left(_ROW_COUNTS, num_rows)])
+    return counts
 
 
 def _can_pack(weight_MK: Tensor) -> bool:
