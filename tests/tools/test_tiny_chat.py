@@ -18,6 +18,7 @@ from tools.tiny_chat.batches import Batches, Encoder, loaded_batches
 from tools.tiny_chat.conversations import Conversation, Conversations
 from tools.tiny_chat.grammar import expand, normalised, to_pattern
 from tools.tiny_chat.model import TinyChat, TinyChatConfig
+from tools.tiny_chat.rehearsal import Rehearsal
 from tools.tiny_chat.sums import Sum, Sums
 from tools.tiny_chat.tokenizer import SPECIAL_TOKENS
 from tools.tiny_chat.topics import HEARTH_FILES, SMALL_TALK_FILE, load_topics
@@ -187,6 +188,33 @@ def test_a_loosened_question_keeps_words_of_its_own_or_their_synonyms() -> None:
     assert all(set(text.split()) <= allowed for text in seen)
     assert any("the" not in text.split() for text in seen)
     assert wording.loosened("what is hearth") == "what is hearth"
+
+
+def test_a_thinned_question_loses_a_word_and_keeps_the_order_of_the_others() -> None:
+    wording = Wording(Random(6))
+    question = "which part of the platform decides where a request goes"
+    words = question.split()
+    seen = [wording.loosened(question).split() for _ in range(300)]
+    in_order = [found for found in seen if found == [word for word in words if word in found]]
+    assert any(len(words) // 2 < len(found) < len(words) - 1 for found in in_order)
+
+
+def test_a_stray_word_stands_in_questions_and_never_within_a_sum() -> None:
+    wording = Wording(Random(7))
+    only_stray = {"bloody", "damn", "apparently", "obviously"}  # in no opener and no closer
+    assert only_stray <= set(load_text("manner")["stray_words"])
+    asked = [wording.dressed("what do five and six make").lower() for _ in range(4000)]
+    assert any(only_stray & set(text.split()) for text in asked)
+    sums = [wording.dressed("17 + 25") for _ in range(3000)]
+    assert any(text != "17 + 25" for text in sums)
+    assert all("17 + 25" in text for text in sums)
+
+
+def test_the_rehearsal_tells_what_was_missed(answerer: Answerer) -> None:
+    rehearsal = Rehearsal(18)
+    missed = rehearsal.misses("several turns", answerer)
+    assert 0 <= len(missed) < rehearsal.kinds["several turns"]
+    assert all(phrase not in answer for _, phrase, answer in missed)
 
 
 def test_gradients_land_in_the_tensor_that_processes_share() -> None:

@@ -71,12 +71,12 @@ class Conversations:
             load_templates("follow_ups", key) for key in ("more", "use", "just_asked")
         )
         self._kinds: dict[Callable[[_Thread], Turn], int] = {
-            self._about_hearth: 56,
-            self._sum: 19,
-            self._about_nothing_known: 12,
-            self._about_me: 11,
+            self._about_hearth: 54,
+            self._sum: 18,
+            self._about_nothing_known: 14,
+            self._about_me: 14,
             self._hard_sum: 2,
-            self._as_json: 5,
+            self._as_json: 4,
         }
 
     def sample(self, num_turns: int | None = None) -> Conversation:

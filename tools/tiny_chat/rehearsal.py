@@ -1,12 +1,19 @@
 """The examination during training: fresh conversations, held-out sums, questions in other words.
 
+    python -m tools.tiny_chat.rehearsal            # the bundled weights, with what they miss
+    python -m tools.tiny_chat.rehearsal FOLDER
+
 Owns what the choice of the best weights rests on. It shares nothing with the held-out set in
 `benchmarks/engine/`, which stays unseen.
 """
 
 from __future__ import annotations
 
+import argparse
+from pathlib import Path
 from random import Random
+
+from rich.console import Console
 
 from tools.tiny_chat.answer import Answerer, Message
 from tools.tiny_chat.conversations import Conversations
@@ -30,14 +37,25 @@ class Rehearsal:
 
     def scores(self, answerer: Answerer) -> dict[str, float]:
         """Returns the share of right answers by kind."""
-        return {kind: _share_right(answerer, items) for kind, items in self._kinds.items()}
+        return {
+            kind: 1 - len(self.misses(kind, answerer)) / len(items)
+            for kind, items in self._kinds.items()
+        }
 
+    def misses(self, kind: str, answerer: Answerer) -> list[tuple[str, str, str]]:
+        """Returns each question of a kind that is answered wrongly, the phrase and the answer."""
+        items = self._kinds[kind]
+        answers = answerer.answer_all([messages for messages, _ in items])
+        return [
+            (str(messages[-1]["content"]), phrase, answer)
+            for answer, (messages, phrase) in zip(answers, items, strict=True)
+            if phrase not in answer
+        ]
 
-def _share_right(answerer: Answerer, items: list[tuple[list[Message], str]]) -> float:
-    answers = answerer.answer_all([messages for messages, _ in items])
-    return sum(phrase in answer for answer, (_, phrase) in zip(answers, items, strict=True)) / len(
-        items
-    )
+    @property
+    def kinds(self) -> dict[str, int]:
+        """The number of questions of each kind."""
+        return {kind: len(items) for kind, items in self._kinds.items()}
 
 
 def _probes() -> dict[str, list[tuple[list[Message], str]]]:
@@ -89,3 +107,22 @@ def _held_out_sums(rng: Random, count: int) -> list[Sum]:
         ):  # the odd ones are the benchmark's
             found.append(picked)
     return found
+
+
+def main() -> None:
+    """Prints what the weights of a folder miss, by the subject that was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("gpu_pool/bundled/tiny_chat"))
+    answerer, rehearsal = Answerer.load(parser.parse_args().folder), Rehearsal(18)
+    console = Console(width=160, highlight=False, markup=False)
+    for kind, count in rehearsal.kinds.items():
+        missed = rehearsal.misses(kind, answerer)
+        console.print(f"{kind}: {count - len(missed)} of {count}")
+        for question, phrase, answer in missed:
+            console.print(f"    [{phrase[:24]}] {question[:70]} -> {answer[:50]}")
+
+
+if __name__ == "__main__":
+    main()

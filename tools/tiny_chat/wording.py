@@ -13,6 +13,8 @@ from tools.tiny_chat.written import load_templates, load_text
 
 _KEY_ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 _ENDINGS = (("?", 58), ("", 32), (".", 5), ("??", 2), (" ?", 2), ("!", 1))
+_LOST_SHARE = 0.1  # of the words of a question that is thinned, besides one
+_STRAY_SHARE = 0.08  # of questions that get a word which says nothing
 _LONG_WORD = re.compile(r"[A-Za-z]{4,}")
 
 
@@ -30,6 +32,7 @@ class Wording:
             for group in manner["synonyms"]
             for word in group
         }
+        self._stray_words: list[str] = manner["stray_words"]
         self._small_words = frozenset[str](manner["small_words"])
 
     def loosened(self, question: str) -> str:
@@ -45,9 +48,18 @@ class Wording:
         chance = self._rng.random()
         if chance < 0.14:
             words = self._keywords(words)
-        elif chance < 0.24:
-            del words[self._rng.randrange(len(words))]
+        elif chance < 0.32:
+            words = self._thinned(words)
         return " ".join(words)
+
+    def _thinned(self, words: list[str]) -> list[str]:
+        """Returns most of the words, at least one of them missing."""
+        lost = self._rng.randrange(len(words))
+        return [
+            word
+            for index, word in enumerate(words)
+            if index != lost and self._rng.random() >= _LOST_SHARE
+        ] or words
 
     def _synonym(self, word: str) -> str:
         others = self._synonyms.get(word.lower())
@@ -63,12 +75,19 @@ class Wording:
 
     def dressed(self, question: str) -> str:
         """Returns the question as some person might put it, with words before or after it."""
+        if self._rng.random() < _STRAY_SHARE and not any(map(str.isdigit, question)):
+            question = self._with_a_stray_word(question)
         if self._rng.random() < 0.25:
             question = expand(self._rng.choice(self._openers), self._rng) + " " + question
-        if self._rng.random() < 0.12:
+        if self._rng.random() < 0.15:
             closer = expand(self._rng.choice(self._closers), self._rng)
             question = question + self._rng.choice((" ", ", ", "? ")) + closer
         return self.typed(question)
+
+    def _with_a_stray_word(self, question: str) -> str:
+        words = question.split()
+        words.insert(self._rng.randint(1, max(1, len(words))), self._rng.choice(self._stray_words))
+        return " ".join(words)
 
     def typed(self, question: str) -> str:
         """Returns the question as some person might type it; no words are added."""
