@@ -11,12 +11,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Generator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from contracts.ids import AccountId
+from contracts.pricing import TokenRates
+from contracts.quotas import QuotaLimits, QuotaScope
 from migrations.upgrade import upgrade_database_async
 from tenancy.administration import Actor, ActorKind
 from tenancy.directory import create_tenancy
@@ -30,80 +31,105 @@ TICK_S, NUM_EVENTS = 0.025, 40
 
 @dataclass(frozen=True)
 class Subject:
-    """Something that is measured: where it listens and which process it is."""
+    """Something that is measured: where it listens, and which process does the work."""
 
     provider: str
     port: int
     pid: int
-    account_id: AccountId
-    api_token: str
+    path: str
+    """Where chat completions are."""
+    upstream_pids: Sequence[int]
+    """What stands behind it, whose CPU time is told apart."""
+    api_token: str = "-"
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @asynccontextmanager
-async def start_gateway(folder: Path) -> AsyncGenerator[Subject]:
-    """The real gateway before two fake nodes, with a SQLite tenancy of one account."""
+async def start_gateway(folder: Path, limits_url: str | None = None) -> AsyncGenerator[Subject]:
+    """The real gateway before two fake nodes: a SQLite tenancy of one account, limits, prices.
+
+    The limits are so high that no request meets them; all that counts them runs. `limits_url` has
+    them counted in Valkey or Redis.
+    """
+    folder.mkdir(exist_ok=True)
     database = f"sqlite+aiosqlite:///{folder / 'hearth.db'}"
     await upgrade_database_async(database)
-    key_ring = create_key_ring_file(folder / "key_ring.json", secrets.token_bytes)
-    tenancy = create_tenancy(database, key_ring, time.time, secrets.token_bytes)
-    administration = tenancy.act_as(Actor(ActorKind.COMMAND_LINE, "bench"))
-    account = await administration.create_account("bench")
-    issued = await administration.create_api_token(
-        account.account_id, "bench", frozenset({Permission.WORKERS_AI_READ})
-    )
-    await tenancy.close()
+    account_id, api_token = await _create_account(database, folder)
     (folder / "pair.key").write_text(secrets.token_hex(32))
     (folder / "pair.key").chmod(0o600)
     ports = [choose_port() for _ in range(4)]
     config = folder / "gateway.toml"
-    config.write_text(_format_config(folder, database, ports))
+    config.write_text(_format_config(folder, database, ports, limits_url))
     with ExitStack() as stack:
-        stack.enter_context(_start_node(folder, "quick", ports[2], QUICK, 0.0, 1, " word" * 40))
-        stack.enter_context(
-            _start_node(folder, "paced", ports[3], PACED, TICK_S, NUM_EVENTS, " word")
-        )
-        process = stack.enter_context(
-            start(MEASURED_CORE, "cli", "gateway", "--config", str(config), port=ports[0])
-        )
+        quick = _start_node(folder, "quick", ports[2], QUICK, 0.0, 1, " word" * 40)
+        paced = _start_node(folder, "paced", ports[3], PACED, TICK_S, NUM_EVENTS, " word")
+        upstream_pids = [stack.enter_context(node).pid for node in (quick, paced)]
+        command = python("cli", "gateway", "--config", str(config))
+        process = stack.enter_context(start(MEASURED_CORE, command, port=ports[0]))
         await asyncio.sleep(1.5)  # both links, and both first reports
-        yield Subject("hearth", ports[0], process.pid, account.account_id, issued.value.reveal())
+        path = f"/client/v4/accounts/{account_id}/ai/v1/chat/completions"
+        provider = "hearth" if limits_url is None else "hearth, limits in Redis"
+        yield Subject(provider, ports[0], process.pid, path, upstream_pids, api_token)
+
+
+@contextmanager
+def start_upstream() -> Generator[tuple[int, int]]:
+    """Port and process id of what answers over HTTP, in OpenAI's form."""
+    port = choose_port()
+    command = python("benchmarks.gateway.http_upstream", str(port), str(TICK_S), str(NUM_EVENTS))
+    with start(OTHER_CORE, command, port=port) as process:
+        yield port, process.pid
 
 
 @contextmanager
 def start_relay() -> Generator[Subject]:
     """The bare relay before an HTTP upstream."""
-    upstream_port, port = choose_port(), choose_port()
-    upstream = ("benchmarks.gateway.http_upstream", str(upstream_port), str(TICK_S))
-    with (
-        start(OTHER_CORE, *upstream, str(NUM_EVENTS), port=upstream_port),
-        start(
-            MEASURED_CORE,
-            "benchmarks.gateway.relay",
-            str(port),
-            f"http://127.0.0.1:{upstream_port}",
-            port=port,
-        ) as process,
-    ):
-        yield Subject("bare relay", port, process.pid, AccountId("0" * 32), "-")
+    port = choose_port()
+    with start_upstream() as (upstream_port, upstream_pid):
+        url = f"http://127.0.0.1:{upstream_port}"
+        command = python("benchmarks.gateway.relay", str(port), url)
+        with start(MEASURED_CORE, command, port=port) as process:
+            yield Subject(
+                "bare relay", port, process.pid, "/v1/chat/completions", [upstream_pid]
+            )
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """The command line of a module of ours."""
+    return [sys.executable, "-m", module, *arguments]
 
 
 @contextmanager
 def start(
-    core: int, module: str, *arguments: str, port: int
+    core: int,
+    command: Sequence[str],
+    *,
+    port: int,
+    environment: Mapping[str, str] | None = None,
+    log: int | None = None,
+    patience_s: float = 20,
 ) -> Generator["subprocess.Popen[bytes]"]:
-    """A process of ours on `core`, once it listens on `port`; ended after the block."""
-    process = subprocess.Popen([sys.executable, "-m", module, *arguments])
+    """A process on `core`, once it listens on `port`; ended after the block.
+
+    `log` is the file descriptor that gets what it prints; by default that is ours.
+    """
+    variables = {**os.environ, **(environment or {})}
+    process = subprocess.Popen(command, env=variables, stdout=log, stderr=log)
     try:
         pin(process.pid, core)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + patience_s
         while not _is_listening(port):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{module} did not start")
+                raise RuntimeError(f"{' '.join(command)} did not start")
             time.sleep(0.02)
         yield process
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def pin(pid: int, core: int) -> None:
@@ -112,10 +138,21 @@ def pin(pid: int, core: int) -> None:
         os.sched_setaffinity(pid, {core})
 
 
-def read_cpu_s(pid: int) -> float:
-    """User and system time of a process so far, in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def read_cpu_s(*pids: int) -> float:
+    """User and system time so far of processes and of their children, in seconds."""
+    ticks = 0
+    waiting = list(pids)
+    while waiting:
+        folder = Path(f"/proc/{waiting.pop()}")
+        try:
+            fields = (folder / "stat").read_text().rpartition(") ")[2].split()
+            threads = list((folder / "task").iterdir())
+            children = [(thread / "children").read_text().split() for thread in threads]
+        except FileNotFoundError:
+            continue
+        ticks += int(fields[11]) + int(fields[12])
+        waiting += [int(child) for group in children for child in group]
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def choose_port() -> int:
@@ -129,10 +166,31 @@ def _is_listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-@contextmanager
+async def _create_account(database: str, folder: Path) -> tuple[str, str]:
+    """An account's id and API token, with limits, and prices for both models."""
+    key_ring = create_key_ring_file(folder / "key_ring.json", secrets.token_bytes)
+    tenancy = create_tenancy(database, key_ring, time.time, secrets.token_bytes)
+    administration = tenancy.act_as(Actor(ActorKind.COMMAND_LINE, "bench"))
+    account = await administration.create_account("bench")
+    issued = await administration.create_api_token(
+        account.account_id, "bench", frozenset({Permission.WORKERS_AI_READ})
+    )
+    limits = QuotaLimits(
+        requests_per_min=10**8,
+        tokens_per_min=10**9,
+        concurrent_streams=10**5,
+        spend_nano_per_month=10**18,
+    )
+    await administration.set_quota(QuotaScope(account.account_id), limits)
+    for model in (QUICK, PACED):
+        await administration.set_price(model, TokenRates(100, 10, 500, 500))
+    await tenancy.close()
+    return account.account_id, issued.value.reveal()
+
+
 def _start_node(
     folder: Path, name: str, port: int, model: str, tick_s: float, num_events: int, text: str
-) -> Generator[None]:
+) -> "AbstractContextManager[subprocess.Popen[bytes]]":
     options = {
         "--port": port,
         "--key-file": folder / "pair.key",
@@ -144,12 +202,14 @@ def _start_node(
         "--text": text,
     }
     words = [str(word) for pair in options.items() for word in pair]
-    with start(OTHER_CORE, "benchmarks.fake_node", *words, port=port):
-        yield
+    return start(OTHER_CORE, python("benchmarks.fake_node", *words), port=port)
 
 
-def _format_config(folder: Path, database: str, ports: list[int]) -> str:
+def _format_config(
+    folder: Path, database: str, ports: list[int], limits_url: str | None
+) -> str:
     """The gateway's TOML."""
+    limits = "" if limits_url is None else f'[shared_limits]\nurl = "{limits_url}"\n'
     nodes = "".join(
         f'[[nodes]]\nnode_id = "{name}"\nurl = "ws://127.0.0.1:{port}"\n'
         f'key_file = "{folder / "pair.key"}"\n'
@@ -159,5 +219,6 @@ def _format_config(folder: Path, database: str, ports: list[int]) -> str:
         'gateway_id = "bench-gateway"\n'
         f"[listen]\nport = {ports[0]}\n[admin]\nport = {ports[1]}\n"
         f'[database]\nurl = "{database}"\n[key_ring]\nfile = "{folder / "key_ring.json"}"\n'
-        f'[log]\nlevel = "error"\n{nodes}'
+        f'[journal]\nfolder = "{folder / "journal"}"\n'
+        f'[log]\nlevel = "error"\n{limits}{nodes}'
     )

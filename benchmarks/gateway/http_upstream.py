@@ -1,17 +1,19 @@
 """What stands behind the relay: answers in OpenAI's form, with next to no CPU.
 
-A body that contains `"stream": true` gets paced events, any other one completion. The same number
-of events with about the same bytes as a gateway before a fake node sends.
+A body that asks for a stream gets paced events, any other one completion, a GET (routers look
+whether it is there and what it serves) a list of models. The same number of events with about the same bytes as a gateway before a fake node sends.
 `python -m benchmarks.gateway.http_upstream PORT TICK_S NUM_EVENTS`.
 """
 
 import asyncio
+import re
 import sys
 from typing import cast
 
 import httptools
 import uvloop
 
+ASKS_FOR_STREAM = re.compile(rb'"stream": ?true')
 CHUNK = (
     b'data: {"id":"chatcmpl-019a0000-0000-7000-8000-000000000000","object":"chat.completion.chunk",'
     b'"created":1763000000,"model":"@hearth/fake/paced","choices":[{"index":0,"delta":'
@@ -29,6 +31,10 @@ WHOLE = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     % len(COMPLETION)
 ) + COMPLETION
+STATE = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 58\r\n\r\n"
+    b'{"object":"list","data":[{"id":"mock","object":"model"}]}\n'
+)
 EVENTS_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 )
@@ -57,11 +63,13 @@ class Upstream(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Looks for the switch."""
-        self._is_stream = self._is_stream or b'"stream": true' in body
+        self._is_stream = self._is_stream or ASKS_FOR_STREAM.search(body) is not None
 
     def on_message_complete(self) -> None:
         """Answers."""
-        if self._is_stream:
+        if self._parser.get_method() == b"GET":
+            self._transport.write(STATE)
+        elif self._is_stream:
             self._is_stream = False
             self._transport.write(EVENTS_HEAD + _to_chunk(CHUNK))
             self._streams[self] = 0
