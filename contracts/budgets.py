@@ -7,13 +7,14 @@ spent when the lease ends goes back. Read next: `contracts.quotas`.
 
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from contracts.ids import RequestId
 from contracts.quotas import QuotaScope
-from contracts.usage import MS_PER_DAY, UsageRecord, read_day, read_unix_ms
+from contracts.usage import MS_PER_DAY, read_day, read_unix_ms
 
 _EPOCH: Final = date(1970, 1, 1)
 
@@ -38,10 +39,15 @@ class BudgetKey(msgspec.Struct, frozen=True):
 
 def read_period(kind: BudgetKind, request_id: RequestId) -> int:
     """The day or month that a request is charged to: that of its beginning."""
-    day = read_day(request_id)
+    return find_period(kind, read_day(request_id))
+
+
+def find_period(kind: BudgetKind, day: int) -> int:
+    """The day itself, or its month."""
     return day if kind is BudgetKind.NEURONS else to_month(day)
 
 
+@lru_cache(maxsize=64)
 def to_month(day: int) -> int:
     """Months since January 1970 of a day since then."""
     when = _EPOCH + timedelta(days=day)
@@ -65,22 +71,6 @@ def compute_wait_s(kind: BudgetKind, request_id: RequestId) -> int:
     now_ms = read_unix_ms(request_id)
     _, end = find_days(kind, read_period(kind, request_id))
     return -(-(end * MS_PER_DAY - now_ms) // 1000)
-
-
-def read_amount(kind: BudgetKind, record: UsageRecord) -> int:
-    """What a record takes from budgets of a kind."""
-    return record.num_microneurons if kind is BudgetKind.NEURONS else record.cost_nano
-
-
-def covers(key: BudgetKey, record: UsageRecord) -> bool:
-    """True when a record is charged to the budget."""
-    scope = key.scope
-    return (
-        scope.account_id == record.account_id
-        and scope.api_token_id in (None, record.api_token_id)
-        and scope.model in (None, record.model)
-        and key.period == read_period(key.kind, record.request_id)
-    )
 
 
 def format_day(day: int) -> str:

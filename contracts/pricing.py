@@ -87,6 +87,20 @@ def compute_charge(price: Price, tokens: TokenCounts) -> Charge:
     return Charge((cost + _HALF) // TOKENS_PER_RATE, microneurons)
 
 
+def bound_charge(price: Price, num_prompt: int, num_output: int) -> Charge:
+    """The most that so many tokens can cost, whatever kinds they turn out to be of."""
+    money, neurons = price.money, price.neurons
+    cost = (
+        max(money.uncached, money.cached) * num_prompt
+        + max(money.output, money.reasoning) * num_output
+    )
+    microneurons = (
+        max(neurons.uncached, neurons.cached) * num_prompt
+        + max(neurons.output, neurons.reasoning) * num_output
+    )
+    return Charge((cost + _HALF) // TOKENS_PER_RATE, microneurons)
+
+
 def to_neuron_rates(money: TokenRates) -> TokenRates:
     """Neurons per million tokens that cost as much as `money` says, rounded to whole neurons."""
     return TokenRates(

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from contracts.errors import PriceUnknown
 from contracts.ids import RequestId
 from contracts.inference import NodeRequest
-from contracts.pricing import FREE, Charge, Price, TokenCounts, compute_charge
+from contracts.pricing import FREE, Charge, Price, TokenCounts, bound_charge
 from contracts.quotas import Quota
 from gateway.admission.limiter import Limiter, RateNeed, RateState
 from gateway.admission.price_book import PriceBook
@@ -72,7 +72,7 @@ class Admission:
             )
         quotas = tuple([q for q in principal.quotas if q.scope.model in (None, request.model)])
         num_prompt, num_output = bound_tokens(request, num_body_bytes, context_window)
-        bound = FREE if price is None else _bound_charge(price, num_prompt, num_output)
+        bound = FREE if price is None else bound_charge(price, num_prompt, num_output)
         need = RateNeed(request_id, quotas, num_prompt + num_output)
         hold = await self._budgets.hold(quotas, bound, request_id)
         try:
@@ -91,17 +91,3 @@ class Admission:
             raise PriceUnknown(f"The model {request.model} has no price here yet.")
         return price
 
-
-def _bound_charge(price: Price, num_prompt: int, num_output: int) -> Charge:
-    """The most that a request can cost, whatever its tokens turn out to be."""
-    bounds = [
-        compute_charge(price, tokens)
-        for prompt in (TokenCounts(num_prompt, 0, 0), TokenCounts(0, num_prompt, 0))
-        for tokens in (
-            TokenCounts(prompt.num_uncached, prompt.num_cached, num_output),
-            TokenCounts(prompt.num_uncached, prompt.num_cached, 0, num_output),
-        )
-    ]
-    return Charge(
-        max(bound.cost_nano for bound in bounds), max(bound.num_microneurons for bound in bounds)
-    )

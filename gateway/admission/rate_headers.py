@@ -6,6 +6,7 @@ draft-ietf-httpapi-ratelimit-headers.
 
 import math
 from email.utils import formatdate
+from functools import lru_cache
 from typing import Final
 
 from contracts.errors import LimitError
@@ -16,7 +17,7 @@ _MINUTE_S: Final = 60
 
 def format_rate_lines(state: RateState, now_unix_s: float) -> bytes:
     """Whole lines; the reset is a date in one family and seconds in the other."""
-    reset = formatdate(now_unix_s + state.reset_s, usegmt=True)
+    reset = _format_date(int(now_unix_s + state.reset_s))
     # Whatever needs longer than a minute is a budget of a day or of a month, whose length varies.
     window = f";w={_MINUTE_S}" if state.reset_s <= _MINUTE_S else ""
     return (
@@ -25,6 +26,12 @@ def format_rate_lines(state: RateState, now_unix_s: float) -> bytes:
         f'ratelimit: "default";r={state.num_left};t={state.reset_s}\r\n'
         f'ratelimit-policy: "default";q={state.limit}{window}\r\n'
     ).encode()
+
+
+@lru_cache(maxsize=256)
+def _format_date(unix_s: int) -> str:
+    """As HTTP has dates; requests of one second share them."""
+    return formatdate(unix_s, usegmt=True)
 
 
 def format_refusal_lines(error: LimitError, now_unix_s: float) -> bytes:

@@ -92,4 +92,4 @@ class Reservation:
         assert need is not None
         if num_tokens != need.num_tokens:
             self._limiter.correct(need, num_tokens - need.num_tokens)
-            self.need = need._replace(num_tokens=num_tokens)
+            self.need = RateNeed(need.reservation_id, need.quotas, num_tokens)

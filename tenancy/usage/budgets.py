@@ -26,13 +26,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from contracts.budgets import BudgetKey, BudgetKind, covers, find_days, read_amount
+from contracts.budgets import BudgetKey, BudgetKind, find_days, find_period
 from contracts.ids import AccountId, ApiTokenId, ModelName
 from contracts.quotas import QuotaScope
-from contracts.usage import UsageRecord
 from tenancy.store import Store
 from tenancy.tables import budget_slices, usage_daily, usage_pending
-from tenancy.usage.sums import HOURS_PER_DAY
+from tenancy.usage.sums import HOURS_PER_DAY, Sum
 
 
 class BudgetStore(Store):
@@ -85,15 +84,15 @@ class BudgetStore(Store):
 
 
 async def charge_slices(
-    connection: AsyncConnection, owner: str, records: Sequence[UsageRecord]
+    connection: AsyncConnection, owner: str, sums: Sequence[Sum]
 ) -> None:
-    """Takes what `records` cost from the slices of `owner`, never below nothing: a slice that was
-    lost and leased anew has not been asked for them.
+    """Takes what records of these sums cost from the slices of `owner`, never below nothing: a
+    slice that was lost and leased anew has not been asked for them.
     """
     query = select(budget_slices).where(budget_slices.c.owner == owner)
     for row in (await connection.execute(query)).all():
         key = _to_key(row)
-        amount = sum(read_amount(key.kind, record) for record in records if covers(key, record))
+        amount = sum(_read_amount(key.kind, one) for one in sums if _covers(key, one))
         if amount:
             left = budget_slices.c.remaining - amount
             await connection.execute(
@@ -101,6 +100,22 @@ async def charge_slices(
                 .where(_is_slice(key, owner))
                 .values(remaining=case((left > 0, left), else_=0))
             )
+
+
+def _covers(key: BudgetKey, one: Sum) -> bool:
+    """True when what was summed up is charged to the budget; an hour lies in one period."""
+    scope = key.scope
+    return (
+        scope.account_id == one["account_id"]
+        and scope.api_token_id in (None, one["api_token_id"])
+        and scope.model in (None, one["model"])
+        and key.period == find_period(key.kind, one["hour"] // HOURS_PER_DAY)
+    )
+
+
+def _read_amount(kind: BudgetKind, one: Sum) -> int:
+    """What a sum takes from budgets of a kind."""
+    return one["num_microneurons"] if kind is BudgetKind.NEURONS else one["cost_nano"]
 
 
 async def _extend(

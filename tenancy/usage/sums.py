@@ -15,26 +15,24 @@ Sum = dict[str, Any]
 
 
 def sum_records(records: Iterable[UsageRecord]) -> list[Sum]:
-    """One sum per account, hour, model and token."""
-    return add_up(
-        (
-            {
-                "account_id": record.account_id,
-                "hour": read_unix_ms(record.request_id) // MS_PER_HOUR,
-                "model": record.model,
-                "api_token_id": record.api_token_id,
-                "num_requests": 1,
-                "num_uncached": record.tokens.num_uncached,
-                "num_cached": record.tokens.num_cached,
-                "num_output": record.tokens.num_output,
-                "num_reasoning": record.tokens.num_reasoning,
-                "cost_nano": record.cost_nano,
-                "num_microneurons": record.num_microneurons,
-            }
-            for record in records
-        ),
-        ("account_id", "hour", "model", "api_token_id"),
-    )
+    """One sum per account, hour, model and token; in order, as those of `add_up`."""
+    totals: dict[tuple[str, int, str, str], list[int]] = {}
+    for record in records:
+        hour = read_unix_ms(record.request_id) // MS_PER_HOUR
+        key = (record.account_id, hour, record.model, record.api_token_id)
+        total = totals.get(key)
+        if total is None:
+            total = totals[key] = [0] * len(USAGE_SUMS)
+        tokens = record.tokens
+        total[0] += 1
+        total[1] += tokens.num_uncached
+        total[2] += tokens.num_cached
+        total[3] += tokens.num_output
+        total[4] += tokens.num_reasoning
+        total[5] += record.cost_nano
+        total[6] += record.num_microneurons
+    names = ("account_id", "hour", "model", "api_token_id", *USAGE_SUMS)
+    return [dict(zip(names, (*key, *totals[key]), strict=True)) for key in sorted(totals)]
 
 
 def add_up(sums: Iterable[Sum], keys: Sequence[str]) -> list[Sum]:
