@@ -49,6 +49,7 @@ class RequestPath:
         self._memory = memory
         self._path = path
         self._telemetry = telemetry
+        self._log = log.bind()  # once: the lazy logger would do it for every request
 
     async def serve(
         self, call: InferenceCall, exchange: HttpExchange, refusal: ServiceError | None = None
@@ -78,7 +79,7 @@ class RequestPath:
             self._recorder.end(context, status)
             self._telemetry.count_request(context.route, status, context.model, duration_s)
             self._count_gap(context, duration_s)
-            log.debug(
+            self._log.debug(
                 "request_served",
                 request_id=context.request_id,
                 route=context.route,
