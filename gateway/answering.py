@@ -7,7 +7,7 @@ settled before the last byte goes out. Must not know routing. Read next: `gatewa
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from contracts.encoding import Encoded
 from contracts.errors import InvariantBroken, ServiceError
@@ -22,13 +22,16 @@ from contracts.inference import (
 from contracts.usage import Outcome
 from gateway.continuation import Forwarded
 from gateway.dialects.answer import gather_answer
-from gateway.dialects.dialect import EventRenderer, ReplyForm, ReplyHead
+from gateway.dialects.dialect import EventRenderer, MiddleEvent, ReplyForm, ReplyHead
 from gateway.errors import find_row, format_error_headers, render_error
 from gateway.middleware.exchange import HttpExchange
 from gateway.request_context import RequestContext
 from gateway.settlement import Settlement
 
 _NOT_ACCEPTED: Final = Accepted(0, 0)
+_ENDS: Final = frozenset[object]((Finished, Failed))
+_UNSEEN: Final = _ENDS | {Accepted, TokensCounted, Encoded}
+"""What a stream's readers get in no event of its own."""
 
 
 async def answer_whole(
@@ -109,7 +112,7 @@ class EventPump:
         opening = self._renderer.begin(first if type(first) is Accepted else _NOT_ACCEPTED)
         while True:
             # Not `stream.is_over`: that may be true already, with the last event still to take.
-            if not isinstance(events[-1], Finished | Failed):
+            if type(events[-1]) not in _ENDS:
                 self._send(events, opening)
                 opening = b""
                 events = await self._wait_for_end()
@@ -199,11 +202,11 @@ def _render(renderer: EventRenderer, events: list[GenerationEvent]) -> bytes:
     for event in events:
         if type(event) is Delta and not event.choice_index and not event.logprobs:
             texts.append(event.text)
-        elif not isinstance(event, Accepted | Finished | Failed | TokensCounted | Encoded):
+        elif type(event) not in _UNSEEN:
             if texts and (text := "".join(texts)):
                 pieces.append(renderer.render_text(text))
             texts.clear()
-            pieces.append(renderer.render_event(event))
+            pieces.append(renderer.render_event(cast("MiddleEvent", event)))
     if texts and (text := "".join(texts)):
         pieces.append(renderer.render_text(text))
     return b"".join(pieces)

@@ -4,9 +4,10 @@
     python -m benchmarks.gateway.bench_peers --peers /tmp/peers
     python -m benchmarks.gateway.bench_peers --peers /tmp/peers --valkey redis://127.0.0.1:6379/9
 
-The gateway authenticates, counts limits, routes, keeps its journal and its metrics; the peers check
-what they check by default (LiteLLM its master key, the others nothing). What is measured has core 0,
-everything else core 1. Appends to `results/gateway_peers.csv`; the rows that count are the ratios.
+The gateway authenticates, counts limits, routes, keeps its journal and its metrics; the peers
+check what they check by default (LiteLLM its master key, the others nothing). What is measured has
+core 0, everything else core 1. Appends to `results/gateway_peers.csv`; the rows that count are the
+ratios.
 """
 
 import argparse

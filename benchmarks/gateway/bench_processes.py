@@ -51,7 +51,7 @@ async def start_gateway(folder: Path, limits_url: str | None = None) -> AsyncGen
     The limits are so high that no request meets them; all that counts them runs. `limits_url` has
     them counted in Valkey or Redis.
     """
-    folder.mkdir(exist_ok=True)
+    await asyncio.to_thread(folder.mkdir, exist_ok=True)
     database = f"sqlite+aiosqlite:///{folder / 'hearth.db'}"
     await upgrade_database_async(database)
     account_id, api_token = await _create_account(database, folder)
@@ -89,9 +89,7 @@ def start_relay() -> Generator[Subject]:
         url = f"http://127.0.0.1:{upstream_port}"
         command = python("benchmarks.gateway.relay", str(port), url)
         with start(MEASURED_CORE, command, port=port) as process:
-            yield Subject(
-                "bare relay", port, process.pid, "/v1/chat/completions", [upstream_pid]
-            )
+            yield Subject("bare relay", port, process.pid, "/v1/chat/completions", [upstream_pid])
 
 
 def python(module: str, *arguments: str) -> list[str]:
@@ -205,9 +203,7 @@ def _start_node(
     return start(OTHER_CORE, python("benchmarks.fake_node", *words), port=port)
 
 
-def _format_config(
-    folder: Path, database: str, ports: list[int], limits_url: str | None
-) -> str:
+def _format_config(folder: Path, database: str, ports: list[int], limits_url: str | None) -> str:
     """The gateway's TOML."""
     limits = "" if limits_url is None else f'[shared_limits]\nurl = "{limits_url}"\n'
     nodes = "".join(

@@ -139,4 +139,3 @@ def _tell(cell: Cell, samples: Sequence[Sample]) -> dict[tuple[str, str], list[f
     if cell.rate_per_s is None:
         told[("rate", "1/s")] = [s.report.num_requests / s.seconds for s in samples]
     return told
-

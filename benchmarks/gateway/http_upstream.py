@@ -1,7 +1,8 @@
 """What stands behind the relay: answers in OpenAI's form, with next to no CPU.
 
 A body that asks for a stream gets paced events, any other one completion, a GET (routers look
-whether it is there and what it serves) a list of models. The same number of events with about the same bytes as a gateway before a fake node sends.
+whether it is there and what it serves) a list of models. The same number of events with about the
+same bytes as a gateway before a fake node sends.
 `python -m benchmarks.gateway.http_upstream PORT TICK_S NUM_EVENTS`.
 """
 

@@ -32,9 +32,7 @@ FROM_PYPI = {
 FROM_NPM = "@portkey-ai/gateway"
 PORTKEY_SERVER = f"portkey/node_modules/{FROM_NPM}/build/start-server.js"
 SENT_AS_IT_CAME = ":new Response(p,e)}const Ad="
-SENT_WITH_A_COPY = (
-    ":new Response(p,{status:e.status,headers:new Headers(e.headers)})}const Ad="
-)
+SENT_WITH_A_COPY = ":new Response(p,{status:e.status,headers:new Headers(e.headers)})}const Ad="
 LITELLM_KEY = "sk-bench-1234"
 
 

@@ -90,4 +90,3 @@ class Admission:
         if price is None:
             raise PriceUnknown(f"The model {request.model} has no price here yet.")
         return price
-

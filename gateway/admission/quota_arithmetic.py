@@ -49,12 +49,12 @@ def bound_tokens(request: NodeRequest, num_body_bytes: int, context_window: int)
     No tokenizer makes more tokens than bytes, and a body has more bytes than the text in it.
     Counting tokens computes none.
     """
+    if isinstance(request, GenerateRequest):
+        prompt = min(context_window, num_body_bytes + TEMPLATE_TOKENS)
+        return prompt, _bound_output(request, context_window)
     if isinstance(request, EncodeRequest):
         return _bound_texts(request, num_body_bytes, context_window), 0
-    if not isinstance(request, GenerateRequest):
-        return 0, 0
-    prompt = min(context_window, num_body_bytes + TEMPLATE_TOKENS)
-    return prompt, _bound_output(request, context_window)
+    return 0, 0
 
 
 def correct_bound(

@@ -229,9 +229,9 @@ class NodeStream:
 
     def _note(self, event: GenerationEvent) -> GenerationEvent:
         """Takes from an event that is not text what is needed of it here, and passes it on."""
-        if isinstance(event, Accepted):
+        if type(event) is Accepted:
             return self._accept(event)
-        if isinstance(event, Finished | Failed):
+        if type(event) is Finished or type(event) is Failed:
             self.is_over = True
             if event.usage is not None:
                 self._told = self._set_tally(event.usage)

@@ -83,9 +83,7 @@ class BudgetStore(Store):
             await connection.execute(statement)
 
 
-async def charge_slices(
-    connection: AsyncConnection, owner: str, sums: Sequence[Sum]
-) -> None:
+async def charge_slices(connection: AsyncConnection, owner: str, sums: Sequence[Sum]) -> None:
     """Takes what records of these sums cost from the slices of `owner`, never below nothing: a
     slice that was lost and leased anew has not been asked for them.
     """

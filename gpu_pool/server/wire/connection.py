@@ -195,7 +195,7 @@ class Connection:
 
         def put(event: StreamEvent) -> None:
             self._writer.put(entry.stream_id, entry.attempt, event)
-            if isinstance(event, Finished | Failed):
+            if type(event) is Finished or type(event) is Failed:
                 self._streams.pop(entry.stream_id, None)
 
         stream = WireStream(grant, message.num_body_bytes, credit, put, self._status.meter, ticket)
