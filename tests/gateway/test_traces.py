@@ -18,6 +18,10 @@ from tests.gateway.scripted_node import MODEL, ScriptedNode, ScriptedStream, run
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-00"
 CANARY = "CANARY7f3A9c"
+HEADERS = (
+    *("tracestate", "baggage", "user_agent", "x_session_affinity", "cookie", "referer"),
+    *("x_forwarded_for", "x_request_id", "cf_aig_authorization", "cf_aig_metadata"),
+)
 BODY = {"prompt": f"Say {CANARY}", "user": CANARY}
 
 
@@ -117,7 +121,7 @@ async def test_refusals_are_told_and_nothing_of_anybody_is(
 
     node.script = repeat
     async with run_traced(tmp_path, database_template, [node]) as (gateway, collector):
-        odd = {"tracestate": CANARY, "user_agent": CANARY, "x_session_affinity": CANARY}
+        odd = dict.fromkeys(HEADERS, CANARY)
         for body in (BODY, BODY | {"stream": True}, {"prompt": CANARY, "max_tokens": -1}):
             await run(gateway, body, **odd)
         path = gateway.account_path(f"/ai/run/@{CANARY}/x")

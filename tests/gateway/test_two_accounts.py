@@ -1,14 +1,19 @@
 """Two accounts and every endpoint: nothing of one is reachable by the other.
 
 The requests are made from the route table. By id (the other's account and own, the other's objects
-under one's own account), by lists, and by filters; with a control that the same request, sent by
-the owner, finds its object.
+under one's own account), by lists, by filters, and by what a refusal costs; with a control that the
+same request, sent by the owner, finds its object.
 """
 
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
+from sqlalchemy import Engine, event
 
 from gateway.api.route_table import PortKind, Route
 from gateway.auth.access import Public
@@ -92,6 +97,45 @@ async def test_the_objects_of_another_do_not_exist_under_one_s_own_account(
     assert (await call(gateway, route, theirs, other)).status == 200
     tokens = await gateway.tenancy.list_api_tokens(other.account_id)  # type: ignore[arg-type]
     assert len(tokens) == (1 if route.method == "DELETE" and "token" in name else 2)
+
+
+@pytest.mark.parametrize("name", WITH_OBJECT)
+async def test_a_refusal_costs_the_same_whether_or_not_another_has_the_object(
+    gateway: RunningGateway, name: str
+) -> None:
+    """What a clock could tell is the questions to the database: they are the same ones."""
+    (mine, own), (other, theirs) = await settle(gateway, "mine"), await settle(gateway, "theirs")
+    route = ROUTES[name]
+    guessed = replace(theirs, account_id=own.account_id)
+    made_up = Objects(own.account_id, "f" * 32, "f" * 32)
+    await call(gateway, route, made_up, mine)  # both credentials are known from here on
+    await call(gateway, ROUTES["tokens_list"], theirs, other)
+    with note_statements() as of_guess:
+        assert (await call(gateway, route, guessed, mine)).status == 404
+    with note_statements() as of_nothing:
+        assert (await call(gateway, route, made_up, mine)).status == 404
+    assert of_guess == of_nothing
+    # The control: whoever finds the object asks for more, or at least is seen to ask.
+    with note_statements() as of_owner:
+        assert (await call(gateway, route, theirs, other)).status == 200
+    assert of_owner if route.method == "GET" else len(of_owner) > len(of_nothing)
+
+
+@contextmanager
+def note_statements() -> Generator[list[str]]:
+    """What requests, and no work in the background, ask the database meanwhile."""
+    noted: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        task = asyncio.current_task()
+        if task is not None and "run_asgi" in repr(task.get_coro()):
+            noted.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield noted
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
 
 
 @pytest.mark.parametrize("name", READING)
