@@ -86,6 +86,8 @@ class ModelLoad(msgspec.Struct, frozen=True, kw_only=True):
     """As measured lately under load; 0: not yet."""
     decode_tokens_per_s: _Rate = 0.0
     """The same for generated tokens, of all sequences together."""
+    max_running: _Count = 0
+    """Requests that it computes at the same time; 0: the node does not say."""
 
 
 class FailedModel(msgspec.Struct, frozen=True, kw_only=True):

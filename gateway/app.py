@@ -84,6 +84,7 @@ class Gateway:
             self._tasks.start("epoch", self._cache.follow_epoch, self._cache.distrust)
             self._tasks.start("keys", self._tenancy.follow_keys, self._cache.distrust)
             self._tasks.start("traffic_history", self._history.run, lambda: None)
+            self._tasks.start("fair_queue", self._pool.forwarding.queue.run, lambda: None)
             self._tasks.start("drains", self._pool.drains.run, lambda: None)
             await self._pool.links.start()
             self._tasks.start("membership", self._pool.membership.run, lambda: None)
@@ -105,7 +106,7 @@ class Gateway:
         self._batches.wind_down()
         await asyncio.sleep(self._limits.shutdown_notice_s)
         ending = asyncio.get_running_loop().call_later(
-            self._limits.shutdown_grace_s, self._pool.links.end_streams
+            self._limits.shutdown_grace_s, self._pool.end_requests
         )
         await self._listeners.stop()
         ending.cancel()

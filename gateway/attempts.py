@@ -4,6 +4,7 @@ Owns what all attempts have in common, those before the first byte and those tha
 answer. Read next: `gateway.forwarding`, `gateway.continuation`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,12 +24,21 @@ from gateway.upstream.node_stream import NodeStream
 _RETRIES_PER_S: Final = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a request may go, and counts already."""
+
+    need: RouteNeed
+    plan: RoutePlan
+    note_over: Callable[[NodeStream | None], None] | None = None
+    """Told of the stream that is over there, if there was one; None: nobody wants to know."""
+
+
 @dataclass(slots=True)
 class Attempt:
     """One request at one node."""
 
-    need: RouteNeed
-    plan: RoutePlan
+    place: Place
     stream: NodeStream
     number: int
     opened_s: float
@@ -37,7 +47,19 @@ class Attempt:
     is_continuation: bool = False
     """True where a part of the answer had come before."""
     is_open: bool = True
-    """False once the node's place is given back."""
+    """False once the request is done with it."""
+    has_place: bool = True
+    """False once the node has said its last word: it has room for another."""
+
+    @property
+    def need(self) -> RouteNeed:
+        """What the request asked of nodes."""
+        return self.place.need
+
+    @property
+    def plan(self) -> RoutePlan:
+        """The node, and why."""
+        return self.place.plan
 
 
 class Attempts:
@@ -72,16 +94,15 @@ class Attempts:
         context.trace.note_routing(began_s, ended_s, (plan.node_id, plan.region))
         return plan
 
-    def open(
-        self, context: RequestContext, need: RouteNeed, plan: RoutePlan, body: bytes
-    ) -> Attempt:
-        """One more attempt, at the plan's node; `close` must follow.
+    def open(self, context: RequestContext, place: Place, body: bytes) -> Attempt:
+        """One more attempt, at the node of `place`; `close` must follow.
 
         Raises: `NodeUnreachable`.
         """
+        need, plan = place.need, place.plan
         context.node_id, context.region = plan.node_id, plan.region
         if context.wants_explanation:
-            context.explanation = format_explanation(plan)
+            context.explanation = format_explanation(plan, context.queued_s)
         context.num_attempts += 1
         if context.num_attempts > 1:
             self._telemetry.count_retry()
@@ -92,10 +113,14 @@ class Attempts:
             stream, hand_over = self._opener.open(context, need, plan, grant, body)
         except BaseException as error:
             self._fleet.release(plan)
+            if place.note_over is not None:
+                place.note_over(None)
             code = error.code if isinstance(error, ServiceError) else type(error).__name__
             self._trace(context, plan, (number, False), opened_s, code)
             raise
-        return Attempt(need, plan, stream, number, opened_s, hand_over)
+        attempt = Attempt(place, stream, number, opened_s, hand_over)
+        stream.on_over = lambda: self._leave(attempt)
+        return attempt
 
     def note(self, context: RequestContext, need: RouteNeed, outcome: RoutePlan | str) -> None:
         """Remembers for a while why the request went where it went, or nowhere."""
@@ -117,7 +142,10 @@ class Attempts:
         numbered = attempt.number, attempt.is_continuation
         code = "" if error is None else error.code
         self._trace(context, attempt.plan, numbered, attempt.opened_s, code)
-        self._fleet.release(attempt.plan)
+        attempt.stream.on_over = None
+        self._leave(attempt)
+        if attempt.place.note_over is not None:
+            attempt.place.note_over(attempt.stream)
         if attempt.hand_over is not None:
             attempt.hand_over.close()
         if error is None:
@@ -125,6 +153,12 @@ class Attempts:
                 self._fleet.health.note_success(attempt.plan.node_id)
         elif is_fault_of_node(error):
             self._fleet.note_failure(attempt.plan.node_id)
+
+    def _leave(self, attempt: Attempt) -> None:
+        """The node has one request fewer. The first call counts."""
+        if attempt.has_place:
+            attempt.has_place = False
+            self._fleet.release(attempt.plan)
 
     def _trace(
         self,

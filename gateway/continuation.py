@@ -8,13 +8,14 @@ whose prompt was being scored, cannot go on and end with an error. Read next: `g
 """
 
 import asyncio
+import contextlib
 from typing import Final
 
 import msgspec
 import structlog
 
 from contracts.codec import encode_request
-from contracts.errors import Retry, ServiceError, StreamBroken, from_error_report
+from contracts.errors import CapacityError, Retry, ServiceError, StreamBroken, from_error_report
 from contracts.inference import (
     Failed,
     Finished,
@@ -24,14 +25,15 @@ from contracts.inference import (
     NodeRequest,
     Usage,
 )
-from gateway.attempts import Attempt, Attempts, may_retry
+from gateway.attempts import Attempt, Attempts, Place, may_retry
+from gateway.place_search import PlaceSearch
 from gateway.request_context import Asker, RequestContext, add_usages
 from gateway.routing.route_plan import RouteNeed
 from gateway.upstream.node_stream import NodeStream
 
 log = structlog.get_logger(__name__)
-POLL_S: Final = 0.1
-"""Between two looks for a node that can go on."""
+PAUSE_S: Final = 0.1
+"""After a node that could not be reached, though it seemed so."""
 
 
 class Forwarded:
@@ -41,6 +43,7 @@ class Forwarded:
         "_asker",
         "_attempts",
         "_request",
+        "_search",
         "attempt",
         "context",
         "events",
@@ -51,14 +54,16 @@ class Forwarded:
         attempts: Attempts,
         context: RequestContext,
         request: NodeRequest,
-        asker: Asker,
+        search: PlaceSearch,
         attempt: Attempt,
         events: list[GenerationEvent],
+        asker: Asker,
     ) -> None:
         """Made by `Forwarder.forward`."""
         self._attempts = attempts
         self.context = context
         self._request = request
+        self._search = search
         self._asker = asker
         self.attempt = attempt
         self.events = events
@@ -108,6 +113,7 @@ class Forwarded:
             tried=before.need.tried | {plan.node_id},
             revision=plan.card.revision,
             rejects_busy=False,
+            may_wait=False,
             may_move=False,  # most of it has been computed for somebody before
         )
         body = encode_request(self._create_request())
@@ -129,7 +135,8 @@ class Forwarded:
         return await attempt.stream.take()
 
     async def _find_place(self, need: RouteNeed, body: bytes) -> Attempt | None:
-        """An attempt at a node that can go on, which is waited for within bounds.
+        """An attempt at a node that can go on, which is waited for within bounds, before all that
+        have no part of their answer yet.
 
         A node that has failed may do so again when it is back, if no other does.
         """
@@ -137,17 +144,25 @@ class Forwarded:
         end_s = attempts.sources.monotonic_s() + attempts.settings.resume_patience_s
         anywhere = msgspec.structs.replace(need, tried=frozenset())
         while not self._asker.is_lost:
-            for wanted in (need, anywhere):
-                try:
-                    return attempts.open(context, wanted, attempts.plan(context, wanted), body)
-                except ServiceError as error:
-                    if error.retry is Retry.AFTER:  # this process stops
-                        return None
-                    log.debug("no_place_to_resume", error=error.code)
-            is_late = attempts.sources.unix_s() * 1000 >= context.deadline_unix_ms
-            if is_late or attempts.sources.monotonic_s() >= end_s:
+            try:
+                place = self._find_now(need, anywhere)
+                if place is None:
+                    place = await self._search.find_to_resume(anywhere, end_s)
+                return None if place is None else attempts.open(context, place, body)
+            except ServiceError as error:
+                if error.retry is Retry.AFTER:  # this process stops
+                    return None
+                log.debug("no_place_to_resume", error=error.code)
+            if attempts.sources.monotonic_s() >= min(end_s, context.deadline_s):
                 return None
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(PAUSE_S)
+        return None
+
+    def _find_now(self, need: RouteNeed, anywhere: RouteNeed) -> Place | None:
+        """A node that has room now, at best one that has not failed."""
+        for wanted in (need, anywhere):
+            with contextlib.suppress(CapacityError):
+                return Place(wanted, self._attempts.plan(self.context, wanted))
         return None
 
     def _can_resume(self) -> bool:

@@ -1,12 +1,10 @@
 """Route and forward: finds a node, sends the request there, and tries again if that fails.
 
 Owns the attempts of one request before anything of its answer has gone out: a retry shows nowhere.
-Must not know dialects. Read next: `gateway.routing.choose_node`, `gateway.upstream.links`, then
+Must not know dialects. Read next: `gateway.place_search`, `gateway.upstream.links`, then
 `gateway.continuation` (what happens after the first byte) and `gateway.answering`.
 """
 
-import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Final
 
@@ -17,7 +15,6 @@ from contracts.codec import encode_request
 from contracts.errors import (
     Forbidden,
     InvariantBroken,
-    Retry,
     ServiceError,
     StreamBroken,
     Unauthenticated,
@@ -33,10 +30,11 @@ from contracts.inference import (
     NodeRequest,
 )
 from gateway.attempts import Attempt, Attempts, may_retry
-from gateway.continuation import POLL_S, Forwarded
+from gateway.continuation import Forwarded
+from gateway.place_search import PlaceParts, PlaceSearch
 from gateway.request_context import Asker, RequestContext, Tally
 from gateway.routing.fleet import Fleet
-from gateway.routing.route_plan import RouteNeed, RoutePlan
+from gateway.routing.route_plan import RouteNeed
 from gateway.routing.wishes import narrow, read_wishes
 from gateway.upstream.node_stream import NodeStream
 
@@ -47,11 +45,12 @@ _SEED_BITS: Final = 63
 class Forwarder:
     """Brings requests to nodes."""
 
-    def __init__(self, fleet: Fleet, attempts: Attempts) -> None:
-        """`fleet` chooses, `attempts` carry."""
+    def __init__(self, fleet: Fleet, attempts: Attempts, parts: PlaceParts) -> None:
+        """`fleet` chooses, `attempts` carry; `parts` are what searches for places need."""
         self.find_model: Final = fleet.find_model
         self._fleet = fleet
         self._attempts = attempts
+        self._parts = parts
 
     async def forward(
         self,
@@ -68,37 +67,25 @@ class Forwarder:
 
         Raises: what routing raises, and the node's own error when no attempt is left.
         """
-        self._attempts.earn()
+        attempts = self._attempts
+        attempts.earn()
         request = self._draw_seed(request)
         need = self._describe(context, request, asker)
         body = encode_request(request)
-        failure: ServiceError | None = None
-        spent: frozenset[NodeId] = frozenset()
+        search = PlaceSearch(self._parts, context, request, need, len(body), asker)
+        place = await search.find()
         while True:
-            if failure is None:
-                plan = self._plan(context, need)
-            else:
-                plan = await self._plan_again(context, need, spent, failure, asker)
-            if failure is None:
-                self._fleet.note_demand(need)
-            context.model = request.model
             try:
-                attempt = self._attempts.open(context, need, plan, body)
+                attempt = attempts.open(context, place, body)
                 attempt.stream.on_accepted = self._create_listener(attempt, on_accepted)
                 events = await self._try(context, attempt, is_streaming(request), asker)
-                return Forwarded(self._attempts, context, request, asker, attempt, events)
+                return Forwarded(attempts, context, request, search, attempt, events, asker)
             except ServiceError as error:
-                if (
-                    not may_retry(error)
-                    or asker.is_lost
-                    or not self._attempts.may_try_again(context)
-                ):
+                if not may_retry(error) or asker.is_lost or not attempts.may_try_again(context):
                     raise
                 failure = error
-                context.set_usage_aside()
-                if plan.node_id in need.tried:
-                    spent |= {plan.node_id}
-                need = msgspec.structs.replace(need, tried=need.tried | {plan.node_id})
+            context.set_usage_aside()
+            place = await search.find_after(place, failure)
 
     def require_entry(self, context: RequestContext) -> None:
         """Raises `ResidencyViolation` when the account's requests may not even enter here."""
@@ -183,47 +170,6 @@ class Forwarder:
             return on_accepted(num_prompt, num_cached)
 
         return note
-
-    def _plan(self, context: RequestContext, need: RouteNeed) -> RoutePlan:
-        """The first node. Raises: what routing raises."""
-        began_s = self._attempts.sources.monotonic_s()
-        try:
-            return self._attempts.plan(context, need)
-        except ServiceError as error:
-            self._attempts.note(context, need, error.message)
-            ended_s = self._attempts.sources.monotonic_s()
-            context.trace.note_routing(began_s, ended_s, None, error.code)
-            raise
-
-    async def _plan_again(
-        self,
-        context: RequestContext,
-        need: RouteNeed,
-        spent: frozenset[NodeId],
-        failure: ServiceError,
-        asker: Asker,
-    ) -> RoutePlan:
-        """The next node: one that has not failed, else one that has once, if it may do better now.
-
-        Where a node was lost with the request, another is waited for within bounds, as one is for
-        an answer under way; not where nodes have failed it twice. Raises: `failure` when there is
-        none.
-        """
-        attempts = self._attempts
-        wanted = [need]
-        if failure.retry is Retry.SAME:
-            wanted.append(msgspec.structs.replace(need, tried=spent))
-        is_awaited = isinstance(failure, StreamBroken) and not spent
-        patience_s = attempts.settings.resume_patience_s if is_awaited else 0.0
-        end_s = attempts.sources.monotonic_s() + patience_s
-        while True:
-            for one in wanted:
-                with contextlib.suppress(ServiceError):
-                    return attempts.plan(context, one)
-            is_late = attempts.sources.unix_s() * 1000 >= context.deadline_unix_ms
-            if asker.is_lost or is_late or attempts.sources.monotonic_s() >= end_s:
-                raise failure
-            await asyncio.sleep(POLL_S)
 
 
 def is_streaming(request: NodeRequest) -> bool:

@@ -1,25 +1,42 @@
-"""Puts together what carries requests to nodes.
+"""Puts together what carries requests to nodes, and what holds those that find no room there.
 
-A part of the composition root. Read next: `gateway.forwarding`, `gateway.attempts`.
+A part of the composition root. Read next: `gateway.forwarding`, `gateway.attempts`,
+`gateway.fair_queue.queue`.
 """
 
+from dataclasses import dataclass
+
 from gateway.attempts import Attempts
+from gateway.fair_queue.queue import FairQueue
+from gateway.fair_queue.queue_meter import QueueMeter
 from gateway.forwarding import Forwarder
 from gateway.hand_over import HandOverParts, StreamOpener
+from gateway.place_search import PlaceParts
 from gateway.routing.fleet import Fleet
-from gateway.settings import RoutingSettings
+from gateway.settings import QueueSettings, RoutingSettings
 from gateway.sources import Sources
 from gateway.telemetry import Telemetry
 from gateway.upstream.links import NodeLinks
 
 
-def create_forwarder(
+@dataclass(frozen=True, slots=True)
+class Forwarding:
+    """The way to nodes."""
+
+    queue: FairQueue
+    forwarder: Forwarder
+
+
+def create_forwarding(
     routing: RoutingSettings,
+    waiting: QueueSettings,
     fleet: Fleet,
     links: NodeLinks,
     telemetry: Telemetry,
     sources: Sources,
-) -> Forwarder:
+) -> Forwarding:
     """What brings requests to the nodes of `fleet`."""
+    queue = FairQueue(fleet, waiting, QueueMeter(telemetry), sources)
     opener = StreamOpener(HandOverParts(fleet, links, telemetry, sources))
-    return Forwarder(fleet, Attempts(fleet, opener, telemetry, routing, sources))
+    attempts = Attempts(fleet, opener, telemetry, routing, sources)
+    return Forwarding(queue, Forwarder(fleet, attempts, PlaceParts(attempts, fleet, queue)))

@@ -6,8 +6,7 @@ Owns only the putting together; `gateway.app` holds the result. Read next:
 
 from dataclasses import dataclass
 
-from gateway.forwarding import Forwarder
-from gateway.forwarding_parts import create_forwarder
+from gateway.forwarding_parts import Forwarding, create_forwarding
 from gateway.membership.composition import Membership, create_membership
 from gateway.routing.drain_desk import DrainDesk
 from gateway.routing.fleet import Fleet
@@ -26,10 +25,15 @@ class Pool:
 
     fleet: Fleet
     links: NodeLinks
-    forwarder: Forwarder
+    forwarding: Forwarding
     desk: PlacementDesk
     drains: DrainDesk
     membership: Membership
+
+    def end_requests(self) -> None:
+        """Ends every request, and every one to come, with the news that this process stops."""
+        self.forwarding.queue.end()
+        self.links.end_streams()
 
 
 def create_pool(
@@ -48,27 +52,29 @@ def create_pool(
     telemetry.watch_gauge(
         "hearth_gateway_streams_open", "Streams open at nodes.", lambda: links.num_streams
     )
-    forwarder = create_forwarder(routing, fleet, links, telemetry, sources)
+    forwarding = create_forwarding(routing, settings.queue, fleet, links, telemetry, sources)
     desk = PlacementDesk(fleet, settings.gateway_id, links.place, sources)
     drains = DrainDesk(fleet, directory, links.move_streams, sources)
     membership = create_membership(settings.membership, fleet, links, telemetry, sources)
-    return Pool(fleet, links, forwarder, desk, drains, membership)
+    return Pool(fleet, links, forwarding, desk, drains, membership)
 
 
 def watch_nodes(telemetry: Telemetry, fleet: Fleet, links: NodeLinks, sources: Sources) -> None:
     """Adds what metrics say of each node."""
-    telemetry.watch_nodes("hearth_gateway_link_up", "1 while connected.", lambda: links.up)
-    telemetry.watch_nodes(
+    telemetry.watch_each("hearth_gateway_link_up", "1 while connected.", "node", lambda: links.up)
+    telemetry.watch_each(
         "hearth_gateway_report_age_seconds",
         "Since the node's last report.",
+        "node",
         lambda: {
             node.node_id: sources.monotonic_s() - node.reported_s
             for node in fleet.snapshots
             if node.num_reports
         },
     )
-    telemetry.watch_nodes(
+    telemetry.watch_each(
         "hearth_gateway_node_troubled",
         "1 while its breaker is open or it is on probation.",
+        "node",
         lambda: {node_id: float(node_id in fleet.list_troubled()) for node_id in links.up},
     )

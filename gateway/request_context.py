@@ -99,6 +99,8 @@ class RequestContext(msgspec.Struct):
     nothing but its answer may leave a record."""
     usage_of_retried: Usage | None = None
     """What the attempts before that one consumed, summed: ours to pay, yet it kept nodes busy."""
+    queued_s: float = 0.0
+    """How long it has waited for a node with room."""
     wants_explanation: bool = False
     explanation: bytes = b""
     """A header line on why the node was chosen, for clients that ask."""
@@ -108,6 +110,11 @@ class RequestContext(msgspec.Struct):
     """Header lines on where the client's limit stands."""
     trace: RequestTrace = NOT_TRACED
     """Hears what the request went through, where requests are traced."""
+
+    @property
+    def deadline_s(self) -> float:
+        """The deadline by the monotonic clock."""
+        return self.started_s + self.deadline_unix_ms / 1000 - self.started_unix_s
 
     @property
     def usage_of_all(self) -> Usage | None:

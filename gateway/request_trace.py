@@ -67,6 +67,9 @@ class RequestTrace:
     def note_routing(self, began_s: float, ended_s: float, choice: Choice, error: str = "") -> None:
         """A node was chosen, or none could be."""
 
+    def note_queue(self, began_s: float, ended_s: float, choice: Choice, error: str = "") -> None:
+        """The request has waited for a node with room."""
+
     def note_attempt(
         self,
         numbered: tuple[int, bool],
@@ -156,6 +159,10 @@ class TracedRequest(RequestTrace):
     def note_routing(self, began_s: float, ended_s: float, choice: Choice, error: str = "") -> None:
         """Keeps a span."""
         self._note("routing", began_s, ended_s, _describe_choice(choice), error)
+
+    def note_queue(self, began_s: float, ended_s: float, choice: Choice, error: str = "") -> None:
+        """Keeps a span."""
+        self._note("fair_queue", began_s, ended_s, _describe_choice(choice), error)
 
     def note_attempt(
         self,

@@ -39,7 +39,7 @@ def create_serving(
     sources: Sources,
 ) -> Serving:
     """The way of every inference request, now or in a batch."""
-    books, forwarder = bookkeeping.books, pool.forwarder
+    books, forwarder = bookkeeping.books, pool.forwarding.forwarder
     batches = create_batches(
         settings.batches,
         requests,

@@ -295,7 +295,9 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A node that has said nothing for so long counts as saturated."""
     silence_s: Seconds = 10.0
     """A connection on which nothing has come for so long is cut; its answers go on elsewhere."""
-    max_waiting_per_model: Count = 512
+    max_waiting_per_model: Count = 32
+    """Requests for one model that may wait at a node, beyond those that it computes; what comes
+    then goes to another node, or waits here for the first one with room."""
     regions: tuple[RegionSettings, ...] = ()
     strict_entry: bool = False
     """True: requests of accounts that are bound to other regions are refused here before their
@@ -310,6 +312,20 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     one more."""
     resume_patience_s: Seconds = 10.0
     """How long an answer that broke off may wait for a node that can go on with it."""
+
+
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What may wait in this gateway while every node that it may go to is full. Those of one model
+    may take half of each bound."""
+
+    max_requests: Annotated[int, msgspec.Meta(ge=0)] = 512
+    """They count among `limits.max_concurrent_requests` too. 0: nothing waits here."""
+    max_tokens: Count = 4 << 20
+    """Of prompts and expected answers; a generated token counts twice."""
+    max_bytes: Count = 64 * 1024 * 1024
+    """As the requests would be sent."""
+    max_wait_s: Seconds = 60.0
+    """From when the request came; after that it is refused."""
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -327,6 +343,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     proxies: ProxySettings = ProxySettings()
     audit: AuditSettings = AuditSettings()
     routing: RoutingSettings = RoutingSettings()
+    queue: QueueSettings = QueueSettings()
     idempotency: IdempotencySettings = IdempotencySettings()
     cross_origin: tuple[CrossOriginSettings, ...] = ()
     batches: BatchSettings = BatchSettings()

@@ -96,7 +96,8 @@ class Telemetry(Collector):
         self._num_disconnects = 0
         self._gauges: dict[str, tuple[str, Callable[[], float]]] = {}
         self._counters: dict[str, tuple[str, str, Callable[[], Mapping[str, float]]]] = {}
-        self._node_gauges: dict[str, tuple[str, Callable[[], Mapping[str, float]]]] = {}
+        self._labelled_gauges: dict[str, tuple[str, str, Callable[[], Mapping[str, float]]]] = {}
+        self._histograms: dict[str, tuple[str, str, Mapping[str, Times]]] = {}
 
     def count_request(self, route: str, status: int, model: ModelName, duration_s: float) -> None:
         """A request is over; an unknown model is the empty name."""
@@ -180,9 +181,15 @@ class Telemetry(Collector):
         """Adds a counter with a value for each of a closed set of labels."""
         self._counters[name] = (text, label, read)
 
-    def watch_nodes(self, name: str, text: str, read: Callable[[], Mapping[str, float]]) -> None:
-        """Adds a gauge with a value for each node."""
-        self._node_gauges[name] = (text, read)
+    def watch_each(
+        self, name: str, text: str, label: str, read: Callable[[], Mapping[str, float]]
+    ) -> None:
+        """Adds a gauge with a value for each node, or whatever else `label` names."""
+        self._labelled_gauges[name] = (text, label, read)
+
+    def watch_times(self, name: str, text: str, label: str, times: Mapping[str, Times]) -> None:
+        """Adds histograms, one for each value of a label."""
+        self._histograms[name] = (text, label, times)
 
     def collect(self) -> Iterator[Metric]:
         """Every metric family with its current values."""
@@ -251,11 +258,13 @@ class Telemetry(Collector):
             yield counter
         for name, (text, read) in self._gauges.items():
             yield GaugeMetricFamily(name, text, value=read())
-        for name, (text, read_all) in self._node_gauges.items():
-            family = GaugeMetricFamily(name, text, labels=("node",))
-            for node_id, value in read_all().items():
-                family.add_metric((node_id,), value)
+        for name, (text, label, read_all) in self._labelled_gauges.items():
+            family = GaugeMetricFamily(name, text, labels=(label,))
+            for value, number in read_all().items():
+                family.add_metric((value,), number)
             yield family
+        for name, (text, label, times) in self._histograms.items():
+            yield _to_histogram(name, text, label, times)
 
 
 def configure_log(settings: LogSettings) -> None:

@@ -133,6 +133,7 @@ def _report(settings: FakeNodeSettings, boot_id: BootId) -> NodeReport:
         num_waiting=0,
         num_blocks=65_536,
         num_free_blocks=65_536,
+        max_running=65_536,
     )
     return NodeReport(
         node_id=settings.node_id,

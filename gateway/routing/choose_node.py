@@ -20,9 +20,11 @@ from gateway.routing.cost import (
     measure_load_tokens,
 )
 from gateway.routing.empty_choice import explain_empty_choice, is_lawful
+from gateway.routing.room import count_room
 from gateway.routing.route_plan import (
     LAST_RESORTS,
     NO_HINTS,
+    TROUBLES,
     FleetState,
     Hints,
     NodeSnapshot,
@@ -31,6 +33,7 @@ from gateway.routing.route_plan import (
     RouteBounds,
     RouteNeed,
     RoutePlan,
+    Sent,
     estimate_cached_tokens,
 )
 
@@ -76,13 +79,20 @@ class _Search:
         """Nodes looked at."""
         return len(self._seen)
 
+    @property
+    def should_wait(self) -> bool:
+        """True when the best node is in trouble, and one in order is merely full."""
+        reasons = dict(self.rejected)
+        is_troubled = self.best is not None and reasons.get(self.best) in TROUBLES
+        return is_troubled and Rejection.SATURATED in reasons.values()
+
     def look_at(self, node_id: NodeId, latency_s: float, bounds: RouteBounds) -> None:
         """Weighs a node, once."""
         if node_id in self._seen:
             return
         node, need = self._state.nodes[node_id], self._need
         sent = self._state.sent.get((node_id, need.model), NOTHING_SENT)
-        reason = find_rejection(node, sent.num_requests, need, bounds, self._now_s)
+        reason = find_rejection(node, sent, need, bounds, self._now_s)
         reason = reason or self._state.troubled.get(node_id) or _find_unready(node, need)
         if reason is not None:
             self.rejected.append((node_id, reason))
@@ -131,8 +141,9 @@ def choose_node(
 ) -> RoutePlan:
     """The node with the least cost of those that pass every filter; the first of equals.
 
-    Nodes that have failed lately or whose model is not ready are the last resort. `draw` picks
-    whom to look at where a region has many.
+    Nodes that have failed lately or whose model is not ready are the last resort, the former not
+    for a request that can wait for one that is merely full. `draw` picks whom to look at where a
+    region has many.
     Raises: `ResidencyViolation`, `UnknownModel`, `ModelFailed`, `PoolSaturated`, `NoEndpoint`.
     """
     search = _Search(state, need, hints, now_s)
@@ -148,7 +159,7 @@ def choose_node(
     if search.savable_s == float("inf"):  # the drawn ones are no good: look at every one
         _look_at_all(search, state, bounds)
     chosen, pick = search.best, Pick.COST
-    if chosen is None:
+    if chosen is None or (need.may_wait and search.should_wait):
         raise explain_empty_choice(
             list(state.nodes.values()), need, {reason for _, reason in search.rejected}
         )
@@ -201,7 +212,7 @@ def draw_some(node_ids: Sequence[NodeId], draw: Draw) -> Sequence[NodeId]:
 
 
 def find_rejection(
-    node: NodeSnapshot, num_sent: int, need: RouteNeed, bounds: RouteBounds, now_s: float
+    node: NodeSnapshot, sent: Sent, need: RouteNeed, bounds: RouteBounds, now_s: float
 ) -> Rejection | None:
     """The first hard filter that `node` fails, None when it passes all."""
     if node.region is None:
@@ -219,7 +230,7 @@ def find_rejection(
         return Rejection.DRAINING
     if now_s - node.reported_s > bounds.report_ttl_s:
         return Rejection.REPORT_STALE
-    if load.num_waiting + num_sent >= bounds.max_waiting_per_model:
+    if count_room(load, sent, bounds) < 1:
         return Rejection.SATURATED
     if need.rejects_busy and load.num_waiting:
         return Rejection.BUSY

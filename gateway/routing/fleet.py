@@ -5,7 +5,7 @@ wires that bring the reports. Read next: `gateway.routing.prefill_choice` (the d
 `gateway.routing.locality` (caches and sessions), `gateway.routing.node_health`.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -15,7 +15,7 @@ from gateway.routing.decisions import Decisions
 from gateway.routing.demand import DemandRecorder
 from gateway.routing.locality import Locality
 from gateway.routing.node_health import NodeHealth
-from gateway.routing.prefill_choice import choose_prefill, choose_route
+from gateway.routing.prefill_choice import choose_prefill, choose_route, may_answer
 from gateway.routing.regions import RegionCatalogue
 from gateway.routing.rings import NO_RINGS, Rings, list_rings
 from gateway.routing.route_plan import (
@@ -63,6 +63,8 @@ class Fleet:
         self.locality: Final = locality
         self.demand: Final = DemandRecorder()
         self.decisions: Final = Decisions()
+        self.on_news: Callable[[NodeId], None] | None = None
+        """Told of each node that may have room now. It must not raise."""
 
     @property
     def snapshots(self) -> tuple[NodeSnapshot, ...]:
@@ -76,8 +78,8 @@ class Fleet:
         """True when it matters where caches and sessions are."""
         return len(self._nodes) > 1
 
-    def plan(self, need: RouteNeed) -> RoutePlan:
-        """The node for a request, which counts as sent there until `release`.
+    def plan(self, need: RouteNeed, at: NodeId | None = None) -> RoutePlan:
+        """The node for a request, which counts as sent there until `release`; only `at`, if given.
 
         Raises: what `choose_node` raises.
         """
@@ -86,7 +88,7 @@ class Fleet:
         hints = self.locality.find_hints(need, rings.answering, now_s)
         state = self._describe(rings, now_s)
         plan = choose_route(
-            state, need, self._bounds, now_s, self._draw, self.locality.hand_over, hints
+            state, need, self._bounds, now_s, self._draw, self.locality.hand_over, hints, at
         )
         if plan.prefill is not None:
             self._count_sent(plan.prefill, need)
@@ -121,16 +123,33 @@ class Fleet:
         self.demand.note(need.model, allowed, int(self._sources.unix_s() * 1000))
 
     def release(self, plan: RoutePlan | PrefillPlan) -> None:
-        """The request of `plan` is over; a report since then has counted it, or its end, itself.
+        """The request of `plan` is over at its node; a report since then has counted it.
 
-        What a plan says of another node that computes the prompt is released on its own.
+        To be called as soon as the node has said so: its next report counts it no more. What a plan
+        says of another node that computes the prompt is released on its own.
         """
         self.health.note_over(plan.node_id)
         node = self._nodes.get(plan.node_id)
-        if node is not None and node.num_reports == plan.num_reports:
-            sent = self._sent[plan.node_id, plan.card.name]
+        if node is None:
+            return
+        sent = self._sent.setdefault((plan.node_id, plan.card.name), Sent())
+        if node.num_reports == plan.num_reports:
             sent.num_requests -= 1
             sent.num_tokens -= _count_own_tokens(plan)
+        else:
+            sent.num_over += 1
+        self._tell(plan.node_id)
+
+    def takes(self, node_id: NodeId, need: RouteNeed) -> bool:
+        """True when `plan` would find the node in order and with room."""
+        if node_id not in self._nodes:
+            return False
+        now_s = self._sources.monotonic_s()
+        return may_answer(self._describe(NO_RINGS, now_s), node_id, need, self._bounds, now_s)
+
+    def find(self, node_id: NodeId) -> NodeSnapshot | None:
+        """The node as last heard of."""
+        return self._nodes.get(node_id)
 
     def note_failure(self, node_id: NodeId) -> None:
         """A node has failed a request, and not because it went away, which is counted once."""
@@ -193,6 +212,7 @@ class Fleet:
             is_drained = node.node_id in node_ids
             if node.is_drained != is_drained:
                 self._put(replace(node, is_drained=is_drained))
+                self._tell(node.node_id)
 
     def find_model(self, name: ModelName) -> ModelCard | None:
         """A model that any node has offered; of several cards the last, as in `list_models`."""
@@ -267,6 +287,7 @@ class Fleet:
         self.locality.note_capacity(report.node_id, report.loads)
         for model in (*before.cards, *node.cards):
             self._sent.pop((report.node_id, model), None)
+        self._tell(report.node_id)
         return True
 
     def _count_sent(self, plan: RoutePlan | PrefillPlan, need: RouteNeed) -> None:
@@ -280,6 +301,11 @@ class Fleet:
         """What a choice at this moment rests on."""
         troubled = self.health.list_troubled(now_s)
         return FleetState(self._nodes, rings.answering, self._sent, troubled, rings.prefilling)
+
+    def _tell(self, node_id: NodeId) -> None:
+        """There may be room at the node."""
+        if self.on_news is not None:
+            self.on_news(node_id)
 
     def _list_rings(self, model: ModelName) -> Rings:
         """Who has offered `model`, by region, nearest first."""

@@ -33,6 +33,7 @@ from gateway.routing.route_plan import (
     RouteNeed,
     RoutePlan,
     estimate_cached_tokens,
+    keep_only,
 )
 
 
@@ -44,12 +45,15 @@ def choose_route(
     draw: Draw,
     hand_over: HandOverMeter,
     hints: Hints = NO_HINTS,
+    at: NodeId | None = None,
 ) -> RoutePlan:
-    """Both endpoints: the node that answers and, where that is better, another for the prompt.
+    """Both endpoints: the node that answers, `at` if it is given, and, where that is better,
+    another for the prompt.
 
     Raises: what `choose_node` raises.
     """
-    plan = choose_node(state, need, bounds, now_s, draw, hints)
+    candidates = state if at is None else keep_only(state, at)
+    plan = choose_node(candidates, need, bounds, now_s, draw, hints)
     prefill = choose_prefill(state, need, plan, bounds, now_s, hand_over, draw, hints)
     if prefill is None:
         return plan
@@ -96,6 +100,19 @@ def choose_prefill(
     return best
 
 
+def may_answer(
+    state: FleetState, node_id: NodeId, need: RouteNeed, bounds: RouteBounds, now_s: float
+) -> bool:
+    """True for a node in order, and with room, that is there for answers."""
+    node = state.nodes[node_id]
+    sent = state.sent.get((node_id, need.model), NOTHING_SENT)
+    return (
+        node.role is not NodeRole.PREFILL
+        and node_id not in state.troubled
+        and find_rejection(node, sent, need, bounds, now_s) is None
+    )
+
+
 def _list_held(ring: Ring, hints: Hints) -> list[NodeId]:
     """Nodes of the ring that are thought to have the prompt."""
     return [node_id for node_id in hints.holders if node_id in ring.node_ids]
@@ -122,7 +139,7 @@ def _may_compute(
         return False
     sent = state.sent.get((node.node_id, need.model), NOTHING_SENT)
     return (
-        find_rejection(node, sent.num_requests, need, bounds, now_s) is None
+        find_rejection(node, sent, need, bounds, now_s) is None
         and node.node_id not in state.troubled
         and node.cards[need.model].revision == plan.card.revision
         and node.loads[need.model].is_ready

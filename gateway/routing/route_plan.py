@@ -4,7 +4,7 @@ Plain data. Read next: `gateway.routing.choose_node`, `gateway.routing.cost`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import msgspec
@@ -41,14 +41,8 @@ class Rejection(StrEnum):
     """It computes prompts for others."""
 
 
-LAST_RESORTS = frozenset(
-    {
-        Rejection.BREAKER_OPEN,
-        Rejection.ON_PROBATION,
-        Rejection.MODEL_NOT_READY,
-        Rejection.PREFILL_ONLY,
-    }
-)
+TROUBLES = frozenset({Rejection.BREAKER_OPEN, Rejection.ON_PROBATION})
+LAST_RESORTS = TROUBLES | {Rejection.MODEL_NOT_READY, Rejection.PREFILL_ONLY}
 
 
 class Pick(StrEnum):
@@ -122,6 +116,8 @@ class RouteNeed(msgspec.Struct, frozen=True):
     """Of the weights, where an answer has begun with them."""
     rejects_busy: bool = False
     """True: rather no answer than one that waits."""
+    may_wait: bool = False
+    """It can wait for a node in order that is full: better than to go to one that has failed."""
     prefix_keys: tuple[int, ...] = ()
     """Names of ever longer beginnings of the prompt, in the account's own namespace."""
     num_prompt_bytes: int = 0
@@ -141,15 +137,19 @@ class RouteBounds:
 
     report_ttl_s: float
     max_waiting_per_model: int
+    """Beyond those that it computes."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """What has gone to a node for a model since its last report, and is not over."""
+    """What has become of a node's load for a model since its last report, as far as we did it."""
 
     num_requests: int = 0
+    """That went there and are not over."""
     num_tokens: int = 0
-    """Prompt tokens that it has to compute."""
+    """Prompt tokens that it has to compute for those."""
+    num_over: int = 0
+    """That the report counts, and that are over."""
 
 
 class Ring(msgspec.Struct, frozen=True):
@@ -187,6 +187,16 @@ class FleetState:
     """`BREAKER_OPEN` or `ON_PROBATION`; those without trouble are not listed."""
     prefill_rings: Sequence[Ring] = ()
     """Who computes prompts of the model for others, nearest first."""
+
+
+def keep_only(state: FleetState, node_id: NodeId) -> FleetState:
+    """The same with one node, so that a choice can only be that one."""
+    rings = [
+        Ring(ring.latency_s, ring.region, (node_id,))
+        for ring in state.rings
+        if node_id in ring.node_ids
+    ]
+    return replace(state, nodes={node_id: state.nodes[node_id]}, rings=rings)
 
 
 class PrefillPlan(msgspec.Struct, frozen=True):

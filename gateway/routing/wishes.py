@@ -71,8 +71,10 @@ def narrow(
     return tuple(sorted(left))
 
 
-def format_explanation(plan: RoutePlan) -> bytes:
-    """A header line that says why a node was chosen, and how many were passed over for what."""
+def format_explanation(plan: RoutePlan, queued_s: float = 0.0) -> bytes:
+    """A header line that says why a node was chosen, how many were passed over for what, and how
+    long the request had waited for one with room.
+    """
     reasons: dict[str, int] = {}
     for _, reason in plan.rejected:
         reasons[reason] = reasons.get(reason, 0) + 1
@@ -82,6 +84,7 @@ def format_explanation(plan: RoutePlan) -> bytes:
         f"cached_tokens={plan.num_cached_tokens}",
         f"new_tokens={plan.num_new_tokens}",
         f"seen={plan.num_seen}",
+        *([f"queued_ms={queued_s * 1000:.1f}"] if queued_s else []),
         *([] if plan.prefill is None else [f"prefill={plan.prefill.region}"]),
         *(f"{reason}={count}" for reason, count in sorted(reasons.items())),
     ]

@@ -78,6 +78,7 @@ class NodeStream:
         "is_over",
         "node_id",
         "on_accepted",
+        "on_over",
         "on_transfer",
         "progress",
         "since_s",
@@ -103,6 +104,8 @@ class NodeStream:
         self._waits_for_end = False
         self.on_accepted: Callable[[int, int], Tally] | None = None
         """Told of the prompt's tokens and of the cached ones among them; says where to count."""
+        self.on_over: Callable[[], None] | None = None
+        """Told once that the node has said its last word, or can say no more. It must not raise."""
         self.on_transfer: Callable[[TransferEvent], None] | None = None
         """Told of KV blocks that come or go; None: there are none."""
         self._num_cached_elsewhere: int | None = None
@@ -163,6 +166,9 @@ class NodeStream:
             self._waiter = None
             if not waiter.done():  # done means that the task is being cancelled
                 waiter.set_result(None)
+        if self.is_over and self.on_over is not None:
+            on_over, self.on_over = self.on_over, None
+            on_over()
         return len(events) <= _MAX_BUFFERED
 
     def send_transfer(self, message: KvImport | KvRelease | KvStop) -> None:

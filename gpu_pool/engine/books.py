@@ -5,9 +5,10 @@ queue and batch), `scheduler` (lets them come and go).
 """
 
 from collections.abc import Iterator
+from typing import Final
 
+from contracts.fair_order import FairOrder
 from gpu_pool.engine.deadlines import Deadlines
-from gpu_pool.engine.fair_order import FairOrder
 from gpu_pool.engine.passage import Passage
 from gpu_pool.engine.running_batch import RunningBatch, by_precedence
 from gpu_pool.engine.sequence import Sequence
@@ -27,7 +28,8 @@ class Books:
         self.batch = RunningBatch(kv, self.waiting)
         self.fair = FairOrder()
         self.speed = passage.speed
-        self._max_running = settings.max_running
+        self.max_running: Final = settings.max_running
+        """Sequences that may hold blocks at the same time."""
         self._kv = kv
         self._live: dict[SequenceId, Sequence] = {}
         self._deadlines = Deadlines()
@@ -51,7 +53,7 @@ class Books:
 
     def enter(self, sequence: Sequence) -> None:
         """Lets a sequence wait. Raises: `PoolSaturated` when the queue is full."""
-        num_places = max(0, self._max_running - len(self.batch))
+        num_places = max(0, self.max_running - len(self.batch))
         self.waiting.check_room(sequence, num_places)
         self._live[sequence.sequence_id] = sequence
         self.fair.join(sequence.account_id)

@@ -188,4 +188,5 @@ class EngineCore:
             info.weights_bytes,
             info.kv_bytes,
             None if self._exchange is None else self._exchange.describe(),
+            self._scheduler.books.max_running,
         )

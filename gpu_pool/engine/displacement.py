@@ -12,8 +12,8 @@ from collections.abc import Sequence as Series
 from dataclasses import dataclass
 from typing import Final
 
+from contracts.fair_order import FairOrder
 from contracts.ids import AccountId
-from gpu_pool.engine.fair_order import FairOrder
 from gpu_pool.engine.running_batch import RunningBatch
 from gpu_pool.engine.sequence import Sequence
 from gpu_pool.kv.kv_memory import KvMemory

@@ -54,6 +54,7 @@ class EncoderCore:
         self._monotonic_s = monotonic_s
         self._cycle = SleepCycle(executor, transport, monotonic_s)
         self._queue = TextQueue(settings)
+        self._max_running = settings.max_running
         self._speed = SpeedMeter()
         self._finished: list[SequenceFinished] = []
 
@@ -71,6 +72,7 @@ class EncoderCore:
                 num_blocks=0,
                 model_revision=info.model_revision,
                 weights_bytes=info.weights_bytes,
+                max_running=self._max_running,
             )
         )
         try:

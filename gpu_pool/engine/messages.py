@@ -212,6 +212,8 @@ class CoreReady(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """The same of the KV memory; both are what a sleep gives back."""
     kv_facts: KvFacts | None = None
     """None: its blocks do not move."""
+    max_running: int = 0
+    """Sequences that it computes at the same time."""
 
 
 class StepOutput(msgspec.Struct, frozen=True, array_like=True, tag=11):

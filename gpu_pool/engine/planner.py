@@ -3,15 +3,15 @@
 Owns what a step computes and who starts; must not know messages or results. Decodes go in order of
 precedence; when blocks run out somebody gives way and is computed again later. Prompts under way
 and those that wait are served together: higher priority first, then the account served least.
-Read next: `displacement` (who gives way), `fair_order`, `scheduler` (the caller).
+Read next: `displacement` (who gives way), `contracts.fair_order`, `scheduler` (the caller).
 """
 
 import heapq
 from enum import Enum, auto
 
+from contracts.fair_order import DECODE_WEIGHT, PREFILL_WEIGHT
 from gpu_pool.engine.books import Books
 from gpu_pool.engine.displacement import Displacement, Shares
-from gpu_pool.engine.fair_order import DECODE_WEIGHT, PREFILL_WEIGHT
 from gpu_pool.engine.sequence import Sequence
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.engine.step import Step

@@ -3,7 +3,7 @@
 Owns the lines, one per priority and account, and the bounds on what stands in them. The highest
 priority goes first, and within it the account that has been served least, text by text: a request
 of a thousand texts does not hold up one of a single text. Must not know tensors or messages back.
-Read next: `encoder_core` (the caller), `fair_order`.
+Read next: `encoder_core` (the caller), `contracts.fair_order`.
 """
 
 from collections import Counter
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from contracts.errors import PoolSaturated
+from contracts.fair_order import FairOrder
 from contracts.ids import AccountId
-from gpu_pool.engine.fair_order import FairOrder
 from gpu_pool.engine.messages import AddTexts
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.plan import SequenceId

@@ -1,7 +1,7 @@
 """Sequences that wait for blocks and a place in the batch.
 
 Owns the lines, one per priority and account, each in order of arrival, and how much stands in them.
-Must not know which account is next (`fair_order`) nor blocks. Read next: `planner`.
+Must not know which account is next (`contracts.fair_order`) nor blocks. Read next: `planner`.
 """
 
 from collections import Counter, OrderedDict

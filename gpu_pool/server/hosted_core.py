@@ -220,4 +220,5 @@ class HostedCore:
             num_queued_tokens=load.num_queued_tokens,
             prefill_tokens_per_s=round(load.prefill_per_s, 1),
             decode_tokens_per_s=round(load.decode_per_s, 1),
+            max_running=self.ready.max_running if self.ready else 0,
         )

@@ -136,6 +136,8 @@ class ScriptedNode:
         self.has_transfer = False
         """Its KV blocks can come and go."""
         self.num_running = 0
+        self.num_waiting = 0
+        self.max_running = 0
         self.is_ready = True
         self.is_draining = False
         self.reports = True
@@ -239,9 +241,10 @@ class ScriptedNode:
                         name=name,
                         is_ready=self.is_ready,
                         num_running=self.num_running,
-                        num_waiting=0,
+                        num_waiting=self.num_waiting,
                         num_blocks=100,
                         num_free_blocks=100,
+                        max_running=self.max_running,
                     )
                     for name in self.models
                 ),

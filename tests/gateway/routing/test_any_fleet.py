@@ -19,12 +19,14 @@ from contracts.placement import ModelPlacement, Tier
 from gateway.routing.choose_node import MAX_LOOKED_AT, choose_node
 from gateway.routing.hand_over import HandOverMeter
 from gateway.routing.prefill_choice import choose_prefill
+from gateway.routing.room import count_room
 from gateway.routing.route_plan import (
     LAST_RESORTS,
     Hints,
     NodeSnapshot,
     Rejection,
     RouteNeed,
+    Sent,
 )
 from tests.gateway.routing.fleet_words import (
     BOUNDS,
@@ -160,7 +162,7 @@ def test_no_plan_ever_leaves_the_law_and_the_chosen_nodes_pass_every_filter(
             and node.is_connected
             and not node.is_draining
             and NOW_S - node.reported_s <= BOUNDS.report_ttl_s
-            and load.num_waiting + num_sent < BOUNDS.max_waiting_per_model
+            and count_room(load, Sent(num_sent), BOUNDS) > 0
             and not (need.rejects_busy and load.num_waiting)
             and node.node_id not in need.tried
         )

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
+from contracts.fair_order import FairOrder
 from contracts.ids import AccountId
-from gpu_pool.engine.fair_order import FairOrder
 from gpu_pool.engine.settings import SchedulerSettings
 from tests.gpu_pool.engine.simulated_time import STEP_MS, TOKEN_MS, Simulation, percentile
 

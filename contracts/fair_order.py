@@ -2,7 +2,8 @@
 
 Owns a virtual counter per account: what was computed for it, weighted. An account that comes back
 from idling starts where the least served active one stands, so that idling earns no credit; what it
-was served beyond that stays counted. Must not know sequences.
+was served beyond that stays counted. Engines order sequences by it, gateways the requests that wait
+in front of them. Must not know either.
 Source: Sheng et al., Fairness in Serving Large Language Models (OSDI 2024).
 """
 
@@ -18,7 +19,7 @@ _MAX_IDLE: Final = 4096
 
 
 class FairOrder:
-    """The counters of all accounts with sequences, and of those that were served much lately."""
+    """The counters of accounts that have something to do, or were served much lately."""
 
     def __init__(self) -> None:
         """Nobody has been served."""
@@ -29,11 +30,11 @@ class FairOrder:
 
     @property
     def num_active(self) -> int:
-        """Accounts that have sequences, waiting or running."""
+        """Accounts that have something to do, waiting or under way."""
         return len(self._num_live)
 
     def join(self, account_id: AccountId) -> None:
-        """A sequence of the account has come."""
+        """Something of the account has come."""
         num_live = self._num_live.get(account_id, 0)
         if num_live == 0:
             self._raise_floor()
@@ -41,7 +42,7 @@ class FairOrder:
         self._num_live[account_id] = num_live + 1
 
     def leave(self, account_id: AccountId) -> None:
-        """A sequence of the account is over."""
+        """Something of the account is over."""
         self._num_live[account_id] -= 1
         if self._num_live[account_id] == 0:
             self._raise_floor()
@@ -52,6 +53,11 @@ class FairOrder:
     def charge(self, account_id: AccountId, amount: int) -> None:
         """Notes that something was computed for the account."""
         self._served[account_id] += amount
+
+    def correct(self, account_id: AccountId, amount: int) -> None:
+        """The same afterwards: what it took was `amount` more than noted. It may be forgotten."""
+        if account_id in self._served:
+            self._served[account_id] += amount
 
     def read(self, account_id: AccountId) -> int:
         """What the account was served; the least goes first."""

@@ -1,0 +1,194 @@
+"""How one request gets its place at a node: at once, or after waiting in front of all of them.
+
+Owns which nodes it has tried, which of those may be asked again, and whether and how long it waits.
+Must not know what is done at a node. Read next: `gateway.attempts`, `gateway.fair_queue.queue`.
+"""
+
+import contextlib
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from contracts.errors import PoolSaturated, Retry, ServiceError, StreamBroken
+from contracts.ids import NodeId
+from contracts.inference import NodeRequest
+from gateway.attempts import Attempts, Place
+from gateway.fair_queue.queue import FairQueue
+from gateway.fair_queue.waiter import UNDER_WAY, Waiter, rejects_waiting, weigh
+from gateway.request_context import Asker, RequestContext
+from gateway.routing.fleet import Fleet
+from gateway.routing.route_plan import RouteNeed
+from gateway.upstream.node_stream import NodeStream
+
+_NOBODY: Final = frozenset[NodeId]()
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceParts:
+    """What every search needs."""
+
+    attempts: Attempts
+    fleet: Fleet
+    queue: FairQueue
+
+
+class PlaceSearch:
+    """One request's."""
+
+    __slots__ = (
+        "_asker",
+        "_attempts",
+        "_context",
+        "_fleet",
+        "_need",
+        "_num_bytes",
+        "_queue",
+        "_refused",
+        "_request",
+        "_spent",
+        "_tried",
+    )
+
+    def __init__(
+        self,
+        parts: PlaceParts,
+        context: RequestContext,
+        request: NodeRequest,
+        need: RouteNeed,
+        num_bytes: int,
+        asker: Asker,
+    ) -> None:
+        """Nothing is tried yet. The request has `num_bytes` as it is sent."""
+        self._attempts = parts.attempts
+        self._fleet = parts.fleet
+        self._queue = parts.queue
+        self._context = context
+        self._request = request
+        may_wait = parts.fleet.has_choice and not rejects_waiting(request)
+        self._need = msgspec.structs.replace(need, may_wait=True) if may_wait else need
+        self._num_bytes = num_bytes
+        self._asker = asker
+        self._tried = self._spent = _NOBODY
+        """Nodes that have failed the request, and those that have done so twice."""
+        self._refused: dict[NodeId, int] = {}
+        """Nodes that had no room after all, and how often they had reported by then."""
+
+    async def find(self) -> Place:
+        """The first place. Raises: what routing raises, and what the queue does."""
+        began_s = self._attempts.sources.monotonic_s()
+        try:
+            return await self._find()
+        except ServiceError as error:
+            self._attempts.note(self._context, self._need, error.message)
+            ended_s = self._attempts.sources.monotonic_s()
+            self._context.trace.note_routing(began_s, ended_s, None, error.code)
+            raise
+
+    async def find_after(self, place: Place, failure: ServiceError) -> Place:
+        """The next one: at a node that has not failed, else at one that has once, if it may do
+        better now; else one that is waited for.
+
+        Where a node was lost with the request, another is waited for within bounds, as one is for
+        an answer under way; not where nodes have failed it twice. Where those that are left are
+        full, the request waits as if it had just come. Raises: `failure` when there is none.
+        """
+        self._note(place.plan.node_id, failure)
+        wanted = [msgspec.structs.replace(self._need, tried=self._tried)]
+        if failure.retry is Retry.SAME:
+            wanted.append(msgspec.structs.replace(self._need, tried=self._spent))
+        is_full = isinstance(failure, PoolSaturated)
+        for need in wanted:
+            try:
+                return Place(need, self._attempts.plan(self._context, need))
+            except ServiceError as error:
+                is_full = is_full or isinstance(error, PoolSaturated)
+        is_lost = isinstance(failure, StreamBroken) and not self._spent
+        if is_lost:
+            need = msgspec.structs.replace(wanted[-1], may_wait=False)
+            waiter = self._create_waiter(need, self._find_patience_end_s(), UNDER_WAY)
+        elif is_full:
+            tried = self._tried.difference(self._refused)
+            need = msgspec.structs.replace(self._need, tried=tried)
+            waiter = self._create_waiter(need, self._find_end_s())
+        else:
+            raise failure
+        try:
+            return await self._wait(waiter, may_refuse=not is_lost)
+        except PoolSaturated as error:
+            raise (failure if is_lost else error) from None
+
+    async def find_to_resume(self, need: RouteNeed, end_s: float) -> Place | None:
+        """A place for an answer that has begun, by `end_s` of the monotonic clock."""
+        try:
+            return await self._wait(self._create_waiter(need, end_s, UNDER_WAY), may_refuse=False)
+        except ServiceError:
+            return None
+
+    async def _find(self) -> Place:
+        """The same; a place, or the wish for one, shows that the model is asked for."""
+        need, place = self._need, None
+        with contextlib.suppress(PoolSaturated):
+            place = Place(need, self._attempts.plan(self._context, need))
+        self._fleet.note_demand(need)
+        self._context.model = need.model
+        if place is not None:
+            return place
+        return await self._wait(self._create_waiter(need, self._find_end_s()), may_refuse=True)
+
+    def _note(self, node_id: NodeId, failure: ServiceError) -> None:
+        """The node has failed the request."""
+        if isinstance(failure, PoolSaturated):
+            node = self._fleet.find(node_id)
+            self._refused[node_id] = 0 if node is None else node.num_reports
+        if node_id in self._tried:
+            self._spent |= {node_id}
+        self._tried |= {node_id}
+
+    async def _wait(self, waiter: Waiter, *, may_refuse: bool) -> Place:
+        """A place, as soon as it is the request's turn; `may_refuse` unless it has had one.
+
+        Raises: what the queue raises.
+        """
+        if may_refuse and rejects_waiting(self._request):
+            raise self._queue.refuse(waiter)
+        context, monotonic_s = self._context, self._attempts.sources.monotonic_s
+        began_s, choice, code = monotonic_s(), None, ""
+        try:
+            plan = await self._queue.wait(waiter, self._asker)
+            choice = plan.node_id, plan.region
+        except ServiceError as error:
+            code = error.code
+            raise
+        finally:
+            ended_s = monotonic_s()
+            context.queued_s += ended_s - began_s
+            context.trace.note_queue(began_s, ended_s, choice, code)
+
+        def note_over(stream: NodeStream | None) -> None:
+            self._queue.correct(waiter, None if stream is None else stream.read_usage())
+
+        return Place(waiter.need, plan, note_over)
+
+    def _create_waiter(self, need: RouteNeed, end_s: float, more_priority: int = 0) -> Waiter:
+        """The request as the queue sees it."""
+        principal = self._context.principal
+        assert principal is not None
+        return Waiter(
+            need,
+            principal.account_id,
+            principal.priority + more_priority,
+            weigh(self._request, self._num_bytes),
+            self._num_bytes,
+            self._context.started_s,
+            min(end_s, self._context.deadline_s),
+            dict(self._refused),
+        )
+
+    def _find_end_s(self) -> float:
+        """Until when a request waits that has no place yet."""
+        return self._context.started_s + self._queue.max_wait_s
+
+    def _find_patience_end_s(self) -> float:
+        """Until when one waits that was lost with its node."""
+        return self._attempts.sources.monotonic_s() + self._attempts.settings.resume_patience_s

@@ -1,0 +1,265 @@
+"""The queue before full nodes: who goes when there is room, who is refused, who is forgotten."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from contracts.errors import NoEndpoint, PoolSaturated, ServiceStopping, UnknownModel
+from contracts.ids import NodeId
+from contracts.inference import Usage
+from gateway.routing.route_plan import RouteNeed
+from tests.gateway.fair_queue.queue_words import (
+    FULL_RUNNING,
+    MAX_WAITING,
+    Asked,
+    World,
+    refusal_of,
+    settle,
+)
+from tests.gateway.routing.fleet_words import MODEL, create_report
+
+
+async def test_who_waits_goes_one_by_one_as_a_node_has_room() -> None:
+    world = World()
+    asked = [world.ask() for _ in range(5)]
+    await settle()
+    assert not any(one.task.done() for one in asked)
+    world.report("a", waiting=MAX_WAITING - 2)
+    await settle()
+    assert [one.is_placed for one in asked] == [True, True, False, False, False]
+    with pytest.raises(PoolSaturated):  # both count there already: nobody stampedes
+        world.fleet.plan(RouteNeed(MODEL, None))
+    world.fleet.release(asked[0].plan)
+    await settle()
+    assert [one.is_placed for one in asked] == [True, True, True, False, False]
+    assert world.queue.num_waiting == 2
+    world.report("a", 0, 0)
+    await settle()
+    assert all(one.is_placed for one in asked)
+
+
+async def test_a_request_that_ends_makes_room_though_a_report_has_counted_it() -> None:
+    world = World()
+    world.report("a", 0, FULL_RUNNING)
+    plans = [world.fleet.plan(RouteNeed(MODEL, None)) for _ in range(MAX_WAITING)]
+    asked = world.ask()
+    world.report("a")  # counts all of them
+    await settle()
+    assert not asked.task.done()
+    world.fleet.release(plans[0])
+    await settle()
+    assert asked.is_placed
+
+
+async def test_who_may_go_to_one_region_only_is_in_nobodys_way() -> None:
+    world = World()
+    bound = [world.ask("1", "weur") for _ in range(20)]
+    other, free = world.ask("1", "enam"), world.ask("1")
+    await settle()
+    world.report("b", waiting=MAX_WAITING - 2)
+    await settle()
+    assert other.is_placed and free.is_placed
+    assert (other.plan.region, free.plan.region) == ("enam", "enam")
+    assert not any(one.task.done() for one in bound)
+    world.report("a", 0, 0)
+    await settle()
+    assert {one.plan.region for one in bound if one.is_placed} == {"weur"}
+
+
+async def test_the_higher_priority_goes_first_and_accounts_take_turns() -> None:
+    world = World()
+    crowd = [world.ask("1") for _ in range(4)]
+    late, urgent = world.ask("2"), world.ask("3", priority=1)
+    order: list[Asked] = []
+    for one in (*crowd, late, urgent):
+        one.task.add_done_callback(lambda _, one=one: order.append(one))
+    await settle()
+    for _ in range(6):
+        world.report("a", waiting=MAX_WAITING - 1)
+        await settle()
+    assert order == [urgent, crowd[0], late, *crowd[1:]]
+
+
+async def test_what_answers_have_really_taken_counts_afterwards() -> None:
+    world = World()
+    first = [world.ask("1") for _ in range(3)]
+    second = [world.ask("2") for _ in range(3)]
+    await settle()
+    world.report("a", waiting=MAX_WAITING - 2)
+    await settle()
+    assert first[0].is_placed and second[0].is_placed
+    world.queue.correct(first[0].waiter, Usage(10, 0, 400))
+    world.queue.correct(second[0].waiter, None)
+    world.report("a", waiting=MAX_WAITING - 2)
+    await settle()
+    assert [one.is_placed for one in first[1:]] == [False, False]
+    assert all(one.is_placed for one in second)
+
+
+async def test_a_node_that_refuses_is_asked_again_after_its_next_report() -> None:
+    world = World()
+    world.report("a", waiting=MAX_WAITING - 1)
+    node = world.fleet.find(NodeId("a"))
+    assert node is not None
+    asked = world.ask("1", "weur")
+    asked.waiter.refused = {node.node_id: node.num_reports}
+    await settle()
+    world.queue.sweep()
+    await settle()
+    assert not asked.task.done()
+    neighbour = world.ask("2")
+    await settle()
+    world.queue.sweep()
+    await settle()
+    assert neighbour.is_placed  # what one is refused another may have
+    world.report("a", waiting=MAX_WAITING - 1)
+    await settle()
+    assert asked.is_placed
+
+
+async def test_a_client_that_leaves_frees_its_place_at_once() -> None:
+    world = World(max_requests=2)
+    staying, leaving = world.ask("1"), world.ask("1", num_bytes=70)
+    await settle()
+    # One model has half of the places, so that the second one was refused already.
+    assert isinstance(leaving.error, PoolSaturated)
+    staying.client.leave()
+    assert world.queue.num_waiting == 0
+    assert isinstance(await refusal_of(staying), NoEndpoint)
+    again = world.ask("1")
+    await settle()
+    assert not again.task.done()
+    assert world.find_end_count("left") == 1
+
+
+async def test_a_task_that_is_cancelled_leaves_nothing_behind() -> None:
+    world = World()
+    waiting, placed = world.ask(), world.ask()
+    await settle()
+    waiting.task.cancel()
+    await settle()
+    assert world.queue.num_waiting == 1
+    world.report("a", waiting=MAX_WAITING - 1)  # it is given a node ...
+    placed.task.cancel()  # ... and never learns of it
+    await settle()
+    assert placed.task.cancelled()
+    assert world.fleet.plan(RouteNeed(MODEL, None)).node_id == "a"
+
+
+async def test_who_waits_too_long_is_refused_and_told_when_to_come_back() -> None:
+    world = World()
+    crowd = [world.ask("1", max_wait_s=500.0) for _ in range(40)]
+    short = world.ask("2", max_wait_s=30.0)
+    await settle()
+    for _ in range(30):
+        world.now_s += 1.0
+        world.report("a", waiting=MAX_WAITING - (1 if world.now_s == 1.0 else 0))
+        world.report("b")
+        world.queue.sweep()
+        await settle()
+    assert crowd[0].is_placed
+    error = await refusal_of(short)
+    assert isinstance(error, PoolSaturated)
+    assert error.retry_after_s is not None and error.retry_after_s >= 29
+    assert world.find_end_count("late") == 1
+
+
+async def test_the_pace_of_the_queue_says_when_to_come_back() -> None:
+    world = World(max_requests=40)
+    crowd = [world.ask("1") for _ in range(20)]
+    await settle()
+    for _ in range(5):
+        world.now_s += 1.0
+        world.report("a", waiting=MAX_WAITING - 1)
+        await settle()
+    refused = await refusal_of(world.ask("1", num_tokens=10**9))
+    assert sum(one.is_placed for one in crowd) == 5
+    # A second of 100 tokens each: it cannot be told to come back in one.
+    assert refused.retry_after_s == 60.0
+    estimate = world.queue.refuse(world.ask("1", num_tokens=1).waiter).retry_after_s
+    assert estimate is not None and 20 <= estimate <= 40
+
+
+async def test_an_account_that_fills_the_queue_gives_way_to_others() -> None:
+    world = World(max_requests=20)
+    crowd = [world.ask("1") for _ in range(30)]
+    await settle()
+    assert sum(one.error is not None for one in crowd) == 20
+    others = [world.ask("2") for _ in range(10)]
+    await settle()
+    assert [one.error is None for one in others] == [True] * 5 + [False] * 5
+    assert sum(one.error is None for one in crowd) == 5  # the oldest of them
+    assert all(one.error is None for one in crowd[:5])
+    assert world.find_end_count("displaced") == 5
+
+
+async def test_a_queue_of_no_places_refuses_at_once() -> None:
+    world = World(max_requests=0)
+    assert isinstance(await refusal_of(world.ask()), PoolSaturated)
+
+
+async def test_what_is_offered_no_more_is_refused_and_what_is_away_is_awaited() -> None:
+    world = World()
+    asked = world.ask("1", "enam")
+    await settle()
+    world.fleet.record_link_lost(NodeId("b"))
+    world.queue.sweep()
+    await settle()
+    assert not asked.task.done()
+    world.report("b", 0, 0)
+    await settle()
+    assert asked.is_placed
+    world.report("b")
+    hopeless = world.ask("1")
+    await settle()
+    for node_id in ("a", "b"):
+        empty = create_report(node_id, "weur" if node_id == "a" else "enam")
+        world.fleet.record_report(msgspec.structs.replace(empty, models=(), loads=()))
+    world.queue.sweep()
+    assert isinstance(await refusal_of(hopeless), UnknownModel)
+
+
+async def test_drained_nodes_get_nothing_and_what_is_undrained_does() -> None:
+    world = World()
+    asked = world.ask("1", "weur")
+    await settle()
+    world.fleet.set_drained([NodeId("a")])
+    world.report("a", 0, 0)
+    await settle()
+    assert not asked.task.done()
+    world.fleet.set_drained([])
+    await settle()
+    assert asked.is_placed
+
+
+async def test_nobody_who_can_wait_goes_to_a_node_that_fails() -> None:
+    world = World()
+    world.report("b", 0, 0)
+    for _ in range(5):
+        world.fleet.note_failure(NodeId("b"))
+    patient = RouteNeed(MODEL, None, may_wait=True)
+    with pytest.raises(PoolSaturated):
+        world.fleet.plan(patient)
+    assert world.fleet.plan(RouteNeed(MODEL, None)).node_id == "b"  # the last resort of the rest
+    asked = world.ask(need=patient)
+    await settle()
+    world.queue.sweep()
+    await settle()
+    assert not asked.task.done()
+    world.now_s += 3.0  # the breaker closes, and no report says so
+    world.report("a")
+    world.queue.sweep()
+    await settle()
+    assert asked.is_placed and asked.plan.node_id == "b"
+
+
+async def test_when_the_process_stops_everybody_hears_so() -> None:
+    world = World()
+    asked = world.ask()
+    await settle()
+    world.queue.end()
+    assert isinstance(await refusal_of(asked), ServiceStopping)
+    assert isinstance(await refusal_of(world.ask()), ServiceStopping)
+    assert world.queue.num_waiting == 0
+    await asyncio.sleep(0)
