@@ -10,6 +10,8 @@ from contracts.fleet import ModelLoad, NodeReport
 from contracts.ids import BootId, ModelName, NodeId, RegionId
 from contracts.inference import Usage
 from contracts.placement import ModelPlacement, Tier
+from gateway.fair_queue.crowd import Crowd, CrowdBounds
+from gateway.fair_queue.queue_meter import QueueMeter
 from gateway.telemetry import Step, Telemetry
 from gpu_pool.engine.messages import KvTiers
 from gpu_pool.kv.tiers.measured_tier import TierFigures
@@ -32,6 +34,9 @@ def exported() -> dict[str, set[str]]:
     telemetry.count_token_gap(MODEL, 0.01)
     telemetry.count_step(Step.ROUTING, 0.0001)
     telemetry.count_usage(MODEL, Usage(3, 2, 1))
+    queue = QueueMeter(telemetry)
+    queue.watch(lambda: {MODEL: 1.0}, Crowd(CrowdBounds(1, 1, 1)))
+    queue.count_wait(MODEL, 0.1)
     meter = NodeMeter(iter(range(1, 100)).__next__)
     stream = meter.open(MODEL)
     stream.note_accepted()

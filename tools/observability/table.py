@@ -73,6 +73,7 @@ TOKENS = "hearth_gateway_tokens_total"
 FAILED_RATE = f'(sum(rate({REQUESTS}{{status=~"5.."}}[2m])) or vector(0))'
 CACHED_RATE = f'sum by (model) (rate({TOKENS}{{kind="cached"}}[5m]))'
 PROMPT_RATE = f'sum by (model) (rate({TOKENS}{{kind="prompt"}}[5m]))'
+QUEUE_WAITS = quantiles("hearth_gateway_queue_seconds", "model")
 ROWS = (
     Row(
         "Traffic",
@@ -95,6 +96,28 @@ ROWS = (
                 "short",
                 ("requests", "sum(hearth_gateway_requests_open)"),
                 ("streams at nodes", "sum(hearth_gateway_streams_open)"),
+            ),
+            panel(
+                "Requests that wait in gateways for a node with room",
+                "short",
+                ("{{model}}", "sum by (model) (hearth_gateway_queue_requests)"),
+            ),
+            panel(
+                "What those would take",
+                "short",
+                ("tokens", "sum(hearth_gateway_queue_tokens)"),
+                ("bytes", "sum(hearth_gateway_queue_bytes)"),
+            ),
+            panel(
+                "What becomes of requests that find every node full",
+                "reqps",
+                ("{{end}}", "sum by (end) (rate(hearth_gateway_queue_ends_total[2m]))"),
+            ),
+            panel(
+                "How long those have waited that got a node",
+                "s",
+                *((query.legend, query.expression) for query in QUEUE_WAITS),
+                is_optional=True,
             ),
             panel(
                 "Retries and clients that left",

@@ -126,9 +126,7 @@ class World:
         for node_id in ("a", "b"):
             self.report(node_id)
 
-    def report(
-        self, node_id: str, waiting: int = MAX_WAITING, running: int = FULL_RUNNING
-    ) -> None:
+    def report(self, node_id: str, waiting: int = MAX_WAITING, running: int = FULL_RUNNING) -> None:
         """The node says how it is; full, unless it says otherwise."""
         load = create_load(running=running, waiting=waiting, max_running=FULL_RUNNING)
         report = create_report(node_id, "weur" if node_id == "a" else "enam")

@@ -1,4 +1,4 @@
-"""Whatever comes, goes, reports or fails: bounds hold, the law holds, and no room is left unused."""
+"""Whatever comes, goes or fails: bounds hold, the law holds, and no room is left unused."""
 
 import asyncio
 import random

@@ -59,7 +59,8 @@ async def test_who_may_go_to_one_region_only_is_in_nobodys_way() -> None:
     await settle()
     world.report("b", waiting=MAX_WAITING - 2)
     await settle()
-    assert other.is_placed and free.is_placed
+    assert other.is_placed
+    assert free.is_placed
     assert (other.plan.region, free.plan.region) == ("enam", "enam")
     assert not any(one.task.done() for one in bound)
     world.report("a", 0, 0)
@@ -88,7 +89,8 @@ async def test_what_answers_have_really_taken_counts_afterwards() -> None:
     await settle()
     world.report("a", waiting=MAX_WAITING - 2)
     await settle()
-    assert first[0].is_placed and second[0].is_placed
+    assert first[0].is_placed
+    assert second[0].is_placed
     world.queue.correct(first[0].waiter, Usage(10, 0, 400))
     world.queue.correct(second[0].waiter, None)
     world.report("a", waiting=MAX_WAITING - 2)
@@ -161,7 +163,8 @@ async def test_who_waits_too_long_is_refused_and_told_when_to_come_back() -> Non
     assert crowd[0].is_placed
     error = await refusal_of(short)
     assert isinstance(error, PoolSaturated)
-    assert error.retry_after_s is not None and error.retry_after_s >= 29
+    assert error.retry_after_s is not None
+    assert error.retry_after_s >= 29
     assert world.find_end_count("late") == 1
 
 
@@ -178,7 +181,8 @@ async def test_the_pace_of_the_queue_says_when_to_come_back() -> None:
     # A second of 100 tokens each: it cannot be told to come back in one.
     assert refused.retry_after_s == 60.0
     estimate = world.queue.refuse(world.ask("1", num_tokens=1).waiter).retry_after_s
-    assert estimate is not None and 20 <= estimate <= 40
+    assert estimate is not None
+    assert 20 <= estimate <= 40
 
 
 async def test_an_account_that_fills_the_queue_gives_way_to_others() -> None:
@@ -251,7 +255,8 @@ async def test_nobody_who_can_wait_goes_to_a_node_that_fails() -> None:
     world.report("a")
     world.queue.sweep()
     await settle()
-    assert asked.is_placed and asked.plan.node_id == "b"
+    assert asked.is_placed
+    assert asked.plan.node_id == "b"
 
 
 async def test_when_the_process_stops_everybody_hears_so() -> None:
