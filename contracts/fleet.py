@@ -15,6 +15,8 @@ from contracts.placement import MemoryUse, ModelPlacement
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**48)]
 _Rate = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+MAX_SESSIONS = 1024
+"""That a report names."""
 
 
 class ModelFeature(StrEnum):
@@ -128,3 +130,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     role: NodeRole = NodeRole.MIXED
     kv_endpoints: tuple[KvEndpoint, ...] = ()
     """Of models whose KV blocks can come and go."""
+    sessions: Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_SESSIONS)] = ()
+    """Names of the sessions that have lately sent a request here (`Grant.session`), the latest
+    last: so that every gateway learns where those are that came in through another one.
+    """

@@ -58,6 +58,9 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
     trace: bytes = b""
     """Which trace the attempt is part of (`contracts.tracing`); empty where nobody traces it. No
     condition: nodes of versions without it pass over it."""
+    session: int = 0
+    """The router's name of the session that the request is of, which the node's reports repeat; 0:
+    of none. No condition either."""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

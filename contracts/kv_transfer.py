@@ -88,6 +88,11 @@ class KvTicket(msgspec.Struct, frozen=True, array_like=True):
     """As `KvReserved` said it; 0 in the ticket of the decode node, which says so itself."""
     version: int = TICKET_VERSION
 
+    @property
+    def answers(self) -> bool:
+        """True at the node that gives the answer."""
+        return self.half is KvHalf.DECODE
+
 
 class KvRun(msgspec.Struct, frozen=True, array_like=True):
     """Neighbouring blocks of one KV group in the prefill node's host memory."""

@@ -26,6 +26,7 @@ def create_grant(context: RequestContext, need: RouteNeed, card: ModelCard, atte
         context.deadline_unix_ms,
         card.context_window,
         trace=context.trace.carry(attempt),
+        session=need.session or 0,
     )
 
 

@@ -6,6 +6,7 @@ Read next: `contracts.wire`, `stream`.
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -50,9 +51,14 @@ class FakeConnection:
     """An authenticated connection."""
 
     def __init__(
-        self, settings: FakeNodeSettings, socket: web.WebSocketResponse, connection_key: bytes
+        self,
+        settings: FakeNodeSettings,
+        socket: web.WebSocketResponse,
+        connection_key: bytes,
+        sessions: deque[int],
     ) -> None:
-        """Nothing is sent before `write`."""
+        """Nothing is sent before `write`. `sessions` have lately been at the node."""
+        self.sessions: Final = sessions
         self._settings = settings
         self._socket = socket
         self._connection_key = connection_key
@@ -135,6 +141,8 @@ class FakeConnection:
             raise InvalidRequest("The stream's id is in use.")
         self._streams.pop(entry.stream_id, None)
         grant = self._admit(message.sealed_grant, entry.attempt)
+        if grant.session:
+            self.sessions.append(grant.session)
         if message.num_body_bytes > MAX_BODY_BYTES:
             raise PayloadTooLarge(f"The request is larger than {MAX_BODY_BYTES} bytes.")
         if message.num_body_bytes < 1:

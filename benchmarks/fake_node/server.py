@@ -7,7 +7,9 @@ import asyncio
 import contextlib
 import hmac
 import secrets
+from collections import deque
 
+import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from benchmarks.fake_node.connection import MALFORMED, FakeConnection
@@ -31,6 +33,8 @@ from contracts.wire import (
 )
 
 HELLO_TIMEOUT_S = 5.0
+_MAX_TOLD = 64
+"""Sessions that a report names."""
 
 
 def create_application(
@@ -38,6 +42,7 @@ def create_application(
 ) -> web.Application:
     """The routes of a fake node."""
     boot_id = BootId(secrets.token_hex(16))
+    sessions = deque[int](maxlen=_MAX_TOLD)
 
     async def serve_wire(request: web.Request) -> web.StreamResponse:
         gateway_nonce = _read_nonce(request, settings)
@@ -55,7 +60,8 @@ def create_application(
             await socket.close(code=WSCloseCode.POLICY_VIOLATION)
             return socket
         key = derive_connection_key(settings.pair_key, nonces)
-        await _serve(FakeConnection(settings, socket, key), entries, _report(settings, boot_id))
+        connection = FakeConnection(settings, socket, key, sessions)
+        await _serve(connection, entries, _report(settings, boot_id))
         await socket.close(code=WSCloseCode.PROTOCOL_ERROR)
         return socket
 
@@ -101,7 +107,10 @@ async def _serve(connection: FakeConnection, entries: list[Entry], report: NodeR
 
     async def send_reports() -> None:
         while True:
-            connection.put(CONNECTION_STREAM, 0, Report(report))
+            told = tuple(dict.fromkeys(connection.sessions))
+            connection.put(
+                CONNECTION_STREAM, 0, Report(msgspec.structs.replace(report, sessions=told))
+            )
             await asyncio.sleep(1)
 
     tasks = [

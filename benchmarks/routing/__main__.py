@@ -1,14 +1,19 @@
 """Compares the production router with simple rules on a simulated fleet.
 
 python -m benchmarks.routing                                    # 32 nodes of one region
-python -m benchmarks.routing --nodes 2000 --regions 330 --requests 20000
 python -m benchmarks.routing --nodes 8 --requests 16000 --utilisation 0.75 --capacity 1600000
+python -m benchmarks.routing --nodes 8 --gateways 4             # requests come in at any of four
+python -m benchmarks.routing --nodes 2000 --sites 330           # sites near their users
+python -m benchmarks.routing --nodes 2000 --sites 330 --central # and all nodes at one of them
 python -m benchmarks.routing --record                           # appends the rows to results/
+
+What the loads are that are compared: `benchmarks.routing.balance`.
 """
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 from benchmarks.harness import (
     Figure,
@@ -18,98 +23,130 @@ from benchmarks.harness import (
     summarise,
 )
 from benchmarks.routing.policies import (
+    BySite,
     LeastRequests,
+    LeastTokens,
     Policy,
     PowerOfTwo,
     PrefixOnly,
-    Production,
     RoundRobin,
 )
-from benchmarks.routing.simulated_node import CAPACITY, PREFILL_PER_S, SimulatedNode
+from benchmarks.routing.production import Production
+from benchmarks.routing.scenarios import (
+    Machine,
+    Scenario,
+    create_centre,
+    create_pool,
+    create_sites,
+)
+from benchmarks.routing.simulated_node import CAPACITY, PREFILL_PER_S
 from benchmarks.routing.simulation import Clock, Figures, simulate
-from benchmarks.routing.traces import SimRequest, draw_trace, list_best_hits
-from contracts.ids import NodeId, RegionId
+from benchmarks.routing.traces import LEAD_S, Load, SimRequest, draw_trace, measure_mean_new
 
 _PACKAGES = ("msgspec", "xxhash")
-OURS = "hearth"
+_SAMPLE = 10_000
+_RULES = {
+    "round robin": RoundRobin,
+    "least requests": LeastRequests,
+    "power of two": PowerOfTwo,
+    "prefix only": PrefixOnly,
+    "least tokens": LeastTokens,
+}
+_OURS = {"hearth": False, "hearth, affinity": True}
+"""Whether sessions can be told apart."""
 
 
 def main() -> int:
     """Prints a table, and records it if asked."""
     asked = _parse()
-    trace = _draw(asked)
-    policies: dict[str, Callable[[list[SimulatedNode], Clock], Policy]] = {
-        OURS: lambda nodes, clock: Production(nodes, clock, asked.seed, affinity=False),
-        "hearth, affinity": lambda nodes, clock: Production(
-            nodes, clock, asked.seed, affinity=True
-        ),
-        "round robin": lambda nodes, _: RoundRobin(nodes, asked.seed),
-        "least requests": lambda nodes, _: LeastRequests(nodes, asked.seed),
-        "power of two": lambda nodes, _: PowerOfTwo(nodes, asked.seed),
-        "prefix only": lambda nodes, _: PrefixOnly(nodes, asked.seed),
-    }
     figures: list[Figure] = []
-    for name, create in policies.items():
+    for name in (*_OURS, *_RULES):
         if asked.only and name not in asked.only:
             continue
-        nodes = create_nodes(asked.nodes, asked.regions, asked.capacity)
+        scenario = _create_scenario(asked)
         clock = Clock()
-        policy = create(nodes, clock)
-        figures += _describe(name, asked.nodes, simulate(nodes, trace, policy, clock))
+        policy = _create_policy(name, scenario, clock, asked.seed)
+        came_of_it = simulate(
+            scenario.nodes,
+            _draw(asked, scenario),
+            policy,
+            clock,
+            asked.lead,
+            scenario.measure_way_s,
+            scenario.pools,
+        )
+        shown = name + (f", {asked.note}" if asked.note else "")
+        figures += _describe(shown, asked.nodes, came_of_it)
         if isinstance(policy, Production):
             micros = [seconds * 1e6 for seconds in policy.decision_s]
-            figures.append(summarise("routing", name, "decision", "us", asked.nodes, micros))
-    circumstances = describe_circumstances(_PACKAGES)
+            figures.append(summarise("routing", shown, "decision", "us", asked.nodes, micros))
     print_figures(figures)
     if asked.record:
-        append_figures("routing.csv", figures, circumstances)
+        append_figures("routing.csv", figures, describe_circumstances(_PACKAGES))
     return 0
 
 
-def create_nodes(num_nodes: int, num_regions: int, capacity: int = CAPACITY) -> list[SimulatedNode]:
-    """Nodes, spread over the regions in turn."""
-    return [
-        SimulatedNode(NodeId(str(place)), RegionId(f"r{place % num_regions:03}"), capacity)
-        for place in range(num_nodes)
-    ]
+def _create_scenario(asked: argparse.Namespace) -> Scenario:
+    """The fleet that is asked for, with cold caches."""
+    machine = Machine(asked.capacity, asked.prefill)
+    if not asked.sites:
+        return create_pool(asked.nodes, asked.gateways, machine)
+    if asked.central:
+        return create_centre(asked.seed, asked.nodes, asked.sites, asked.gateways, machine)
+    return create_sites(asked.seed, asked.nodes, asked.sites, machine)
 
 
-def _draw(asked: argparse.Namespace) -> list[SimRequest]:
+def _create_policy(name: str, scenario: Scenario, clock: Callable[[], float], seed: int) -> Policy:
+    """A router or rule for the fleet."""
+    if name in _OURS:
+        return Production(scenario.nodes, scenario.entries, clock, seed, _OURS[name])
+    return BySite(_RULES[name], scenario.pools)
+
+
+def _draw(asked: argparse.Namespace, scenario: Scenario) -> Iterator[SimRequest]:
     """The trace: as many requests a second as keep prefill this busy, all cached that can be."""
-    sample = draw_trace(asked.seed, 10_000, 50.0, asked.tenants)
-    hits = list_best_hits(sample)
-    num_new = sum(one.num_prompt - hit for one, hit in zip(sample, hits, strict=True))
-    mean_new = num_new / len(sample)
-    rate = asked.utilisation * asked.nodes * PREFILL_PER_S / mean_new
-    return draw_trace(asked.seed, asked.requests, rate, asked.tenants)
+    sample = draw_trace(asked.seed, Load(50.0, _SAMPLE / 50.0 + LEAD_S, asked.tenants))
+    mean_new = measure_mean_new(islice(sample, _SAMPLE))
+    rate = asked.utilisation * asked.nodes * asked.prefill / mean_new
+    end_s = asked.lead + asked.requests / rate
+    return draw_trace(asked.seed, Load(rate, end_s, asked.tenants, scenario.site_weights))
 
 
 def _describe(name: str, num_nodes: int, figures: Figures) -> list[Figure]:
     """The rows of one policy."""
+    balance = figures.balance
     rows = (
-        ("TTFT p50", "ms", figures.find_ttft_s(0.5) * 1000),
-        ("TTFT p90", "ms", figures.find_ttft_s(0.9) * 1000),
-        ("token load max/mean", "ratio of nodes", figures.mean_balance),
-        ("work max/mean", "ratio of nodes", figures.work_balance),
-        ("cached input tokens", "share", figures.hit_ratio),
-        ("cached, of one endless cache's", "share", figures.share_of_best),
-        ("prefill in use", "share", figures.prefill_use),
+        ("TTFT p50", "ms", [figures.find_ttft_s(0.5) * 1000]),
+        ("TTFT p90", "ms", [figures.find_ttft_s(0.9) * 1000]),
+        ("tokens held, max/mean each second", "ratio of nodes", balance.held),
+        ("tokens computed, max/mean each 30 s", "ratio of nodes", balance.computed),
+        ("tokens computed, max/mean", "ratio of nodes", balance.compare_totals()),
+        ("cached input tokens", "share", [figures.hit_ratio]),
+        ("cached, of one endless cache's", "share", [figures.share_of_best]),
+        ("prefill in use", "share", [figures.prefill_use]),
     )
     return [
-        summarise("routing", name, metric, unit, num_nodes, [value]) for metric, unit, value in rows
+        summarise("routing", name, metric, unit, num_nodes, samples)
+        for metric, unit, samples in rows
+        if samples
     ]
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.routing")
     parser.add_argument("--nodes", type=int, default=32)
-    parser.add_argument("--regions", type=int, default=1)
-    parser.add_argument("--requests", type=int, default=8000)
+    parser.add_argument("--gateways", type=int, default=1, help="of a site")
+    parser.add_argument("--sites", type=int, default=0, help="0: no distances")
+    parser.add_argument("--central", action="store_true", help="all nodes at one site")
+    parser.add_argument("--requests", type=int, default=8000, help="after the lead")
+    parser.add_argument("--lead", type=float, default=LEAD_S, help="until it is busy, seconds")
     parser.add_argument("--tenants", type=int, default=40)
     parser.add_argument("--capacity", type=int, default=CAPACITY, help="of a node's cache, tokens")
+    parser.add_argument("--prefill", type=float, default=PREFILL_PER_S, help="tokens per second")
     parser.add_argument("--utilisation", type=float, default=0.8)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", help="one policy by name; may be repeated")
+    parser.add_argument("--note", default="", help="appended to the names of the rows")
     parser.add_argument("--record", action="store_true")
     return parser.parse_args()
 

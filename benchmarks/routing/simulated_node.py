@@ -18,6 +18,8 @@ DECODE_PER_S = 3_000.0
 CAPACITY = 400_000
 """Tokens of KV that a node keeps, unless told otherwise."""
 BLOCK = 16
+TOLD_S = 2.5
+"""How long ago a session may have sent something that a report names."""
 CARD = ModelCard(name=MODEL, revision="r1", task="", description="", context_window=1 << 17)
 
 
@@ -28,6 +30,7 @@ class SimulatedNode:
     node_id: NodeId
     region: RegionId
     capacity: int = CAPACITY
+    prefill_per_s: float = PREFILL_PER_S
     free_s: float = 0.0
     """When its prefill is done with all that it has."""
     num_resident: int = 0
@@ -38,6 +41,8 @@ class SimulatedNode:
     cache: OrderedDict[object, int] = field(default_factory=OrderedDict)
     """Prompts by session, and shared beginnings by tenant, least recently used first."""
     num_cached: int = 0
+    sessions: OrderedDict[int, float] = field(default_factory=OrderedDict[int, float])
+    """Those that have sent something lately, and when."""
 
     def count_hit(self, request: SimRequest) -> int:
         """Tokens of the prompt that it has."""
@@ -49,10 +54,12 @@ class SimulatedNode:
         """When the first token comes, when the last does, and how much was cached."""
         hit = self.count_hit(request)
         num_new = request.num_prompt - hit
-        self.free_s = max(self.free_s, now_s) + num_new / PREFILL_PER_S
+        self.free_s = max(self.free_s, now_s) + num_new / self.prefill_per_s
         self.queue[number] = (self.free_s, num_new)
         self.num_resident += request.num_prompt + request.num_output
         self.num_open += 1
+        self.sessions[request.session] = now_s
+        self.sessions.move_to_end(request.session)
         self._keep(request.session, request.num_prompt + request.num_output)
         self._keep(("shared", request.tenant), request.num_shared)
         return self.free_s, self.free_s + request.num_output * STEP_S, hit
@@ -66,10 +73,12 @@ class SimulatedNode:
         """Tokens still to be prefilled."""
         while self.queue and next(iter(self.queue.values()))[0] <= now_s:
             self.queue.popitem(last=False)
-        return int(max(self.free_s - now_s, 0.0) * PREFILL_PER_S)
+        return int(max(self.free_s - now_s, 0.0) * self.prefill_per_s)
 
     def report(self, now_s: float) -> NodeReport:
         """What it says of itself."""
+        while self.sessions and next(iter(self.sessions.values())) < now_s - TOLD_S:
+            self.sessions.popitem(last=False)
         num_queued = self.count_queued(now_s)
         num_blocks = self.capacity // BLOCK
         load = ModelLoad(
@@ -81,7 +90,7 @@ class SimulatedNode:
             num_free_blocks=max(num_blocks - self.num_resident // BLOCK, 0),
             block_size=BLOCK,
             num_queued_tokens=num_queued,
-            prefill_tokens_per_s=PREFILL_PER_S,
+            prefill_tokens_per_s=self.prefill_per_s,
             decode_tokens_per_s=DECODE_PER_S,
         )
         return NodeReport(
@@ -92,6 +101,7 @@ class SimulatedNode:
             is_draining=False,
             models=(CARD,),
             loads=(load,),
+            sessions=tuple(self.sessions),
         )
 
     def _keep(self, name: object, num_tokens: int) -> None:

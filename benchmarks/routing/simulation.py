@@ -1,12 +1,17 @@
 """Runs a trace over simulated nodes under one policy; deterministic, decision times aside."""
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.routing.policies import Policy, Production
-from benchmarks.routing.simulated_node import PREFILL_PER_S, SimulatedNode
-from benchmarks.routing.traces import LEAD_S, SimRequest, list_best_hits
+from benchmarks.routing.balance import Balance
+from benchmarks.routing.policies import Policy
+from benchmarks.routing.simulated_node import SimulatedNode
+from benchmarks.routing.traces import LEAD_S, EndlessCache, SimRequest
+
+REPORT_S = 1.0
+WINDOW_S = 30.0
+"""Over which computed tokens are compared."""
 
 
 @dataclass(slots=True)
@@ -24,15 +29,16 @@ class Clock:
 class Figures:
     """What came of a run."""
 
+    balance: Balance
     ttft_s: list[float] = field(default_factory=list[float])
     num_prompt: int = 0
     num_hit: int = 0
-    balance: list[float] = field(default_factory=list[float])
-    """Most loaded node against the mean, in tokens held, second by second once it is warm."""
     num_best_hit: int = 0
     """What one cache without bounds would have had of the same prompts."""
-    num_computed: list[int] = field(default_factory=list[int])
-    """Tokens of prompts and answers that each node has computed."""
+    num_refused: int = 0
+    """No node took them."""
+    prefill_per_s: float = 0.0
+    """Of all nodes."""
     warm_s: float = 0.0
     """How long was measured."""
 
@@ -47,74 +53,73 @@ class Figures:
         return self.num_hit / max(self.num_best_hit, 1)
 
     @property
-    def work_balance(self) -> float:
-        """The node that has computed most against the mean."""
-        return max(self.num_computed) * len(self.num_computed) / max(sum(self.num_computed), 1)
-
-    @property
     def prefill_use(self) -> float:
         """The share of all nodes' prefill that the prompts took."""
-        num_new = self.num_prompt - self.num_hit
-        return num_new / (len(self.num_computed) * PREFILL_PER_S * max(self.warm_s, 1e-9))
+        return (self.num_prompt - self.num_hit) / (self.prefill_per_s * max(self.warm_s, 1e-9))
 
     def find_ttft_s(self, share: float) -> float:
         """A quantile."""
         return sorted(self.ttft_s)[int(share * (len(self.ttft_s) - 1))]
 
-    @property
-    def mean_balance(self) -> float:
-        """Max over mean, on average."""
-        return sum(self.balance) / len(self.balance) if self.balance else 0.0
-
 
 def simulate(
     nodes: Sequence[SimulatedNode],
-    trace: Sequence[SimRequest],
+    trace: Iterable[SimRequest],
     policy: Policy,
     clock: Clock,
     warm_s: float = LEAD_S,
+    measure_way_s: Callable[[int, int], float] = lambda site, place: 0.0,
+    pools: Sequence[Sequence[int]] = (),
 ) -> Figures:
-    """The figures of `trace` from `warm_s` on; nodes report once a second."""
-    figures = Figures()
-    ends: list[tuple[float, int, int]] = []
-    report_s = 0.0
-    best = list_best_hits(trace)
-    figures.num_computed = [0] * len(nodes)
-    figures.warm_s = trace[-1].arrival_s - warm_s
+    """The figures of `trace` from `warm_s` on; nodes report once a second.
+
+    `measure_way_s`: from the user at a site to a node and back. `pools` are places of nodes whose
+    loads are compared with each other's; by default all are one.
+    """
+    figures = Figures(Balance(pools or [range(len(nodes))], len(nodes)))
+    figures.prefill_per_s = sum(node.prefill_per_s for node in nodes)
+    ends: list[tuple[float, int, int, SimRequest]] = []
+    cache = EndlessCache()
+    report_s, window_s = 0.0, warm_s + WINDOW_S
     for number, request in enumerate(trace):
-        while report_s <= request.arrival_s:
-            _finish(ends, nodes, trace, policy, report_s)
+        now_s = request.arrival_s
+        while report_s <= now_s:
+            _finish(ends, nodes, policy, report_s)
             clock.now_s = report_s
-            if isinstance(policy, Production):
-                for node in nodes:
-                    policy.fleet.record_report(node.report(report_s))
+            policy.report(report_s)
             if report_s > warm_s:
-                loads = [node.num_resident for node in nodes]
-                figures.balance.append(max(loads) * len(loads) / max(sum(loads), 1))
-            report_s += 1.0
-        _finish(ends, nodes, trace, policy, request.arrival_s)
-        clock.now_s = request.arrival_s
-        place = policy.choose(request)
-        first_s, end_s, hit = nodes[place].start(number, request, request.arrival_s)
-        heapq.heappush(ends, (end_s, number, place))
-        if request.arrival_s > warm_s:
-            figures.ttft_s.append(first_s - request.arrival_s)
+                figures.balance.note_held([node.num_resident for node in nodes])
+            report_s += REPORT_S
+        while window_s <= now_s:
+            figures.balance.end_window()
+            window_s += WINDOW_S
+        _finish(ends, nodes, policy, now_s)
+        clock.now_s = now_s
+        place = policy.choose(number, request)
+        if place is None:
+            figures.num_refused += 1
+            continue
+        first_s, end_s, hit = nodes[place].start(number, request, now_s)
+        heapq.heappush(ends, (end_s, number, place, request))
+        best = cache.count_hit(request)
+        if now_s > warm_s:
+            figures.ttft_s.append(first_s - now_s + measure_way_s(request.site, place))
             figures.num_prompt += request.num_prompt
             figures.num_hit += hit
-            figures.num_best_hit += best[number]
-            figures.num_computed[place] += request.num_prompt - hit + request.num_output
+            figures.num_best_hit += best
+            figures.balance.note_computed(place, request.num_prompt - hit + request.num_output)
+            figures.warm_s = now_s - warm_s
     return figures
 
 
 def _finish(
-    ends: list[tuple[float, int, int]],
+    ends: list[tuple[float, int, int, SimRequest]],
     nodes: Sequence[SimulatedNode],
-    trace: Sequence[SimRequest],
     policy: Policy,
     now_s: float,
 ) -> None:
     """Ends what is over."""
     while ends and ends[0][0] <= now_s:
-        _, number, place = heapq.heappop(ends)
-        nodes[place].end(trace[number])
-        policy.end(number, trace[number])
+        _, number, place, request = heapq.heappop(ends)
+        nodes[place].end(request)
+        policy.end(number, request)

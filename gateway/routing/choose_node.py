@@ -1,134 +1,35 @@
 """Which node serves a request: hard filters in a fixed order, then the least cost in seconds.
 
-Pure: no clock, no I/O, no state. Owns the order of the filters, the search and its reasons.
+Pure: no clock, no I/O, no state. Owns where is looked, in which order, and when that is enough.
 Regions are searched nearest first and only where the law allows; the search ends where the way is
 longer than all that the best node so far would make the request wait: a farther one saves no more.
-Read next: `gateway.routing.cost`, `gateway.routing.empty_choice`, `gateway.routing.fleet`.
+Read next: `gateway.routing.search` (the comparison), `gateway.routing.fleet`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from contracts.errors import InvariantBroken
-from contracts.fleet import NodeRole
 from contracts.ids import NodeId
-from gateway.routing.cost import (
-    NOTHING_SENT,
-    estimate_cost_s,
-    estimate_own_s,
-    estimate_wake_s,
-    measure_load_tokens,
-)
 from gateway.routing.empty_choice import explain_empty_choice, is_lawful
-from gateway.routing.room import count_room
 from gateway.routing.route_plan import (
-    LAST_RESORTS,
     NO_HINTS,
-    TROUBLES,
     FleetState,
     Hints,
-    NodeSnapshot,
     Pick,
-    Rejection,
+    Ring,
     RouteBounds,
     RouteNeed,
     RoutePlan,
-    Sent,
-    estimate_cached_tokens,
 )
+from gateway.routing.search import MAX_LOOKED_AT, Candidate, Search
 
-MAX_LOOKED_AT: Final = 8
-"""Nodes of a region that are all looked at; of more, so many are drawn."""
-MAX_LOAD_RATIO: Final = 1.25
-"""How far above the mean the load of a session's node may be before the session moves on."""
+_MAX_NEAR: Final = 4
+"""Rings that are all visited while the best node's wait is longer than the way there."""
+_FEW: Final = 2
+"""Nodes that are looked at of any ring but the first."""
 Draw = Callable[[int], int]
 """A number below the one given, at random."""
-
-
-class _Search:
-    """The best node so far."""
-
-    __slots__ = (
-        "_hints",
-        "_loads",
-        "_need",
-        "_now_s",
-        "_seen",
-        "_state",
-        "best",
-        "rejected",
-        "savable_s",
-    )
-
-    def __init__(self, state: FleetState, need: RouteNeed, hints: Hints, now_s: float) -> None:
-        """Nothing seen yet."""
-        self._state = state
-        self._need = need
-        self._hints = hints
-        self._now_s = now_s
-        self._seen: dict[NodeId, tuple[bool, float] | None] = {}
-        """What each costs; None: it does not come into question."""
-        self._loads: list[int] = []
-        self.best: NodeId | None = None
-        self.savable_s = float("inf")
-        """What an idle node like the best one would save, the way there included."""
-        self.rejected: list[tuple[NodeId, Rejection]] = []
-
-    @property
-    def num_seen(self) -> int:
-        """Nodes looked at."""
-        return len(self._seen)
-
-    @property
-    def should_wait(self) -> bool:
-        """True when the best node is in trouble, and one in order is merely full."""
-        reasons = dict(self.rejected)
-        is_troubled = self.best is not None and reasons.get(self.best) in TROUBLES
-        return is_troubled and Rejection.SATURATED in reasons.values()
-
-    def look_at(self, node_id: NodeId, latency_s: float, bounds: RouteBounds) -> None:
-        """Weighs a node, once."""
-        if node_id in self._seen:
-            return
-        node, need = self._state.nodes[node_id], self._need
-        sent = self._state.sent.get((node_id, need.model), NOTHING_SENT)
-        reason = find_rejection(node, sent, need, bounds, self._now_s)
-        reason = reason or self._state.troubled.get(node_id) or _find_unready(node, need)
-        if reason is not None:
-            self.rejected.append((node_id, reason))
-            if reason not in LAST_RESORTS:
-                self._seen[node_id] = None
-                return
-        load = node.loads[need.model]
-        cached = estimate_cached_tokens(need, self._hints, node_id)
-        away_s = latency_s + estimate_wake_s(node.find_wake_s(need.model))
-        cost = (reason is not None, estimate_cost_s(load, sent, need, cached, away_s))
-        self._seen[node_id] = cost
-        if reason is None:
-            self._loads.append(measure_load_tokens(load, sent))
-        best = None if self.best is None else self._seen[self.best]
-        if best is None or cost < best:
-            self.best = node_id
-            if reason is None:
-                own_s = estimate_own_s(load, need, cached)
-                self.savable_s = cost[1] - own_s
-
-    def may_keep(self, node_id: NodeId) -> bool:
-        """True when a session may go there: in order, and not much busier than the others."""
-        cost = self._seen.get(node_id)
-        if cost is None or cost[0]:
-            return False
-        load = self._state.nodes[node_id].loads[self._need.model]
-        sent = self._state.sent.get((node_id, self._need.model), NOTHING_SENT)
-        mean = sum(self._loads) / len(self._loads)
-        own = self._need.num_prompt_tokens  # the session's own prompt alone overloads nobody
-        return measure_load_tokens(load, sent) <= MAX_LOAD_RATIO * mean + own
-
-    def get_cost_s(self, node_id: NodeId) -> float:
-        """What a node costs that comes into question."""
-        cost = self._seen[node_id]
-        assert cost is not None
-        return cost[1]
 
 
 def choose_node(
@@ -146,26 +47,36 @@ def choose_node(
     region has many.
     Raises: `ResidencyViolation`, `UnknownModel`, `ModelFailed`, `PoolSaturated`, `NoEndpoint`.
     """
-    search = _Search(state, need, hints, now_s)
+    search = Search(state, need, hints, now_s)
     if len(state.nodes) <= MAX_LOOKED_AT:
         _look_at_all(search, state, bounds)
     _look_at_hints(search, state, hints, bounds)
-    for ring in state.rings:
-        if search.savable_s <= ring.latency_s:
+    for ring, count in _list_stops(state.rings, need, draw):
+        if search.is_enough(ring.latency_s):
             break
-        if need.allowed_regions is None or ring.region in need.allowed_regions:
-            for node_id in draw_some(ring.node_ids, draw):
-                search.look_at(node_id, ring.latency_s, bounds)
-    if search.savable_s == float("inf"):  # the drawn ones are no good: look at every one
+        for node_id in draw_some(ring.node_ids, draw, count):
+            search.look_at(node_id, ring.latency_s, bounds)
+    best = search.find_best()
+    if best is None or best.is_last_resort:  # the drawn ones are no good: look at every one
         _look_at_all(search, state, bounds)
-    chosen, pick = search.best, Pick.COST
-    if chosen is None or (need.may_wait and search.should_wait):
+        best = search.find_best()
+    if best is None or (need.may_wait and search.should_wait(best)):
         raise explain_empty_choice(
             list(state.nodes.values()), need, {reason for _, reason in search.rejected}
         )
-    if hints.pinned is not None and search.may_keep(hints.pinned):
-        chosen, pick = hints.pinned, Pick.SESSION
-    cached = estimate_cached_tokens(need, hints, chosen)
+    pinned = search.find_pinned()
+    if pinned is not None:
+        best, pick = pinned, Pick.SESSION
+    else:
+        pick = Pick.PREFIX if best.num_cached else Pick.COST
+    return _create_plan(state, need, best, pick, search)
+
+
+def _create_plan(
+    state: FleetState, need: RouteNeed, best: Candidate, pick: Pick, search: Search
+) -> RoutePlan:
+    """The decision, once more held against the law."""
+    chosen = best.node_id
     node = state.nodes[chosen]
     if node.region is None or not is_lawful(node, need):
         raise InvariantBroken("The router left the regions that the account allows.")
@@ -174,71 +85,66 @@ def choose_node(
         node.region,
         node.cards[need.model],
         node.num_reports,
-        Pick.PREFIX if pick is Pick.COST and cached else pick,
-        search.get_cost_s(chosen),
-        cached,
-        need.num_prompt_tokens - cached,
+        pick,
+        best.wait_s + best.work_s,
+        best.num_cached,
+        need.num_prompt_tokens - best.num_cached,
         search.num_seen,
         tuple(search.rejected),
     )
 
 
-def _look_at_hints(search: _Search, state: FleetState, hints: Hints, bounds: RouteBounds) -> None:
+def _list_stops(rings: Sequence[Ring], need: RouteNeed, draw: Draw) -> Iterator[tuple[Ring, int]]:
+    """Where to look, nearest first, and at how many nodes: every ring that is near, and farther
+    out one for each doubling of their number, so that the search stays short in a large fleet.
+    """
+    allowed = need.allowed_regions
+    num_near = 0
+    for place, ring in enumerate(rings):
+        if allowed is None or ring.region in allowed:
+            yield ring, _FEW if num_near else MAX_LOOKED_AT
+            num_near += 1
+            if num_near == _MAX_NEAR:
+                yield from _list_far_stops(rings[place + 1 :], need, draw)
+                return
+
+
+def _list_far_stops(
+    rings: Sequence[Ring], need: RouteNeed, draw: Draw
+) -> Iterator[tuple[Ring, int]]:
+    """One of the next two, one of the four behind them, and so on."""
+    if need.allowed_regions is not None:
+        allowed = frozenset(need.allowed_regions)
+        rings = [ring for ring in rings if ring.region in allowed]
+    first, width = 0, 2
+    while first < len(rings):
+        yield rings[first + draw(min(width, len(rings) - first))], _FEW
+        first, width = first + width, width * 2
+
+
+def _look_at_hints(search: Search, state: FleetState, hints: Hints, bounds: RouteBounds) -> None:
     """Weighs the nodes that have the prompt or the session, wherever they are."""
-    wanted = [*hints.holders] if hints.pinned is None else [*hints.holders, hints.pinned]
-    if wanted:
-        latencies = {ring.region: ring.latency_s for ring in state.rings}
-        for node_id in wanted:
-            node = state.nodes.get(node_id)
-            region = None if node is None else node.region
-            if region is not None and region in latencies:
-                search.look_at(node_id, latencies[region], bounds)
+    wanted = hints.holders if hints.pinned is None else (*hints.holders, hints.pinned)
+    for node_id in wanted:
+        node = state.nodes.get(node_id)
+        if node is not None and node.region is not None:
+            latency_s = state.latencies_s.get(node.region)
+            if latency_s is not None:
+                search.look_at(node_id, latency_s, bounds)
 
 
-def _look_at_all(search: _Search, state: FleetState, bounds: RouteBounds) -> None:
+def _look_at_all(search: Search, state: FleetState, bounds: RouteBounds) -> None:
     """Weighs every node there is, also those of no known region and without the model."""
-    latencies = {ring.region: ring.latency_s for ring in state.rings}
     for node in state.nodes.values():
-        latency_s = 0.0 if node.region is None else latencies.get(node.region, 0.0)
+        latency_s = 0.0 if node.region is None else state.latencies_s.get(node.region, 0.0)
         search.look_at(node.node_id, latency_s, bounds)
 
 
-def draw_some(node_ids: Sequence[NodeId], draw: Draw) -> Sequence[NodeId]:
+def draw_some(
+    node_ids: Sequence[NodeId], draw: Draw, max_drawn: int = MAX_LOOKED_AT
+) -> Sequence[NodeId]:
     """All of a few nodes, or a few of many; some may be drawn twice."""
     count = len(node_ids)
-    if count <= MAX_LOOKED_AT:
+    if count <= max_drawn:
         return node_ids
-    return [node_ids[draw(count)] for _ in range(MAX_LOOKED_AT)]
-
-
-def find_rejection(
-    node: NodeSnapshot, sent: Sent, need: RouteNeed, bounds: RouteBounds, now_s: float
-) -> Rejection | None:
-    """The first hard filter that `node` fails, None when it passes all."""
-    if node.region is None:
-        return Rejection.UNKNOWN
-    if not is_lawful(node, need):
-        return Rejection.RESIDENCY
-    load, card = node.loads.get(need.model), node.cards.get(need.model)
-    if load is None or card is None:
-        return Rejection.MODEL_ABSENT
-    if need.revision is not None and card.revision != need.revision:
-        return Rejection.OTHER_REVISION
-    if not node.is_connected:
-        return Rejection.UNREACHABLE
-    if node.is_leaving:
-        return Rejection.DRAINING
-    if now_s - node.reported_s > bounds.report_ttl_s:
-        return Rejection.REPORT_STALE
-    if count_room(load, sent, bounds) < 1:
-        return Rejection.SATURATED
-    if need.rejects_busy and load.num_waiting:
-        return Rejection.BUSY
-    return Rejection.TRIED if node.node_id in need.tried else None
-
-
-def _find_unready(node: NodeSnapshot, need: RouteNeed) -> Rejection | None:
-    """The filters that come last and give way."""
-    if node.find_wake_s(need.model) is None:
-        return Rejection.MODEL_NOT_READY
-    return Rejection.PREFILL_ONLY if node.role is NodeRole.PREFILL else None
+    return [node_ids[draw(count)] for _ in range(max_drawn)]

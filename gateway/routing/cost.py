@@ -1,8 +1,8 @@
-"""How long a request will wait at a node, in seconds: the one number that nodes are compared by.
+"""How long a request will wait at a node and work there, in seconds: what nodes are compared by.
 
 Pure arithmetic over a node's last report and what was sent there since. A warm cache, a short
 queue, a fast card and a near region all save seconds, so that no two of them need a weight.
-Read next: `gateway.routing.choose_node`.
+Read next: `gateway.routing.search`.
 """
 
 from typing import Final
@@ -24,52 +24,38 @@ _FULLEST: Final = 0.99
 NOTHING_SENT: Final = Sent()
 
 
-def estimate_cost_s(
-    load: ModelLoad, sent: Sent, need: RouteNeed, num_cached_tokens: int, away_s: float
-) -> float:
-    """Seconds until the node has given this request its first tokens.
+def estimate_wait_s(load: ModelLoad, sent: Sent, num_new_tokens: int, own_decode_s: float) -> float:
+    """Seconds that a request waits at the node for others: what is before its prompt, and beside
+    its answer.
 
-    The queue and this prompt at the speed of prefill; then its share of decode among all others;
-    the growing risk of a preemption as KV memory fills up; and `away_s`, for what lies between
-    the request and the model: the way there, and the wake-up of its weights.
+    The queue at the speed of prefill; then its share of decode among all others; and the growing
+    risk of a preemption as KV memory fills up.
     """
-    num_queued = count_queued_tokens(load)
-    num_new = max(need.num_prompt_tokens - num_cached_tokens, 1)
-    prefill_s = (num_queued + sent.num_tokens + num_new) / (
-        load.prefill_tokens_per_s or DEFAULT_PREFILL_PER_S
-    )
+    num_queued = count_queued_tokens(load) + sent.num_tokens
     num_sharing = load.num_running + load.num_waiting + sent.num_requests + 1
-    decode_s = (
-        num_sharing
-        * max(need.num_output_tokens, 1)
-        / (load.decode_tokens_per_s or DEFAULT_DECODE_PER_S)
-    )
-    used = measure_kv_use(load, sent, num_new)
-    pressure_s = _KV_PRESSURE_S * used / (1 - used)
-    return prefill_s + decode_s + pressure_s + away_s
+    wait_s = num_sharing * own_decode_s
+    wait_s += num_queued / (load.prefill_tokens_per_s or DEFAULT_PREFILL_PER_S)
+    capacity = load.num_blocks * load.block_size
+    if capacity:
+        held = capacity - load.num_free_blocks * load.block_size + sent.num_tokens
+        used = min((held + num_new_tokens) / capacity, _FULLEST)
+        wait_s += _KV_PRESSURE_S * used / (1 - used)
+    return wait_s
+
+
+def estimate_work_s(load: ModelLoad, num_new_tokens: int) -> float:
+    """What of the prompt is to be computed, in seconds of the node."""
+    return max(num_new_tokens, 1) / (load.prefill_tokens_per_s or DEFAULT_PREFILL_PER_S)
+
+
+def estimate_own_decode_s(load: ModelLoad, need: RouteNeed) -> float:
+    """What the answer takes of the node's decode, in seconds of the node."""
+    return max(need.num_output_tokens, 1) / (load.decode_tokens_per_s or DEFAULT_DECODE_PER_S)
 
 
 def estimate_wake_s(wake_s: float | None) -> float:
     """What a node says of the time until a model is awake, as far as that is believed."""
     return UNKNOWN_WAKE_S if wake_s is None else min(wake_s, UNKNOWN_WAKE_S)
-
-
-def estimate_own_s(load: ModelLoad, need: RouteNeed, num_cached_tokens: int) -> float:
-    """What of the cost is the request's own work, which no other node of this kind would save."""
-    num_new = max(need.num_prompt_tokens - num_cached_tokens, 1)
-    prefill_s = num_new / (load.prefill_tokens_per_s or DEFAULT_PREFILL_PER_S)
-    return prefill_s + max(need.num_output_tokens, 1) / (
-        load.decode_tokens_per_s or DEFAULT_DECODE_PER_S
-    )
-
-
-def measure_kv_use(load: ModelLoad, sent: Sent, num_new_tokens: int) -> float:
-    """The share of KV memory in use once what was sent has arrived, below 1."""
-    capacity = load.num_blocks * load.block_size
-    if not capacity:
-        return 0.0
-    held = (load.num_blocks - load.num_free_blocks) * load.block_size
-    return min((held + sent.num_tokens + num_new_tokens) / capacity, _FULLEST)
 
 
 def measure_load_tokens(load: ModelLoad, sent: Sent) -> int:

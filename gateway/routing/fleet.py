@@ -285,6 +285,7 @@ class Fleet:
             self.locality.forget(node.node_id)
         self._put(node if is_connected else replace(node, is_connected=False))
         self.locality.note_capacity(report.node_id, report.loads)
+        self.locality.note_told(report.node_id, report.sessions, now_s)
         for model in (*before.cards, *node.cards):
             self._sent.pop((report.node_id, model), None)
         self._tell(report.node_id)
@@ -300,7 +301,14 @@ class Fleet:
     def _describe(self, rings: Rings, now_s: float) -> FleetState:
         """What a choice at this moment rests on."""
         troubled = self.health.list_troubled(now_s)
-        return FleetState(self._nodes, rings.answering, self._sent, troubled, rings.prefilling)
+        return FleetState(
+            self._nodes,
+            rings.answering,
+            self._sent,
+            troubled,
+            rings.prefilling,
+            rings.latencies_s,
+        )
 
     def _tell(self, node_id: NodeId) -> None:
         """There may be room at the node."""

@@ -16,6 +16,7 @@ from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.prefix_keys import (
     BYTES_PER_TOKEN,
     expect_output,
+    hash_opening,
     hash_prompt,
     hash_session,
 )
@@ -64,7 +65,7 @@ class Locality:
             num_prompt_bytes=prompt.num_bytes,
             num_prompt_tokens=int(prompt.num_bytes / per_token) + 1,
             num_output_tokens=request.num_choices * expect_output(request, usual),
-            session=None if session is None else hash_session(session, cache_salt),
+            session=_name_session(request, cache_salt, retention, session),
             may_move=_may_move(request, retention),
         )
 
@@ -112,6 +113,11 @@ class Locality:
         if num_tokens:
             self._index.set_capacity(node_id, int(num_tokens * BYTES_PER_TOKEN / _BYTES_PER_PIECE))
 
+    def note_told(self, node_id: NodeId, sessions: Sequence[int], now_s: float) -> None:
+        """The node says which sessions have lately been there, through whichever gateway."""
+        for session in sessions:
+            self._sessions.hear(session, node_id, now_s)
+
     def forget(self, node_id: NodeId) -> None:
         """The node has begun a new life, with empty caches."""
         self._index.forget(node_id)
@@ -129,6 +135,17 @@ class Locality:
             if need.allowed_regions is None or ring.region in need.allowed_regions:
                 return choose_first_place(need.session, ring.node_ids)
         return None
+
+
+def _name_session(
+    request: GenerateRequest, cache_salt: bytes, retention: RetentionClass, session: bytes | None
+) -> int | None:
+    """The session by the client's word, else by how the conversation began."""
+    if session is not None:
+        return hash_session(session, request.model, cache_salt)
+    if retention is not RetentionClass.STANDARD:
+        return None
+    return hash_opening(request.prompt, request.model, cache_salt)
 
 
 def _may_move(request: GenerateRequest, retention: RetentionClass) -> bool:

@@ -13,7 +13,7 @@ from contracts.errors import InvariantBroken
 from contracts.fleet import NodeRole
 from contracts.ids import NodeId
 from contracts.kv_transfer import KvEndpoint
-from gateway.routing.choose_node import Draw, choose_node, draw_some, find_rejection
+from gateway.routing.choose_node import Draw, choose_node, draw_some
 from gateway.routing.cost import (
     DEFAULT_DECODE_PER_S,
     DEFAULT_PREFILL_PER_S,
@@ -21,6 +21,7 @@ from gateway.routing.cost import (
     count_queued_tokens,
 )
 from gateway.routing.empty_choice import is_lawful
+from gateway.routing.filters import find_rejection
 from gateway.routing.hand_over import HandOverMeter
 from gateway.routing.route_plan import (
     NO_HINTS,

@@ -15,9 +15,11 @@ from xxhash import xxh3_64_intdigest
 from contracts.ids import ModelName
 from contracts.inference import ChatMessage, ChatPrompt, GenerateRequest, Prompt, TextPrompt
 
-_STEPS: Final = ((64, 256), (64, 1024), (64, 4096))
+_STEPS: Final = ((16, 256), (48, 1024), (64, 4096))
 """How many pieces of how many bytes: short ones first, where prompts part."""
 _SEPARATOR: Final = "\x1e"
+_SESSION: Final = b"session\0"
+_OPENING: Final = b"opening\0"
 BYTES_PER_TOKEN: Final = 4.0
 """Of text, until nodes have said otherwise."""
 _encoder: Final = msgspec.json.Encoder()
@@ -57,9 +59,23 @@ def hash_prompt(prompt: Prompt, model: ModelName, cache_salt: bytes) -> PromptKe
     return PromptKeys(tuple(keys), len(text))
 
 
-def hash_session(value: bytes, cache_salt: bytes) -> int:
+def hash_session(value: bytes, model: ModelName, cache_salt: bytes) -> int:
     """A session's key in the account's own namespace."""
-    return xxh3_64_intdigest(value, xxh3_64_intdigest(cache_salt))
+    return xxh3_64_intdigest(value, xxh3_64_intdigest(_SESSION + cache_salt + model.encode()))
+
+
+def hash_opening(prompt: Prompt, model: ModelName, cache_salt: bytes) -> int | None:
+    """A session's key for a client that names none: all turns of a conversation begin with the same
+    words, up to its user's first. None where a prompt has no turns.
+    """
+    if not isinstance(prompt, ChatPrompt):
+        return None
+    for place, message in enumerate(prompt.messages):
+        if message.role == "user":
+            opening = ChatPrompt(messages=prompt.messages[: place + 1], tools=prompt.tools)
+            seed = xxh3_64_intdigest(_OPENING + cache_salt + model.encode())
+            return xxh3_64_intdigest(_join(opening), seed)
+    return None
 
 
 def expect_output(request: GenerateRequest, usual: int) -> int:

@@ -3,8 +3,8 @@
 Pure. Read next: `gateway.routing.choose_node`, `gateway.routing.prefill_choice`.
 """
 
-from collections.abc import Callable, Iterable, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field
 from typing import Final
 
 from contracts.fleet import NodeRole
@@ -20,6 +20,8 @@ class Rings:
     """All but those of `prefilling`."""
     prefilling: tuple[Ring, ...] = ()
     """Nodes that compute prompts for others."""
+    latencies_s: Mapping[RegionId, float] = field(default_factory=dict[RegionId, float])
+    """To the regions of `answering`."""
 
     @property
     def regions(self) -> Set[RegionId]:
@@ -50,4 +52,5 @@ def list_rings(
         ]
         return tuple(sorted(found, key=lambda ring: (ring.latency_s, ring.region)))
 
-    return Rings(list_half(False), list_half(True))
+    answering = list_half(False)
+    return Rings(answering, list_half(True), {ring.region: ring.latency_s for ring in answering})

@@ -126,7 +126,8 @@ class RouteNeed(msgspec.Struct, frozen=True):
     num_output_tokens: int = 0
     """What the answer is expected to have."""
     session: int | None = None
-    """The session that the client says this belongs to, in the account's own namespace."""
+    """The session that this belongs to, in the account's own namespace: by the client's word, or
+    the conversation's opening."""
     may_move: bool = False
     """What is computed of the prompt may leave the node that computes it."""
 
@@ -187,6 +188,8 @@ class FleetState:
     """`BREAKER_OPEN` or `ON_PROBATION`; those without trouble are not listed."""
     prefill_rings: Sequence[Ring] = ()
     """Who computes prompts of the model for others, nearest first."""
+    latencies_s: Mapping[RegionId, float] = field(default_factory=dict[RegionId, float])
+    """To the regions of `rings`."""
 
 
 def keep_only(state: FleetState, node_id: NodeId) -> FleetState:

@@ -1,7 +1,8 @@
-"""Where sessions were last, for clients that name theirs.
+"""Where sessions were last: by this gateway's own word, and by that of nodes.
 
 Keys are of the account's own namespace (`prefix_keys.hash_session`), so that nobody can follow or
-move another's session. Bounded by count and by idle time. Read next: `gateway.routing.choose_node`,
+move another's session. Bounded by count and by idle time; what nodes tell has room of its own, so
+that a large fleet's sessions crowd out none of this gateway's. Read next: `gateway.routing.search`,
 which decides whether a session may stay.
 """
 
@@ -14,6 +15,9 @@ from xxhash import xxh3_64_intdigest
 from contracts.ids import NodeId
 
 _MAX_RENDEZVOUS: Final = 64
+_SURE_S: Final = 4.0
+"""Nodes tell what is up to three seconds old: one's own word is worth more for that long."""
+_Places = OrderedDict[int, tuple[NodeId, float]]
 
 
 class SessionMap:
@@ -23,28 +27,38 @@ class SessionMap:
         """Forgets the least recently used beyond `max_sessions`, and any idle for `idle_s`."""
         self._max_sessions = max_sessions
         self._idle_s = idle_s
-        self._places: OrderedDict[int, tuple[NodeId, float]] = OrderedDict()
+        self._own: _Places = OrderedDict()
+        self._told: _Places = OrderedDict()
 
     def __len__(self) -> int:
         """Sessions remembered, those that are idle for too long included."""
-        return len(self._places)
+        return len(self._own) + len(self._told)
 
     def find(self, session: int, now_s: float) -> NodeId | None:
         """Where the session was last; None when that is forgotten."""
-        place = self._places.get(session)
-        if place is None:
-            return None
-        if now_s - place[1] > self._idle_s:
-            del self._places[session]
-            return None
-        return place[0]
+        place = self._own.get(session)
+        told = self._told.get(session)
+        if told is not None and (place is None or told[1] > place[1] + _SURE_S):
+            place = told
+        return None if place is None or now_s - place[1] > self._idle_s else place[0]
 
     def pin(self, session: int, node_id: NodeId, now_s: float) -> None:
-        """The session is at `node_id` now."""
-        self._places[session] = (node_id, now_s)
-        self._places.move_to_end(session)
-        if len(self._places) > self._max_sessions:
-            self._places.popitem(last=False)
+        """The session is sent to `node_id` now."""
+        self._put(self._own, session, node_id, now_s)
+
+    def hear(self, session: int, node_id: NodeId, now_s: float) -> None:
+        """`node_id` says that the session has been there lately.
+
+        Two nodes that it has just been to both say so; the later word counts.
+        """
+        self._put(self._told, session, node_id, now_s)
+
+    def _put(self, places: _Places, session: int, node_id: NodeId, now_s: float) -> None:
+        """Remembers a place, and forgets another where there is no room."""
+        places[session] = (node_id, now_s)
+        places.move_to_end(session)
+        if len(places) > self._max_sessions:
+            places.popitem(last=False)
 
 
 def choose_first_place(session: int, node_ids: Sequence[NodeId]) -> NodeId:

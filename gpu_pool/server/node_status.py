@@ -18,6 +18,7 @@ from gpu_pool.server.hosted_core import HostedCore
 from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.placement.books import PlacementBooks
 from gpu_pool.server.placement.room import MemoryBudget
+from gpu_pool.server.recent_sessions import RecentSessions
 from gpu_pool.server.stream_meter import NodeMeter
 from gpu_pool.server.stream_trace import NO_TRACER, NodeTracer
 
@@ -68,6 +69,8 @@ class NodeStatus:
         """A node without models; `serve` names them."""
         self.meter: Final = NodeMeter(monotonic_s, tracer)
         """Counts the requests of its models."""
+        self.sessions: Final = RecentSessions(monotonic_s)
+        """Whose requests have come."""
         self.node_id: Final = node_id
         self.boot_id: Final = boot_id
         self.region: Final = region
@@ -194,6 +197,7 @@ class NodeStatus:
             kv_endpoints=tuple(
                 endpoint for model in models if (endpoint := model.core.kv_endpoint) is not None
             ),
+            sessions=self.sessions.list_recent(),
         )
 
     def _describe(self, name: ModelName, model: HostedModel) -> ModelState:

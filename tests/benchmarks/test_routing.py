@@ -1,34 +1,113 @@
 """The simulation of the router: the same every time, and worth its while on a small fleet."""
 
-from benchmarks.routing.__main__ import create_nodes
-from benchmarks.routing.policies import Production, RoundRobin
+from benchmarks.routing.balance import Balance
+from benchmarks.routing.geography import draw_sites, find_centre
+from benchmarks.routing.policies import BySite, Counting, LeastTokens, RoundRobin
+from benchmarks.routing.production import Production
+from benchmarks.routing.scenarios import (
+    Machine,
+    Scenario,
+    create_centre,
+    create_pool,
+    create_sites,
+)
 from benchmarks.routing.simulation import Clock, Figures, simulate
-from benchmarks.routing.traces import draw_trace
+from benchmarks.routing.traces import EndlessCache, Load, draw_trace
 
 NUM_NODES = 8
-TRACE = draw_trace(seed=1, num_requests=1200, requests_per_s=40.0, num_tenants=12, lead_s=0.0)
+TRACE = list(draw_trace(1, Load(requests_per_s=40.0, end_s=40.0, num_tenants=12)))
 
 
-def run_production(*, affinity: bool) -> tuple[Figures, Production]:
+def run_production(*, has_sessions: bool, num_gateways: int = 1) -> tuple[Figures, Production]:
     """The production router over the trace."""
-    nodes, clock = create_nodes(NUM_NODES, 2), Clock()
-    policy = Production(nodes, clock, seed=1, affinity=affinity)
-    return simulate(nodes, TRACE, policy, clock, warm_s=10.0), policy
+    scenario, clock = create_pool(NUM_NODES, num_gateways, Machine()), Clock()
+    policy = Production(scenario.nodes, scenario.entries, clock, 1, has_sessions)
+    return simulate(scenario.nodes, TRACE, policy, clock, warm_s=5.0), policy
+
+
+def run_rule(rule: type[Counting]) -> Figures:
+    """A simple rule over the trace."""
+    scenario = create_pool(NUM_NODES, 1, Machine())
+    policy = BySite(rule, scenario.pools)
+    return simulate(scenario.nodes, TRACE, policy, Clock(), warm_s=5.0)
 
 
 def test_the_same_seed_gives_the_same_figures() -> None:
-    first, _ = run_production(affinity=False)
-    second, _ = run_production(affinity=False)
+    first, _ = run_production(has_sessions=False)
+    second, _ = run_production(has_sessions=False)
     assert first == second
     assert len(first.ttft_s) > 200
-    assert first.work_balance < 1.5
+    assert first.balance.compare_totals()[0] < 1.5
+    assert first.balance.computed  # at least one window was compared
     assert 0.5 < first.share_of_best <= 1.0
 
 
 def test_prompts_are_sent_where_their_beginning_is() -> None:
-    ours, policy = run_production(affinity=True)
-    nodes = create_nodes(NUM_NODES, 2)
-    simple = simulate(nodes, TRACE, RoundRobin(nodes, seed=1), Clock(), warm_s=10.0)
+    ours, policy = run_production(has_sessions=True)
+    simple = run_rule(RoundRobin)
     assert ours.hit_ratio > simple.hit_ratio + 0.2
     assert ours.find_ttft_s(0.9) < simple.find_ttft_s(0.9)
     assert len(policy.decision_s) == len(TRACE)
+
+
+def test_gateways_find_each_others_sessions_by_what_nodes_say() -> None:
+    alone, _ = run_production(has_sessions=True)
+    among_four, _ = run_production(has_sessions=True, num_gateways=4)
+    nameless, _ = run_production(has_sessions=False, num_gateways=4)
+    assert among_four.share_of_best > alone.share_of_best - 0.05
+    assert among_four.hit_ratio > nameless.hit_ratio + 0.1  # the control: no names, no finding
+
+
+def test_tokens_are_even_where_nothing_else_counts() -> None:
+    even, blind = run_rule(LeastTokens), run_rule(RoundRobin)
+    assert sum(even.balance.held) < sum(blind.balance.held)
+
+
+def test_balance_is_the_most_loaded_over_the_mean_by_pool() -> None:
+    balance = Balance([[0, 1], [2, 3]], 4)
+    balance.note_held([10, 30, 0, 0])
+    assert balance.held == [1.5]  # nobody is in the other pool
+    for place, num_tokens in enumerate((5, 5, 6, 2)):
+        balance.note_computed(place, num_tokens)
+    balance.end_window()
+    assert balance.computed == [1.0, 1.5]
+    balance.end_window()
+    assert balance.computed == [1.0, 1.5]  # an empty window tells nothing
+    assert balance.compare_totals() == [1.0, 1.5]
+
+
+def test_sites_are_near_each_other_in_their_area_alone() -> None:
+    sites = draw_sites(1, 60)
+    assert sites == draw_sites(1, 60)
+    assert len(sites) == 60
+    first = sites[0]
+    assert first.measure_latency_s(first) == 0.0
+    near = [first.measure_latency_s(site) for site in sites[1:] if site.area == first.area]
+    far = [first.measure_latency_s(site) for site in sites if site.area != first.area]
+    assert sum(near) / len(near) < sum(far) / len(far)
+    assert 0 <= find_centre(sites) < 60
+
+
+def measure_mean_way_s(scenario: Scenario) -> float:
+    """Of the users, to their nearest node."""
+    pools = scenario.pools
+    ways = [
+        scenario.measure_way_s(site, pools[site if len(pools) > 1 else 0][0])
+        for site in range(len(scenario.sites))
+    ]
+    return sum(ways) / len(ways)
+
+
+def test_users_have_a_shorter_way_to_sites_near_them() -> None:
+    near = create_sites(1, 80, 20, Machine())
+    central = create_centre(1, 80, 20, 1, Machine())
+    assert len(near.nodes) == len(central.nodes) == 80
+    assert all(len(pool) >= 2 for pool in near.pools)
+    assert measure_mean_way_s(near) < measure_mean_way_s(central) / 3
+
+
+def test_an_endless_cache_has_what_was_there_before() -> None:
+    cache = EndlessCache()
+    first = next(draw_trace(1, Load(1.0, 100.0, 1)))
+    assert cache.count_hit(first) == 0
+    assert cache.count_hit(first) == first.num_prompt - 1

@@ -149,6 +149,7 @@ def create_state(
         {(NodeId(name), MODEL): Sent(count) for name, count in (sent or {}).items()},
         {NodeId(name): reason for name, reason in (troubled or {}).items()},
         rings.prefilling,
+        rings.latencies_s,
     )
 
 

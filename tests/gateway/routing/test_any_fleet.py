@@ -16,7 +16,7 @@ from contracts.errors import (
 from contracts.fleet import NodeRole
 from contracts.ids import NodeId, RegionId
 from contracts.placement import ModelPlacement, Tier
-from gateway.routing.choose_node import MAX_LOOKED_AT, choose_node
+from gateway.routing.choose_node import choose_node
 from gateway.routing.hand_over import HandOverMeter
 from gateway.routing.prefill_choice import choose_prefill
 from gateway.routing.room import count_room
@@ -28,6 +28,7 @@ from gateway.routing.route_plan import (
     RouteNeed,
     Sent,
 )
+from gateway.routing.search import MAX_LOOKED_AT
 from tests.gateway.routing.fleet_words import (
     BOUNDS,
     MODEL,

@@ -90,7 +90,23 @@ def test_sessions_are_bounded_in_number_and_in_time() -> None:
         sessions.pin(number, node_id, 0.0)
     assert [sessions.find(number, 1.0) for number in range(3)] == [None, B, C]
     assert sessions.find(1, 11.0) is None
-    assert len(sessions) == 1
+    assert len(sessions) == 2
+
+
+def test_a_session_that_came_in_elsewhere_is_found_where_a_node_says_it_is() -> None:
+    sessions = SessionMap(max_sessions=2, idle_s=10.0)
+    sessions.hear(1, A, 0.0)
+    assert sessions.find(1, 1.0) == A
+    assert sessions.find(2, 1.0) is None  # the control: nobody speaks of it
+    sessions.pin(1, B, 2.0)
+    sessions.hear(1, A, 3.0)  # what A says is from before
+    assert sessions.find(1, 3.0) == B
+    sessions.hear(1, C, 9.0)
+    assert sessions.find(1, 9.0) == C
+    for number in range(100, 200):
+        sessions.hear(number, A, 9.5)
+    assert sessions.find(1, 9.5) == B  # nodes' words crowd out none of one's own
+    assert len(sessions) == 3
 
 
 def test_gateways_agree_on_where_a_session_begins_and_a_lost_node_moves_only_its_own() -> None:

@@ -13,6 +13,7 @@ from contracts.fleet import NodeRole
 from contracts.ids import NodeId
 from gateway.routing.route_plan import (
     Hints,
+    NodeSnapshot,
     Pick,
     Rejection,
     RoutePlan,
@@ -112,15 +113,32 @@ def test_a_queue_is_as_long_as_the_node_is_slow() -> None:
 
 
 def test_a_warm_cache_wins_until_its_queue_costs_more_than_it_saves() -> None:
-    def choose_among(queued_at_warm: int) -> RoutePlan:
+    def choose_among(queued_at_warm: int, *others: NodeSnapshot) -> RoutePlan:
         warm = create_node("warm", loads={MODEL: create_load(num_queued_tokens=queued_at_warm)})
         hints = Hints((NodeId("warm"),), lambda node_id: 16_000 if node_id == "warm" else 0)
-        return choose(create_node("cold"), warm, need=LONG, hints=hints)
+        return choose(create_node("cold"), *others, warm, need=LONG, hints=hints)
 
-    plan = choose_among(3_900)
+    # One of two nodes has work, so that half of the time is in use, and work costs twice its time.
+    plan = choose_among(7_900)
     assert (plan.node_id, plan.pick) == ("warm", Pick.PREFIX)
     assert (plan.num_cached_tokens, plan.num_new_tokens) == (4000, 4000)
-    assert choose_among(4_100).node_id == "cold"
+    assert choose_among(8_100).node_id == "cold"
+
+
+def test_work_is_dearer_the_busier_the_nodes_are() -> None:
+    """What a cache saves is saved for all who wait: (nodes + 2) / (idle ones + 1) times."""
+
+    def choose_when(num_busy: int, queued_at_warm: int) -> str:
+        busy = create_load(num_queued_tokens=100_000)
+        others = [create_node(f"busy-{i}", loads={MODEL: busy}) for i in range(num_busy)]
+        warm = create_node("warm", loads={MODEL: create_load(num_queued_tokens=queued_at_warm)})
+        hints = Hints((NodeId("warm"),), lambda node_id: 16_000 if node_id == "warm" else 0)
+        return choose(create_node("cold"), *others, warm, need=LONG, hints=hints).node_id
+
+    assert choose_when(0, 7_900) == "warm"
+    assert choose_when(0, 15_900) == "cold"  # the control: there is room, so work is cheap
+    assert choose_when(4, 15_900) == "warm"
+    assert choose_when(4, 16_100) == "cold"
 
 
 def test_full_memory_costs_more_and_more() -> None:

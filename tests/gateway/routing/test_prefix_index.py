@@ -3,7 +3,12 @@
 from contracts.ids import ModelName, NodeId
 from contracts.inference import ChatMessage, ChatPrompt, TextPrompt, Tool
 from gateway.routing.prefix_index import PrefixIndex
-from gateway.routing.prefix_keys import PIECE_ENDS, hash_prompt, hash_session
+from gateway.routing.prefix_keys import (
+    PIECE_ENDS,
+    hash_opening,
+    hash_prompt,
+    hash_session,
+)
 
 A, B = NodeId("a"), NodeId("b")
 MODEL = ModelName("@hearth/tests/small")
@@ -27,11 +32,34 @@ def test_keys_name_ever_longer_beginnings() -> None:
 def test_no_key_of_one_account_or_model_is_one_of_another() -> None:
     text = "x" * 100_000
     mine = set(hash_text(text))
-    assert len(mine) > 100
+    assert len(mine) > 70
     assert not mine & set(hash_text(text, salt=b"t" * 32))
     assert not mine & set(hash_text(text, model=ModelName("@hearth/tests/other")))
     assert mine == set(hash_text(text))  # the control
-    assert hash_session(b"agent-1", SALT) != hash_session(b"agent-1", b"t" * 32)
+    assert hash_session(b"agent-1", MODEL, SALT) != hash_session(b"agent-1", MODEL, b"t" * 32)
+
+
+def test_a_conversation_is_known_by_its_opening() -> None:
+    turns = (
+        ChatMessage(role="system", content="You help."),
+        ChatMessage(role="user", content="Find the bug."),
+        ChatMessage(role="assistant", content="Where?"),
+        ChatMessage(role="user", content="Here."),
+    )
+
+    def name(*messages: ChatMessage, salt: bytes = SALT, model: ModelName = MODEL) -> int | None:
+        return hash_opening(ChatPrompt(messages=messages), model, salt)
+
+    first = name(*turns[:2])
+    assert first is not None
+    assert name(*turns) == first
+    assert name(turns[0], turns[3], *turns[2:]) != first  # another conversation
+    assert name(*turns, salt=b"t" * 32) != first
+    assert name(*turns, model=ModelName("@hearth/tests/other")) != first
+    with_tools = ChatPrompt(messages=turns, tools=(Tool(name="find"),))
+    assert hash_opening(with_tools, MODEL, SALT) not in (None, first)
+    assert name(turns[0]) is None
+    assert hash_opening(TextPrompt(text="Find the bug."), MODEL, SALT) is None
 
 
 def test_a_longer_conversation_begins_like_the_shorter_one() -> None:

@@ -57,6 +57,20 @@ class WireContract:
             again = await asyncio.wait_for(client.reports.get(), 5)
             assert again.boot_id == report.boot_id
 
+    async def test_reports_to_all_gateways_name_the_sessions_that_have_just_been_there(
+        self, node: NodeAddress
+    ) -> None:
+        session = 2**64 - 1
+        async with GatewayClient(node) as client, GatewayClient(node) as other:
+            before = await asyncio.wait_for(other.reports.get(), 5)
+            await client.generate(ask(node.model, max_tokens=2), session=session)
+            await client.generate(ask(node.model, max_tokens=2))  # of no session
+            async with asyncio.timeout(10):
+                while session not in (report := await other.reports.get()).sessions:
+                    pass
+        assert session not in before.sessions
+        assert 0 not in report.sessions
+
     async def test_an_answer_is_accepted_then_streamed_then_finished(
         self, node: NodeAddress
     ) -> None:

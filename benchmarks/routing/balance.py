@@ -1,0 +1,56 @@
+"""How evenly nodes of a pool are loaded: the most loaded one over the mean.
+
+Two loads are told. Tokens **held**: prompts and answers of requests that are under way, at one
+moment of every second; they fill KV memory. Tokens **computed**: uncached prompts and answers, in a
+window of half a minute; that is the work a node is given, and what others wait for. A pool is the
+nodes that a request may go to at the same cost, such as those of one site.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Balance:
+    """Max over mean by pool."""
+
+    pools: Sequence[Sequence[int]]
+    num_nodes: int
+    held: list[float] = field(default_factory=list[float])
+    """By pool and second."""
+    computed: list[float] = field(default_factory=list[float])
+    """By pool and window."""
+    total: list[int] = field(default_factory=list[int])
+    """Tokens that each node has computed since it is warm."""
+    _window: list[int] = field(default_factory=list[int])
+
+    def __post_init__(self) -> None:
+        self.total = [0] * self.num_nodes
+        self._window = [0] * self.num_nodes
+
+    def note_held(self, tokens: Sequence[int]) -> None:
+        """What each node holds at this second."""
+        self.held += self._compare(tokens)
+
+    def note_computed(self, place: int, num_tokens: int) -> None:
+        """A node has been given so much to compute."""
+        self._window[place] += num_tokens
+        self.total[place] += num_tokens
+
+    def end_window(self) -> None:
+        """What was computed is compared, and counted anew."""
+        self.computed += self._compare(self._window)
+        self._window = [0] * self.num_nodes
+
+    def compare_totals(self) -> list[float]:
+        """Max over mean of all that was computed, by pool."""
+        return self._compare(self.total)
+
+    def _compare(self, tokens: Sequence[int]) -> list[float]:
+        """Max over mean by pool; pools that have nothing are left out."""
+        found: list[float] = []
+        for pool in self.pools:
+            loads = [tokens[place] for place in pool]
+            if total := sum(loads):
+                found.append(max(loads) * len(loads) / total)
+        return found

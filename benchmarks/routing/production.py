@@ -1,0 +1,110 @@
+"""The production router behind the simulation: gateways, each with its own view of the nodes.
+
+Reports reach every gateway once a second; what a gateway has sent since, only that gateway knows.
+Read next: `gateway.routing.fleet`.
+"""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.routing.simulated_node import MODEL, SimulatedNode
+from benchmarks.routing.traces import BYTES_PER_TOKEN, SimRequest
+from contracts.errors import CapacityError
+from contracts.ids import NodeId, RegionId
+from gateway.routing.fleet import Fleet
+from gateway.routing.locality import Locality
+from gateway.routing.regions import Region, RegionCatalogue
+from gateway.routing.route_plan import RouteBounds, RouteNeed, RoutePlan
+from gateway.routing.sessions import SessionMap
+from gateway.sources import Sources
+
+_SPRAY: Final = 2_654_435_761
+"""A request's gateway among those of its site: any, as behind a balancer that knows nothing."""
+_BOUNDS: Final = RouteBounds(report_ttl_s=5.0, max_waiting_per_model=512)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where the users of a site enter: what its gateways know."""
+
+    region: RegionId
+    latencies_s: Mapping[RegionId, float]
+    """To the regions whose nodes they know."""
+    num_gateways: int = 1
+
+
+class Production:
+    """`Fleet.plan`, as gateways call it."""
+
+    def __init__(
+        self,
+        nodes: Sequence[SimulatedNode],
+        entries: Sequence[Entry],
+        clock: Callable[[], float],
+        seed: int,
+        has_sessions: bool,
+    ) -> None:
+        """`has_sessions`: clients name their sessions, or send conversations that tell them apart;
+        else there are only texts.
+        """
+        sources = Sources(clock, clock, random.Random(seed).getrandbits)
+        self._nodes = nodes
+        self._places = {node.node_id: place for place, node in enumerate(nodes)}
+        self._has_sessions = has_sessions
+        self._plans: dict[int, tuple[Fleet, RoutePlan]] = {}
+        self.decision_s: list[float] = []
+        self.fleets = [
+            [_create_fleet(nodes, entry, sources) for _ in range(entry.num_gateways)]
+            for entry in entries
+        ]
+        self._watchers: dict[RegionId, list[Fleet]] = {}
+        for entry, fleets in zip(entries, self.fleets, strict=True):
+            for region in entry.latencies_s:
+                self._watchers.setdefault(region, []).extend(fleets)
+
+    def choose(self, number: int, request: SimRequest) -> int | None:
+        """The router's choice, timed."""
+        gateways = self.fleets[request.site if len(self.fleets) > 1 else 0]
+        fleet = gateways[number * _SPRAY // 65_536 % len(gateways)]
+        need = RouteNeed(
+            MODEL,
+            None,
+            prefix_keys=request.keys,
+            num_prompt_bytes=request.num_prompt * BYTES_PER_TOKEN,
+            num_prompt_tokens=request.num_prompt,
+            num_output_tokens=128,
+            session=request.session if self._has_sessions else None,
+        )
+        began_s = time.thread_time()
+        try:
+            plan = fleet.plan(need)
+        except CapacityError:
+            return None
+        self.decision_s.append(time.thread_time() - began_s)
+        self._plans[number] = fleet, plan
+        return self._places[plan.node_id]
+
+    def end(self, number: int, request: SimRequest) -> None:
+        """Gives the place back."""
+        fleet, plan = self._plans.pop(number)
+        fleet.release(plan)
+
+    def report(self, now_s: float) -> None:
+        """Every node tells the gateways that know it how busy it is."""
+        for node in self._nodes:
+            report = node.report(now_s)
+            for fleet in self._watchers[node.region]:
+                fleet.record_report(report)
+
+
+def _create_fleet(nodes: Sequence[SimulatedNode], entry: Entry, sources: Sources) -> Fleet:
+    """One gateway's view."""
+    regions = {name: Region("", latency_s) for name, latency_s in entry.latencies_s.items()}
+    known: dict[NodeId, RegionId | None] = {
+        node.node_id: None for node in nodes if node.region in regions
+    }
+    catalogue = RegionCatalogue(entry.region, regions)
+    return Fleet(known, _BOUNDS, catalogue, Locality(SessionMap(100_000, 600.0)), sources)
