@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from contracts import wire
 from contracts.errors import ErrorReport
-from contracts.fleet import ModelLoad, NodeReport
+from contracts.fleet import MAX_SESSIONS, ModelLoad, NodeReport
 from contracts.ids import BootId, ModelName, NodeId, RegionId
 from contracts.inference import Accepted, Delta, Failed, Finished, FinishReason, Usage
 
@@ -105,6 +105,22 @@ def test_a_report_of_speeds_that_no_node_has_cannot_be_read(name: str, rate: flo
     frame = wire.encode_frame([(0, 0, wire.Report(report))])
     (entry,) = wire.decode_frame_from_node(frame)
     assert entry.message == (wire.Report(report) if rate == 5.0 else None)
+
+
+@pytest.mark.parametrize("count", [MAX_SESSIONS, MAX_SESSIONS + 1])
+def test_a_report_names_no_more_sessions_than_it_may(count: int) -> None:
+    report = NodeReport(
+        node_id=NodeId("n"),
+        boot_id=BootId("b"),
+        region=RegionId("weur"),
+        jurisdiction="eu",
+        is_draining=False,
+        models=(),
+        loads=(),
+        sessions=tuple(range(2**64 - count, 2**64)),
+    )
+    (entry,) = wire.decode_frame_from_node(wire.encode_frame([(0, 0, wire.Report(report))]))
+    assert entry.message == (wire.Report(report) if count == MAX_SESSIONS else None)
 
 
 def test_stream_zero_carries_challenges_and_reports() -> None:

@@ -1,7 +1,7 @@
 """What a gateway counts of requests: by model and lawful regions, within bounds."""
 
-from contracts.ids import NodeId, RegionId
-from gateway.routing.demand import DemandRecorder
+from contracts.ids import ModelName, NodeId, RegionId
+from gateway.routing.demand import MAX_REGION_SETS, DemandRecorder
 from gateway.routing.route_plan import RouteNeed
 from gateway.sources import Sources
 from tests.gateway.routing.fleet_words import MODEL, OTHER_MODEL, create_fleet, create_report
@@ -30,6 +30,26 @@ def test_memory_is_bounded_and_the_longest_idle_goes_first() -> None:
     assert len(recorder) == 3
     kept = {sample.allowed_regions for sample in recorder.list_samples()}
     assert kept == {None, (RegionId("r8"),), (RegionId("r9"),)}
+
+
+def test_sets_of_regions_that_clients_think_of_crowd_nobody_out() -> None:
+    recorder = DemandRecorder(max_keys=200)
+    recorder.note(OTHER_MODEL, (WEUR,), 1)  # asked for least lately: the first to go
+    regions = [RegionId(f"r{place:02}") for place in range(10)]
+    sets = [
+        tuple(region for place, region in enumerate(regions) if mask >> place & 1)
+        for mask in range(1, 1024)
+    ]
+    for unix_ms, allowed in enumerate(sets, 2):
+        recorder.note(MODEL, allowed, unix_ms)
+    samples = recorder.list_samples()
+    assert sum(sample.num_arrivals for sample in samples) == 1 + len(sets)  # each counts somewhere
+    assert len(samples) <= 1 + MAX_REGION_SETS + len(regions)
+    assert samples[0].model == OTHER_MODEL
+    blunt = DemandRecorder(max_keys=200)  # the control: as many models crowd it out
+    for unix_ms, place in enumerate(range(300)):
+        blunt.note(ModelName(f"@a/{place}"), (WEUR,), unix_ms)
+    assert blunt.list_samples()[0].model == "@a/100"
 
 
 def test_regions_that_clients_make_up_are_not_remembered() -> None:
