@@ -65,7 +65,7 @@ class Locality:
             num_prompt_bytes=prompt.num_bytes,
             num_prompt_tokens=int(prompt.num_bytes / per_token) + 1,
             num_output_tokens=request.num_choices * expect_output(request, usual),
-            session=_name_session(request, cache_salt, retention, session),
+            session=_name_session(request, prompt.keys, cache_salt, retention, session),
             may_move=_may_move(request, retention),
         )
 
@@ -78,7 +78,7 @@ class Locality:
         return Hints(
             holders,
             (lambda node_id: self._index.measure(node_id, keys)) if holders else None,
-            self._find_pinned(need, rings, now_s, has_holders=bool(holders)),
+            self._find_pinned(need, rings, now_s),
         )
 
     def note_sent(self, need: RouteNeed, node_id: NodeId, now_s: float) -> None:
@@ -122,14 +122,12 @@ class Locality:
         """The node has begun a new life, with empty caches."""
         self._index.forget(node_id)
 
-    def _find_pinned(
-        self, need: RouteNeed, rings: Sequence[Ring], now_s: float, *, has_holders: bool
-    ) -> NodeId | None:
-        """Where the session was last, else where it should begin unless the prompt says."""
+    def _find_pinned(self, need: RouteNeed, rings: Sequence[Ring], now_s: float) -> NodeId | None:
+        """Where the session was last, else where it should begin if its prompt is of no account."""
         if need.session is None:
             return None
         place = self._sessions.find(need.session, now_s)
-        if place is not None or has_holders:
+        if place is not None or need.prefix_keys:
             return place
         for ring in rings:
             if need.allowed_regions is None or ring.region in need.allowed_regions:
@@ -138,12 +136,18 @@ class Locality:
 
 
 def _name_session(
-    request: GenerateRequest, cache_salt: bytes, retention: RetentionClass, session: bytes | None
+    request: GenerateRequest,
+    keys: Sequence[int],
+    cache_salt: bytes,
+    retention: RetentionClass,
+    session: bytes | None,
 ) -> int | None:
-    """The session by the client's word, else by how the conversation began."""
+    """The session by the client's word, else by how the conversation began, unless it is so short
+    that its cache is worth nothing.
+    """
     if session is not None:
         return hash_session(session, request.model, cache_salt)
-    if retention is not RetentionClass.STANDARD:
+    if not keys or retention is not RetentionClass.STANDARD:
         return None
     return hash_opening(request.prompt, request.model, cache_salt)
 

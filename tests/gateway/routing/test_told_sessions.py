@@ -11,6 +11,7 @@ from gateway.sources import Sources
 from tests.gateway.routing.fleet_words import MODEL, create_fleet, create_report
 
 SALT = b"s" * 32
+LONG = "Find out why it fails. " * 20
 SESSION = 2**63 + 7
 NODES = [f"n{place}" for place in range(4)]
 NEED = RouteNeed(
@@ -85,20 +86,22 @@ def describe(prompt: ChatPrompt | TextPrompt, **facts: object) -> RouteNeed:
 
 
 def test_a_conversation_without_a_name_is_a_session_all_the_same() -> None:
-    turns = [ChatMessage(role="user", content="Hi"), ChatMessage(role="assistant", content="Yes?")]
+    turns = [ChatMessage(role="user", content=LONG), ChatMessage(role="assistant", content="Yes?")]
     chat = ChatPrompt(messages=tuple(turns))
     longer = ChatPrompt(messages=(*turns, ChatMessage(role="user", content="Go on.")))
     assert describe(chat).session is not None
     assert describe(chat).session == describe(longer).session
     named = describe(chat, session=b"mine").session
     assert named not in (None, describe(chat).session)  # the client's word comes first
-    assert describe(TextPrompt(text="Hi")).session is None  # nothing tells one text from another
+    assert describe(TextPrompt(text=LONG)).session is None  # nothing tells one text from another
+    short = ChatPrompt(messages=(ChatMessage(role="user", content="Hi"),))
+    assert describe(short).session is None  # its cache is worth nothing: let it go anywhere
     assert describe(chat, retention=RetentionClass.NONE).session is None
     assert describe(chat, retention=RetentionClass.NONE, session=b"mine").session == named
 
 
 def test_a_session_is_one_of_its_model_alone() -> None:
-    chat = ChatPrompt(messages=(ChatMessage(role="user", content="Hi"),))
+    chat = ChatPrompt(messages=(ChatMessage(role="user", content=LONG),))
     request = GenerateRequest(model=MODEL, prompt=chat, sampling=SamplingParams())
     other = msgspec.structs.replace(request, model=ModelName("@hearth/tests/other"))
     locality = create_gateway().locality
