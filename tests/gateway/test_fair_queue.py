@@ -1,6 +1,7 @@
 """Requests wait in a real gateway while its nodes are full, and every way that such a wait ends."""
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from typing import Any
 
 from contracts.inference import Accepted, Delta, Finished, FinishReason, Usage
 from tenancy.administration import AccountChange
+from tests.gateway.raw_http import format_request
 from tests.gateway.running_gateway import (
     Reply,
     RunningGateway,
@@ -35,6 +37,7 @@ class Turnstile:
         self.node = node
         self.served: list[ScriptedStream] = []
         """In the order in which they came to their turn."""
+        self.text = "Hello"
         self._live = 0
         self._one = asyncio.Semaphore(1)
         self._passes = asyncio.Semaphore(0)
@@ -60,8 +63,10 @@ class Turnstile:
                 if stream.aborted.is_set():
                     await stream.put(Finished(FinishReason.ABORTED, Usage(7, 0, 0)))
                     return
-                await stream.put(Delta("Hello", (1,)))
-                await stream.put(Finished(FinishReason.STOP, Usage(7, 0, 1)))
+                num_deltas = 1 if len(self.text) < 1000 else 20
+                for index in range(num_deltas):
+                    await stream.put(Delta(self.text, (index,)))
+                await stream.put(Finished(FinishReason.STOP, Usage(7, 0, num_deltas)))
         finally:
             self._count(-1)
 
@@ -360,6 +365,29 @@ async def test_an_answer_that_has_begun_goes_on_before_all_that_wait(
         reply = await begun
         assert reply.status == 200
         assert "".join(event["response"] for event in reply.events[:-1]) == "HelHello"
+
+
+async def test_a_client_that_does_not_read_holds_no_place_at_a_node_that_is_done(
+    tmp_path: Path, database_template: Path
+) -> None:
+    async with open_site(tmp_path, database_template, "weur") as site:
+        (turnstile,) = site.turnstiles
+        turnstile.text = "x" * 1_000_000
+        request = format_request(site.gateway, STREAM)
+        with socket.create_connection(("127.0.0.1", site.gateway.gateway.port)) as lazy:
+            lazy.sendall(request)
+            await wait_until(lambda: len(turnstile.served) == 1)
+            site.ask()
+            await wait_until(lambda: len(turnstile.node.streams) == NUM_PLACES)
+            await turnstile.start()
+            turnstile.node.reports = False  # nothing but the end of the stream can tell of room
+            waiting = site.ask()
+            await site.wait_for(1)
+            turnstile.let_through()
+            await wait_until(lambda: len(turnstile.node.streams) == NUM_PLACES + 1)
+            turnstile.text = "Hello"
+            turnstile.let_through(10)
+            assert (await waiting).status == 200
 
 
 async def test_a_gateway_that_stops_says_so_to_who_waits(
