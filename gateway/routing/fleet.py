@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from contracts.errors import InvariantBroken
 from contracts.fleet import ModelCard, NodeReport
 from contracts.ids import ModelName, NodeId, RegionId
 from gateway.routing.decisions import Decisions
@@ -58,6 +59,7 @@ class Fleet:
         self._drained: Collection[NodeId] = ()
         self._snapshots: tuple[NodeSnapshot, ...] | None = None
         self._rings: dict[ModelName, Rings] = {}
+        self._offers: dict[ModelName, tuple[ModelCard, int]] = {}
         self._sent: dict[tuple[NodeId, ModelName], Sent] = {}
         self.health: Final = NodeHealth(self._nodes)
         self.locality: Final = locality
@@ -172,6 +174,7 @@ class Fleet:
         self._former[node_id] = node.num_reports + 1
         self._snapshots = None
         self._rings.clear()
+        self._offers.clear()
         self.locality.forget(node_id)
         self.health.dismiss(node_id)
         for model in node.cards:
@@ -216,11 +219,8 @@ class Fleet:
 
     def find_model(self, name: ModelName) -> ModelCard | None:
         """A model that any node has offered; of several cards the last, as in `list_models`."""
-        for node in reversed(self.snapshots):
-            card = node.cards.get(name)
-            if card is not None:
-                return card
-        return None
+        offer = self._find_offer(name)
+        return None if offer is None else offer[0]
 
     def list_models(self) -> list[ModelCard]:
         """Every model that any node has offered, once, in order of name."""
@@ -245,16 +245,13 @@ class Fleet:
 
         Raises: what `choose_node` raises, when no node has ever offered it.
         """
-        window = 0
-        for node in self.snapshots:
-            card = node.cards.get(need.model)
-            if card is not None and card.context_window > window:
-                window = card.context_window
-        if not window:
+        offer = self._find_offer(need.model)
+        if offer is None:
             now_s = self._sources.monotonic_s()
             state = self._describe(NO_RINGS, now_s)
             choose_route(state, need, self._bounds, now_s, self._draw, self.locality.hand_over)
-        return window
+            raise InvariantBroken("A model that no node has offered has found a node.")
+        return offer[1]
 
     def list_troubled(self) -> Collection[NodeId]:
         """Nodes that have failed lately and get few requests or none."""
@@ -324,10 +321,26 @@ class Fleet:
                 self._rings[model] = rings
         return rings
 
+    def _find_offer(self, model: ModelName) -> tuple[ModelCard, int] | None:
+        """The last node's card of `model`, and the longest context of any; None: nobody has it.
+
+        Every request asks, of as many nodes as there are: the answer is kept while cards stay.
+        """
+        offer = self._offers.get(model)
+        if offer is None:
+            cards = [node.cards[model] for node in self.snapshots if model in node.cards]
+            if not cards:
+                return None  # names that clients make up are not remembered
+            offer = cards[-1], max(card.context_window for card in cards)
+            self._offers[model] = offer
+        return offer
+
     def _put(self, snapshot: NodeSnapshot) -> None:
         before = self._nodes[snapshot.node_id]
         self._nodes[snapshot.node_id] = snapshot
         self._snapshots = None
+        if before.cards != snapshot.cards:
+            self._offers.clear()
         if (before.region, before.role, before.cards.keys()) != (
             snapshot.region,
             snapshot.role,

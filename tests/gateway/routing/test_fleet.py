@@ -160,6 +160,30 @@ def test_a_model_that_a_node_gives_up_is_known_no_more(fleet: Fleet) -> None:
         fleet.plan(RouteNeed(ModelName("@made/up"), None))
 
 
+def test_the_longest_context_follows_what_nodes_offer(fleet: Fleet) -> None:
+    """Every request asks for it, so it is remembered; a card that changes must show at once."""
+    need = RouteNeed(MODEL, None)
+
+    def offer(node_id: str, window: int) -> None:
+        card = msgspec.structs.replace(create_card(), context_window=window)
+        fleet.record_report(msgspec.structs.replace(create_report(node_id), models=(card,)))
+
+    offer("a", 100)
+    offer("b", 300)
+    assert fleet.find_context_window(need) == 300
+    offer("b", 50)
+    assert fleet.find_context_window(need) == 100
+    found = fleet.find_model(MODEL)
+    assert found is not None
+    assert found.context_window == 50
+    fleet.dismiss(NodeId("a"))
+    assert fleet.find_context_window(need) == 50
+    fleet.dismiss(NodeId("b"))
+    assert fleet.find_model(MODEL) is None
+    with pytest.raises(UnknownModel):
+        fleet.find_context_window(need)
+
+
 def test_a_region_whose_nodes_contradict_each_other_lies_in_no_jurisdiction(fleet: Fleet) -> None:
     fleet.record_report(create_report("a"))
     assert fleet.list_regions(["eu"]) == {"weur"}
