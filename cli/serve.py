@@ -51,7 +51,7 @@ def gateway(config: ConfigOption = None, stop_with_parent: StopWithParentOption 
 
     Example: `HEARTH_GATEWAY__LISTEN__PORT=8787 hearth gateway --config gateway.toml`
     """
-    from gateway.app import run_gateway
+    from gateway.process import run_gateway
     from gateway.settings import PREFIX, GatewaySettings
 
     settings = read_settings(GatewaySettings, config, PREFIX, os.environ)

@@ -1,16 +1,11 @@
 """The composition root: everything a gateway process is made of, and its life from start to stop.
 
 Reading `create_gateway` is reading the architecture. Must not contain any behaviour of the parts.
-Read next: `gateway.request_path`.
+Read next: `gateway.request_path`; a process of it is `gateway.process`.
 """
 
 import asyncio
 import secrets
-import signal
-from typing import Final
-
-import structlog
-import uvloop
 
 from gateway.api.services import PageServices
 from gateway.auth.authenticator import Authenticators, create_authenticators
@@ -20,13 +15,10 @@ from gateway.pool import Pool, create_pool
 from gateway.request_opening import create_open_requests
 from gateway.serving import Serving, create_serving
 from gateway.settings import GatewaySettings, LimitSettings
-from gateway.sources import Sources, create_sources, settle_memory
-from gateway.telemetry import Telemetry, configure_log
+from gateway.sources import Sources
+from gateway.telemetry import Telemetry
 from gateway.watched_tasks import WatchedTasks
 from tenancy.directory import SqlTenancy, open_tenancy
-
-log = structlog.get_logger(__name__)
-STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Gateway:
@@ -157,24 +149,3 @@ def create_gateway(settings: GatewaySettings, sources: Sources) -> Gateway:
     )
     pages = create_pages(settings, requests, authenticators, serving.request_path, services)
     return Gateway(tenancy, authenticators, bookkeeping, pool, serving, pages, settings.limits)
-
-
-def run_gateway(settings: GatewaySettings) -> None:
-    """Runs a gateway until SIGINT or SIGTERM. Raises: `SettingsError`, `OSError`."""
-    configure_log(settings.log)
-    uvloop.run(_run(settings))
-
-
-async def _run(settings: GatewaySettings) -> None:
-    """One process's life."""
-    gateway = create_gateway(settings, create_sources())
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stop.set)
-    await gateway.start()
-    settle_memory()
-    log.info("gateway_started", port=gateway.port, admin_port=gateway.admin_port)
-    await stop.wait()
-    log.info("gateway_stopping")
-    await gateway.stop()

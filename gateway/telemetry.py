@@ -1,18 +1,15 @@
-"""Counts and times for `/metrics`, and the set-up of the log.
+"""Counts and times for `/metrics`.
 
 Plain dictionaries on the hot path, turned into Prometheus families only when somebody asks; no
 label names a tenant. Owns metric names and buckets; must not know prompts or credentials, so that
 neither can reach a metric or a line of the log. Read next: `gateway.api.operator_pages`.
 """
 
-import logging
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-import structlog
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -24,8 +21,6 @@ from prometheus_client.registry import Collector
 from contracts.histogram import GAP_BOUNDS_S, WAIT_BOUNDS_S, Times
 from contracts.ids import ModelName
 from contracts.inference import Usage
-from contracts.redaction import redact_rendered
-from contracts.sections import LogFormat, LogSettings
 
 _FINE_BOUNDS_S: Final = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 0.001, 0.002, 0.005, 0.01, 0.05, 0.2, 1.0)
 """For what should take no time at all."""
@@ -265,28 +260,6 @@ class Telemetry(Collector):
             yield family
         for name, (text, label, times) in self._histograms.items():
             yield _to_histogram(name, text, label, times)
-
-
-def configure_log(settings: LogSettings) -> None:
-    """Sends structlog and the libraries' logging to standard error at the level asked for."""
-    level = logging.getLevelNamesMapping()[settings.level.upper()]
-    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(
-        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-    )
-    if settings.format is LogFormat.JSON:
-        renderer = structlog.processors.JSONRenderer()
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            renderer,
-            redact_rendered,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-    # uvicorn's lines carry nothing of a request; its tracebacks never occur, for we catch first.
-    logging.basicConfig(level=max(level, logging.WARNING), stream=sys.stderr)
 
 
 def _to_histogram(

@@ -20,11 +20,11 @@ from gpu_pool.engine.encoder_core import EncoderCore
 from gpu_pool.engine.messages import CoreFailed
 from gpu_pool.engine.token_matcher import CreateMatcher, refuse_grammars
 from gpu_pool.engine.transport import ZmqTransport
-from gpu_pool.log_output import configure_logging
 from gpu_pool.parent_death import end_with_parent
 from gpu_pool.plan import EncoderExecutor, Executor, ExecutorInfo
 from gpu_pool.settings import PATH_FROM_STDIN, CoreSettings, decode_core_settings
 from gpu_pool.structured.matcher import load_matchers
+from telemetry.log_output import configure_log
 
 
 def run_core(
@@ -34,7 +34,7 @@ def run_core(
     settings = decode_core_settings(settings_path.read_bytes())
     end_with_parent(settings.parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides when to stop
-    configure_logging(settings.log, node=settings.node_id, model=settings.model.name)
+    configure_log(settings.log, node=settings.node_id, model=settings.model.name)
     transport = ZmqTransport(settings.to_core_endpoint, settings.from_core_endpoint)
     try:
         return _serve(settings, transport, create_executor)

@@ -21,7 +21,6 @@ from typing import Final
 import structlog
 
 from gpu_pool.cpu_share import count_usable_cpus, read_cpu_quota, share_threads
-from gpu_pool.log_output import configure_logging
 from gpu_pool.server.core_process import CoreLauncher, open_private_directory
 from gpu_pool.server.core_supervisor import CoreSupervisor, RestartPolicy
 from gpu_pool.server.gateway_keys import GatewayKeys
@@ -32,6 +31,7 @@ from gpu_pool.server.placement.keeper import create_keeper
 from gpu_pool.server.status_creation import create_status
 from gpu_pool.server.text.text_files import TextSources
 from gpu_pool.settings import CoreSettings, EngineSettings, PoolSettings, ServedModelSettings
+from telemetry.log_output import configure_log
 
 CORE_COMMAND: Final = (sys.executable, "-m", "gpu_pool.engine_core")
 DEFAULT_POLICY: Final = RestartPolicy()
@@ -119,7 +119,7 @@ async def serve_node(
 
 def run_node(settings: PoolSettings, core_command: tuple[str, ...] = CORE_COMMAND) -> None:
     """Runs a node in this process until a signal ends it; logs go to standard error."""
-    configure_logging(settings.log, node=settings.node_id)
+    configure_log(settings.log, node=settings.node_id)
     with asyncio.Runner(loop_factory=_find_loop_factory()) as runner:
         runner.run(serve_node(settings, core_command))
 

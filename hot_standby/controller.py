@@ -7,7 +7,6 @@ Read next: `hot_standby.placement_planner`, `hot_standby.pool_control`.
 
 import asyncio
 import signal
-import sys
 import time
 from collections.abc import Callable
 from typing import Final
@@ -17,8 +16,6 @@ import structlog
 
 from contracts.fleet_view import FleetView
 from contracts.placement import PlacementPlan
-from contracts.redaction import redact_rendered
-from contracts.sections import LogFormat, LogSettings
 from hot_standby.demand import SLOT_S, DemandBook
 from hot_standby.fleet_state import merge_views
 from hot_standby.placement_planner import plan_placement
@@ -26,10 +23,10 @@ from hot_standby.pool_control import GatewayControl, PoolControl, create_pool_co
 from hot_standby.settings import StandbySettings
 from hot_standby.state_file import StateFile
 from hot_standby.tiers import MoveSpeeds
+from telemetry.log_output import configure_log
 
 log = structlog.get_logger(__name__)
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-_LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
 class Controller:
@@ -168,22 +165,3 @@ async def _run(settings: StandbySettings) -> None:
     await asyncio.gather(planning, return_exceptions=True)
     await controller.close()
     log.info("standby_stopped")
-
-
-def configure_log(settings: LogSettings) -> None:
-    """Lines on standard error, at the level asked for."""
-    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(
-        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-    )
-    if settings.format is LogFormat.JSON:
-        renderer = structlog.processors.JSONRenderer()
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            renderer,
-            redact_rendered,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[settings.level]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )

@@ -11,7 +11,6 @@ import sys
 import structlog
 import torch
 
-from gpu_pool.log_output import configure_logging
 from gpu_pool.parallel.process_groups import RankGroups
 from gpu_pool.parent_death import end_with_parent
 from gpu_pool.worker.rank_words import (
@@ -29,6 +28,7 @@ from gpu_pool.worker.rank_words import (
     to_rank_decoder,
 )
 from gpu_pool.worker.worker import Worker, create_executor
+from telemetry.log_output import configure_log
 
 
 def run_rank(link: RankLink) -> int:
@@ -37,7 +37,7 @@ def run_rank(link: RankLink) -> int:
     assert isinstance(start, StartRank), "a rank is told first what it is"
     end_with_parent(start.parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides when to stop
-    configure_logging(start.log, **start.log_context, rank=str(start.place.rank))
+    configure_log(start.log, **start.log_context, rank=str(start.place.rank))
     try:
         _serve(link, start)
     except EOFError:

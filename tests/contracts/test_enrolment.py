@@ -5,7 +5,7 @@ import pytest
 from contracts.enrolment import PREFIX, Enrolment, format_enrolment, parse_enrolment
 from contracts.errors import InvalidRequest
 from contracts.ids import GatewayId, NodeId
-from contracts.redaction import redact
+from telemetry.redaction import redact
 
 ENROLMENT = Enrolment(GatewayId("gateway-1"), NodeId("gpu-7"), bytes(range(32)), 1000)
 

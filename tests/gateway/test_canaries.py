@@ -15,7 +15,7 @@ import structlog
 from contracts.sections import LogFormat, LogLevel, LogSettings
 from gateway.api.route_table import PortKind, Route
 from gateway.auth.access import Public
-from gateway.telemetry import configure_log
+from telemetry.log_output import configure_log
 from tenancy.permissions import Permission
 from tests.gateway.control_requests import Objects, create_body, format_path, list_routes
 from tests.gateway.running_gateway import RunningGateway, Tenant, run_gateway

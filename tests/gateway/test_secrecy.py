@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from contracts.sections import LogFormat, LogLevel, LogSettings
-from gateway.telemetry import configure_log
+from telemetry.log_output import configure_log
 from tests.gateway.running_gateway import RunningGateway, run_gateway
 from tests.gateway.scripted_node import MODEL, ScriptedNode, ScriptedStream
 

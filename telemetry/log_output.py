@@ -1,7 +1,8 @@
-"""Where log lines of a node's processes go and how they look.
+"""Where a process's log goes and how its lines look: structlog's set-up, the same for all of them.
 
-Owns the set-up of structlog, called once by each composition root; must not know what is logged.
-Prompts, answers and keys are never logged, anywhere.
+Called once by each composition root. Owns the order of the steps, of which redaction is the last;
+must not know what is logged: prompts, answers and credentials never are, anywhere.
+Read next: `telemetry.redaction`.
 """
 
 import logging
@@ -9,18 +10,12 @@ import sys
 
 import structlog
 
-from contracts.redaction import redact_rendered
 from contracts.sections import LogFormat, LogSettings
+from telemetry.redaction import redact_rendered
 
 
-def configure_logging(settings: LogSettings, **context: str) -> None:
+def configure_log(settings: LogSettings, **context: str) -> None:
     """Sends lines to standard error, each with `context` (such as the node's id)."""
-    is_json = settings.format is LogFormat.JSON
-    renderer = (
-        structlog.processors.JSONRenderer()
-        if is_json
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     structlog.configure(
         processors=[
@@ -28,7 +23,7 @@ def configure_logging(settings: LogSettings, **context: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            renderer,
+            _create_renderer(settings.format),
             redact_rendered,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -37,4 +32,14 @@ def configure_logging(settings: LogSettings, **context: str) -> None:
     )
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(**context)
+    # What libraries say of requests is left out: it may quote them.
     logging.basicConfig(stream=sys.stderr, level=max(level, logging.WARNING))
+
+
+def _create_renderer(log_format: LogFormat) -> structlog.typing.Processor:
+    """What makes a line of an event."""
+    if log_format is LogFormat.JSON:
+        return structlog.processors.JSONRenderer()
+    return structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
