@@ -23,6 +23,7 @@ from telemetry.spans import NO_SPANS, Name, Span, SpanKind, SpanSink
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
+    from requests import Response
 
 log = structlog.get_logger(__name__)
 _BATCH: Final = 512
@@ -41,6 +42,7 @@ def create_span_sink(
     if settings is None:
         return NO_SPANS
     try:
+        import requests
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -53,8 +55,11 @@ def create_span_sink(
         "service.instance.id": instance,
         "service.version": version("hearth"),
     }
+    session = requests.Session()
+    session.hooks["response"].append(_refuse_redirect)
     exporter = _CountingExporter(
         OTLPSpanExporter(
+            session=session,
             endpoint=settings.endpoint,
             certificate_file=None if settings.ca_file is None else str(settings.ca_file),
             headers=read_headers(settings.headers_file),
@@ -162,6 +167,18 @@ class _CountingExporter:
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Nothing waits here."""
         return True
+
+
+def _refuse_redirect(response: "Response", **_: object) -> None:
+    """Raises for an answer that sends spans elsewhere, which the library would take for success.
+
+    What follows a redirect would give headers and spans to whom no setting names.
+    """
+    from requests.exceptions import HTTPError
+
+    if 300 <= response.status_code < 400:
+        response.close()
+        raise HTTPError(f"the collector answers with {response.status_code}")
 
 
 def create_translation(resource: "Resource") -> Any:

@@ -1,10 +1,12 @@
 """The playground's requests: past the framework, on the tenants' own path.
 
 Each needs an operator's session and an API token of the account. With the token the request is a
-tenant's: the same checks, limits and bill. A pasted token goes no further than its request. Must
-not know what is answered. Read next: `gateway.request_path`, `gateway.auth.operator_sessions`.
+tenant's: the same checks, limits and bill. A pasted token goes no further than its request, and the
+answer ends with the session. Must not know what is answered.
+Read next: `gateway.request_path`, `gateway.auth.operator_sessions`.
 """
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
@@ -13,12 +15,13 @@ from contracts.errors import (
     MethodNotAllowed,
     NotFound,
     ServiceError,
+    StoreUnavailable,
     Unauthenticated,
 )
 from contracts.ids import AccountId, is_account_id
 from gateway.api.inference_routes import INFERENCE
 from gateway.auth.bearer import read_bearer
-from gateway.auth.operator_sessions import OperatorSessions, Session
+from gateway.auth.operator_sessions import LIVE_HEADER, Headers, OperatorSessions, Session
 from gateway.console.page_table import PREFIX
 from gateway.console.posted_form import is_form_token, is_ours
 from gateway.dialects.openai_chat import OPENAI_CHAT
@@ -32,6 +35,7 @@ PLAYGROUND: Final = "console_playground"
 """The route's name, for metrics."""
 _ROUTE: Final = InferenceRoute(PLAYGROUND, RUN_PATH + "{account_id}", INFERENCE, OPENAI_CHAT)
 _OF_THE_CONSOLE: Final = frozenset({b"cookie", b"authorization", b"x-api-key", TOKEN_HEADER})
+_LOOK_S: Final = 1.0
 _ANSWER_HEADERS: Final = b"x-content-type-options: nosniff\r\n"
 
 
@@ -55,20 +59,41 @@ class PlaygroundRoutes:
         return self._serve(found, exchange)
 
     async def _serve(self, call: InferenceCall, exchange: HttpExchange) -> None:
-        refusal: ServiceError | None = None
         exchange.extra_headers = _ANSWER_HEADERS
+        headers = exchange.headers
         try:
-            if exchange.method != b"POST":
-                raise MethodNotAllowed("The playground takes posts only.")
-            session, _ = await self._sessions.find(exchange.headers)
-            credential = _find_credential(call, exchange, session)
-            exchange.headers = [
-                *(pair for pair in exchange.headers if pair[0] not in _OF_THE_CONSOLE),
-                (b"authorization", b"Bearer " + credential.encode()),
-            ]
-        except ServiceError as error:
-            refusal = error
-        await self._request_path.serve(call, exchange, refusal)
+            await self._let_in(call, exchange)
+        except ServiceError as refusal:
+            await self._request_path.serve(call, exchange, refusal)
+            return
+        watch = asyncio.create_task(self._end_with_session(headers, exchange))
+        try:
+            await self._request_path.serve(call, exchange, None)
+        finally:
+            watch.cancel()
+
+    async def _let_in(self, call: InferenceCall, exchange: HttpExchange) -> None:
+        """Makes a tenant's request of it. Raises: `ServiceError` where it may not be one."""
+        if exchange.method != b"POST":
+            raise MethodNotAllowed("The playground takes posts only.")
+        session, _ = await self._sessions.find(exchange.headers)
+        credential = _find_credential(call, exchange, session)
+        exchange.headers = [
+            *(pair for pair in exchange.headers if pair[0] not in _OF_THE_CONSOLE),
+            (b"authorization", b"Bearer " + credential.encode()),
+        ]
+
+    async def _end_with_session(self, headers: Headers, exchange: HttpExchange) -> None:
+        """Cuts the answer once its operator is nobody any more, as if the page had been closed."""
+        quiet = [*headers, (LIVE_HEADER, b"1")]
+        while not exchange.is_lost:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                await self._sessions.find(quiet)
+            except StoreUnavailable:
+                continue  # nobody has said that the operator is gone
+            except Unauthenticated:
+                exchange.cut()
 
 
 def _find_credential(call: InferenceCall, exchange: HttpExchange, session: Session) -> str:

@@ -69,6 +69,25 @@ async def test_what_cannot_be_sent_is_counted(how: str) -> None:
         assert (sink.num_sent, sink.num_lost, collector.spans) == (0, 1, [])
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 304, 307, 308])
+async def test_a_collector_that_sends_spans_elsewhere_has_not_taken_them(
+    tmp_path: Path, status: int
+) -> None:
+    headers = tmp_path / "headers"
+    headers.write_text("authorization: Basic secret\n")
+    with run_collector() as elsewhere, run_collector() as collector:
+        collector.status, collector.location = status, elsewhere.url
+        sink = create_sink(collector.url, headers_file=headers)
+        sink.take([create_span()])
+        await sink.close()
+        assert len(collector.headers) >= 1  # the control: it was asked
+        assert (sink.num_sent, sink.num_lost) == (0, 1)
+        assert elsewhere.headers == []
+        settings = TracingSettings(endpoint=collector.url, headers_file=headers)
+        assert await probe_collector(settings) == f"it answers with {status}"
+        assert elsewhere.headers == []
+
+
 async def test_a_collector_that_never_answers_costs_spans_and_nothing_else() -> None:
     with run_black_hole() as url:
         sink = create_sink(url, timeout_s=30.0, max_waiting=64)

@@ -2,18 +2,23 @@
 
 import asyncio
 import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import aiohttp
 import msgspec
+import pytest
 
 from contracts.ids import AccountId
+from contracts.inference import Accepted, Delta
 from gateway.console.playground_requests import RUN_PATH
 from tenancy.administration import AuditFilter
 from tests.gateway.console.browser_double import BrowserDouble
-from tests.gateway.running_gateway import Reply, RunningGateway
-from tests.gateway.scripted_node import MODEL, ScriptedNode
+from tests.gateway.running_gateway import Reply, RunningGateway, wait_until
+from tests.gateway.scripted_node import MODEL, ScriptedNode, ScriptedStream
 
 BODY = msgspec.json.encode({"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]})
+STREAMED = msgspec.json.encode({**msgspec.json.decode(BODY), "stream": True})
 OURS = {"sec-fetch-site": "same-origin", "content-type": "application/json"}
 
 
@@ -108,6 +113,56 @@ async def test_only_a_page_of_the_session_may_ask(
     other = await gateway.add_tenant()
     assert (await ask(browser, other.account_id, **good)).status == 403
     assert (await ask(browser, tenant.account_id, **good)).status == 200  # the control
+
+
+@pytest.mark.parametrize("how", ["removed", "signs out"])
+async def test_a_stream_ends_with_its_operator_and_nobody_else_s_does(
+    how: str, browser: BrowserDouble, gateway: RunningGateway, node: ScriptedNode
+) -> None:
+    node.script = begin_and_wait
+    second = await gateway.tenancy.create_operator("second")
+    other = BrowserDouble(gateway)
+    await other.sign_in(second.value.reveal())
+    async with open_stream(browser) as own, open_stream(other) as theirs:
+        for response in (own, theirs):
+            assert (await response.content.readline()).startswith(b"data:")
+        await wait_until(lambda: len(node.streams) == 2)
+        if how == "removed":
+            await gateway.tenancy.delete_operator(second.operator.operator_id)
+        else:
+            await other.submit("/console/playground", {}, "/console/sign-out")
+        with pytest.raises(aiohttp.ClientError):  # cut, so that nobody takes it for an answer
+            await theirs.content.read()
+        cut = node.streams[1]
+        await asyncio.wait_for(cut.aborted.wait(), 10)
+        assert not node.streams[0].aborted.is_set()  # the control
+        assert not own.content.at_eof()
+
+
+async def begin_and_wait(stream: ScriptedStream) -> None:
+    """A first text, and no end before it is aborted."""
+    await stream.put(Accepted(7, 0))
+    await stream.put(Delta("Hello", (1,)))
+    await stream.confirm_abort(1)
+
+
+@asynccontextmanager
+async def open_stream(browser: BrowserDouble) -> AsyncGenerator[aiohttp.ClientResponse]:
+    """A streamed answer in the playground."""
+    tenant = browser.gateway.tenant
+    headers = {
+        **OURS,
+        "x-form-token": await read_form_token(browser),
+        "authorization": f"Bearer {tenant.api_token}",
+        "cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items()),
+    }
+    url = f"{browser.gateway.admin}{RUN_PATH}{tenant.account_id}"
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, data=STREAMED, headers=headers) as response,
+    ):
+        assert response.status == 200
+        yield response
 
 
 async def test_limits_hold_and_usage_is_the_account_s(
