@@ -28,7 +28,7 @@ from gpu_pool.server.http_app import NodeApp, WireSettings
 from gpu_pool.server.model_creation import create_models
 from gpu_pool.server.node_server import NodeParts, NodeServer
 from gpu_pool.server.placement.keeper import create_keeper
-from gpu_pool.server.status_creation import create_status
+from gpu_pool.server.status_creation import create_machine_metrics, create_status
 from gpu_pool.server.text.text_files import TextSources
 from gpu_pool.settings import CoreSettings, EngineSettings, PoolSettings, ServedModelSettings
 from telemetry.log_output import configure_log
@@ -87,7 +87,8 @@ def create_node(
     keys = GatewayKeys(settings.gateways, time.time)
     wire = WireSettings(keys, unix_ms, secrets.token_bytes, settings.hello_timeout_s)
     app = NodeApp(wire, status, keeper.follow)
-    parts = NodeParts(app, wire, status, launcher, keeper, list(models.values()))
+    machine = create_machine_metrics(settings)
+    parts = NodeParts(app, wire, status, launcher, keeper, list(models.values()), machine)
     return NodeServer(
         parts, settings.listen, settings.metrics, settings.membership, settings.drain_s
     )

@@ -27,6 +27,7 @@ PATH_FROM_STDIN: Final = "-"
 MAX_RANKS: Final = 64
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+Price = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class ListenSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,6 +192,15 @@ class ServedModelSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.tensor_parallel * self.pipeline_parallel
 
 
+class RunningCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node costs its operator, in any one currency; for metrics alone, nobody is charged."""
+
+    per_hour: Price = 0.0
+    """The machine, in use or not: rent, or purchase over its life."""
+    per_kilowatt_hour: Price = 0.0
+    """The energy of its GPUs, where `per_hour` does not contain it."""
+
+
 class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One node."""
 
@@ -219,6 +229,8 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     """None: gateways know this node from their settings."""
     metrics: MetricsSettings | None = None
     """None: this node's metrics cannot be read."""
+    running_costs: RunningCosts | None = None
+    """None: metrics do not tell what tokens cost."""
     tracing: TracingSettings | None = None
     """None: this node tells nothing of requests that a gateway traces."""
     log: LogSettings = LogSettings()

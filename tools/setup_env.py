@@ -1,6 +1,7 @@
-"""Builds `.venv` for `make`: torch, then Hearth, then a stamp that makes the next call free.
+"""Builds `.venv` for `make`: what is locked, torch, Hearth, then a stamp for the next call.
 
-Owns the order of installation and where torch comes from; the versions are `constraints.txt`'s.
+Owns the order of installation and where torch comes from; the versions are `constraints.txt`'s, the
+hashes that files must have those of `locks/`. Torch and what GPUs need beside it have none there.
 Standard library only, since it runs before anything is installed. Read next: the Makefile.
 
 Environment:
@@ -30,6 +31,7 @@ MINIMUM_PYTHON = (3, 11)
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PROBE_LIMIT_S = 8.0
 EXTRAS: dict[str, list[str]] = {"run": [], "dev": ["dev"]}
+LOCKS: dict[str, list[str]] = {"run": ["build", "run"], "dev": ["dev"]}
 
 
 def say(message: str) -> None:
@@ -60,8 +62,9 @@ def main() -> None:
         if is_current(profile, uses_gpu):
             return
         started = time.monotonic()
-        install_torch(torch_index)
-        install_hearth([*EXTRAS[profile], *(["gpu"] if uses_gpu else [])])
+        install_locked(*(ROOT / "locks" / f"{name}.txt" for name in LOCKS[profile]))
+        install_torch(torch_index)  # whose requirements are there by now, with checked hashes
+        install_hearth([*EXTRAS[profile], *(["gpu"] if uses_gpu else [])], uses_gpu)
         stamp_path(profile).write_text(digest_of_inputs(uses_gpu))
         say(f"ready after {time.monotonic() - started:.0f} s")
 
@@ -111,7 +114,8 @@ def digest_of_inputs(uses_gpu: bool) -> str:
     """A hash of everything the installed environment depends on."""
     packages = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
     digest = hashlib.sha256(f"{uses_gpu} {packages}".encode())
-    for path in (ROOT / "pyproject.toml", ROOT / "constraints.txt", VENV / "pyvenv.cfg"):
+    locks = sorted((ROOT / "locks").glob("*.txt"))
+    for path in (ROOT / "pyproject.toml", ROOT / "constraints.txt", *locks, VENV / "pyvenv.cfg"):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -213,11 +217,22 @@ def without_credentials(url: str) -> str:
     return re.sub(r"//[^/@]*@", "//", url)
 
 
-def install_hearth(extras: Sequence[str]) -> None:
-    """Installs the project, editable, under the pinned versions."""
+def install_locked(*locks: Path, python: Path = PYTHON, options: Sequence[str] = ()) -> None:
+    """Installs exactly what the locks list; a file whose hash is not there is refused."""
+    say("installing what is locked; the first time takes a few minutes")
+    listed = [word for lock in locks for word in ("--requirement", str(lock))]
+    command = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
+    command += ["--require-hashes", "--no-deps", *options, *listed]
+    if subprocess.run(command, check=False).returncode:
+        fail("the installation failed; pip's message is above")
+
+
+def install_hearth(extras: Sequence[str], uses_gpu: bool) -> None:
+    """Installs the project, editable; what GPUs need besides comes under the pinned versions."""
     suffix = f"[{','.join(extras)}]" if extras else ""
-    say(f"installing hearth{suffix}; the first time takes a few minutes")
-    if not pip_install("--editable", f"{ROOT}{suffix}"):
+    say(f"installing hearth{suffix}")
+    alone = [] if uses_gpu else ["--no-deps"]
+    if not pip_install(*alone, "--no-build-isolation", "--editable", f"{ROOT}{suffix}"):
         fail("the installation failed; pip's message is above")
 
 

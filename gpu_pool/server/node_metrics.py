@@ -27,6 +27,7 @@ from contracts.ids import ModelName
 from contracts.placement import Tier
 from contracts.sections import MetricsSettings
 from gpu_pool.engine.messages import KvTiers
+from gpu_pool.server.machine_metrics import MachineMetrics
 from gpu_pool.server.stream_meter import ModelCounts, NodeMeter
 from gpu_pool.server.tier_metrics import collect_tiers
 
@@ -84,11 +85,17 @@ class NodeMetrics(Collector):
         create_report: Callable[[], NodeReport],
         meter: NodeMeter,
         list_kv_tiers: Callable[[], Mapping[ModelName, KvTiers]],
+        machine: MachineMetrics,
     ) -> None:
-        """Reads all three when somebody asks."""
+        """Reads all four when somebody asks."""
         self._create_report = create_report
         self._meter = meter
         self._list_kv_tiers = list_kv_tiers
+        self._machine = machine
+
+    async def look(self) -> None:
+        """Reads what may take its time; `collect` tells it."""
+        await self._machine.look()
 
     def collect(self) -> Iterator[Metric]:
         """Every metric family with its current values."""
@@ -114,6 +121,7 @@ class NodeMetrics(Collector):
         yield from _collect_counts(self._meter)
         yield from _collect_placements(report)
         yield from collect_tiers(self._list_kv_tiers())
+        yield from self._machine.collect()
 
 
 class MetricsPort:
@@ -122,6 +130,7 @@ class MetricsPort:
     def __init__(self, settings: MetricsSettings | None, metrics: NodeMetrics) -> None:
         """Nothing listens yet."""
         self._settings = settings
+        self._metrics = metrics
         self.number = 0
         """The port, once it listens."""
         self._registry = CollectorRegistry(auto_describe=False)
@@ -148,6 +157,7 @@ class MetricsPort:
 
     async def _answer(self, _: web.Request) -> web.Response:
         """Every metric in Prometheus' text form."""
+        await self._metrics.look()
         headers = {"Content-Type": CONTENT_TYPE_LATEST}
         return web.Response(body=generate_latest(self._registry), headers=headers)
 

@@ -18,6 +18,7 @@ from gpu_pool.server.core_process import CoreLauncher
 from gpu_pool.server.heartbeats import create_membership
 from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.http_app import NodeApp, WireSettings
+from gpu_pool.server.machine_metrics import MachineMetrics
 from gpu_pool.server.node_metrics import MetricsPort, NodeMetrics
 from gpu_pool.server.node_status import NodeStatus
 from gpu_pool.server.placement.keeper import PlacementKeeper
@@ -36,6 +37,7 @@ class NodeParts:
     launcher: CoreLauncher
     keeper: PlacementKeeper
     models: Sequence[HostedModel]
+    machine: MachineMetrics
 
 
 class NodeServer:
@@ -53,7 +55,8 @@ class NodeServer:
         self.parts: Final = parts
         status = parts.status
         self.metrics: Final = MetricsPort(
-            metrics, NodeMetrics(status.create_report, status.meter, status.list_kv_tiers)
+            metrics,
+            NodeMetrics(status.create_report, status.meter, status.list_kv_tiers, parts.machine),
         )
         self._membership = create_membership(
             membership, status, parts.wire.keys, parts.wire.unix_ms

@@ -15,7 +15,7 @@ OURS = {"benchmarks", "cli", "contracts", "gateway", "gpu_pool", "hot_standby", 
 OURS |= {"telemetry", "tenancy"}
 # What an extra or an import inside a command brings; the images do not need it.
 OPTIONAL = {"huggingface_hub", "triton", "cuda", "readline", "nixl_cu12", "mooncake"}
-OPTIONAL |= {"opentelemetry"}
+OPTIONAL |= {"opentelemetry", "requests"}  # both of the extra `otel`
 IMAGES = {
     "gateway": ["cli", "contracts", "telemetry", "gateway", "migrations", "tenancy"],
     "node": ["cli", "contracts", "telemetry", "gpu_pool"],
@@ -110,3 +110,17 @@ def test_the_gateway_image_has_no_torch() -> None:
 def test_a_copied_path_that_is_missing_is_found() -> None:
     assert list_missing("COPY pyproject.toml nothing-here ./\n") == ["nothing-here"]
     assert list_ignored("COPY docs docs\n", "docs/\n") == ["docs"]
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_installs_what_is_locked_and_torch_alone_without_hashes(image: str) -> None:
+    text = (ROOT / f"deploy/Dockerfile.{image}").read_text(encoding="utf-8").replace("\\\n", " ")
+    installs = re.findall(r"pip install (.*?)(?:&&|\n)", text)
+    unchecked = [line for line in installs if "--require-hashes" not in line]
+    own = "--prefix=/install --no-deps --no-build-isolation ."
+    others = [line.split() for line in unchecked if line.strip() != own]
+    assert others == [] if image == "gateway" else [line[3] for line in others] == ["torch"]
+    assert f"-r {image}.txt" in text
+    locked = (ROOT / f"locks/{image}.txt").read_text(encoding="utf-8")
+    names = {name.lower() for name in re.findall(r"^([\w.-]+)==", locked, re.MULTILINE)}
+    assert list_required(image) - {"torch"} <= names

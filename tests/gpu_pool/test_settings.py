@@ -38,7 +38,7 @@ metrics.host metrics.port metrics.tls.certificate_file metrics.tls.key_file
 models[].description models[].dtype models[].name models[].path models[].pipeline_parallel
 models[].service_class models[].tensor_parallel
 node_id placement.device_bytes placement.host_bytes placement.turn_s region
-role
+role running_costs.per_hour running_costs.per_kilowatt_hour
 tracing.ca_file tracing.endpoint tracing.flush_s tracing.headers_file tracing.max_waiting
 tracing.sample_share tracing.timeout_s transfer.batch_s transfer.engine transfer.host
 transfer.network_namespace

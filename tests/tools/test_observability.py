@@ -1,5 +1,6 @@
 """The dashboard and the alerts are those of the table, and the table asks for what there is."""
 
+import asyncio
 import json
 import re
 
@@ -15,14 +16,28 @@ from gateway.fair_queue.queue_meter import QueueMeter
 from gateway.telemetry import Step, Telemetry
 from gpu_pool.engine.messages import KvTiers
 from gpu_pool.kv.tiers.measured_tier import TierFigures
+from gpu_pool.server.machine_metrics import MachineMetrics
 from gpu_pool.server.node_metrics import NodeMetrics
+from gpu_pool.server.nvml import GpuFigures
 from gpu_pool.server.stream_meter import NodeMeter
+from gpu_pool.settings import RunningCosts
 from tests.deploy.compose_file import ROOT
 from tools.observability.generate import DASHBOARD, RULES, create_dashboard, create_rules
 from tools.observability.table import ALERTS, ROWS
 
 MODEL = ModelName("@hearth/tests/model")
 TENANT_LABELS = {"account", "account_id", "token", "api_token", "api_token_id", "session", "user"}
+
+
+class GpuDouble:
+    """GPUs that tell what they are given."""
+
+    def __init__(self, *figures: GpuFigures) -> None:
+        self._figures = figures
+
+    def read(self) -> tuple[GpuFigures, ...]:
+        """The same every time."""
+        return self._figures
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +72,11 @@ def exported() -> dict[str, set[str]]:
         loads=(load,),
         placements=(placement,),
     )
+    gpus = GpuDouble(GpuFigures(0, "GPU-0", 0.5, 1, 2, 300.0))
+    machine = MachineMetrics(gpus, RunningCosts(per_hour=2.0))
+    asyncio.run(machine.look())
     figures = TierFigures("file", 1, True, 1, 1, 1, 1, 1, 1.0)
-    node = NodeMetrics(lambda: report, meter, lambda: {MODEL: KvTiers((figures,))})
+    node = NodeMetrics(lambda: report, meter, lambda: {MODEL: KvTiers((figures,))}, machine)
     families = [*telemetry.collect(), *node.collect()]
     samples = [sample for family in families for sample in family.samples]
     names: dict[str, set[str]] = {}

@@ -74,6 +74,21 @@ FAILED_RATE = f'(sum(rate({REQUESTS}{{status=~"5.."}}[2m])) or vector(0))'
 CACHED_RATE = f'sum by (model) (rate({TOKENS}{{kind="cached"}}[5m]))'
 PROMPT_RATE = f'sum by (model) (rate({TOKENS}{{kind="prompt"}}[5m]))'
 QUEUE_WAITS = quantiles("hearth_gateway_queue_seconds", "model")
+GPU_POWER = "hearth_node_gpu_power_watts"
+PER_HOUR, PER_KWH = "hearth_node_price_per_hour", "hearth_node_price_per_kilowatt_hour"
+PRICED_POWER = f"avg_over_time({GPU_POWER}[15m]) * on (instance) group_left () {PER_KWH}"
+"""Of each GPU once, however many nodes of its machine see it."""
+COST_PER_S = (
+    f"(sum({PER_HOUR}) / 3600 + (sum(max by (uuid) ({PRICED_POWER})) / 3.6e6 or vector(0)))"
+)
+
+
+def cost_per_million(kinds: str) -> str:
+    """What a million tokens of these kinds have cost in the last minutes, at nodes with a price."""
+    made = f'rate(hearth_node_tokens_total{{kind=~"{kinds}"}}[15m]) and on (instance) {PER_HOUR}'
+    return f"1e6 * {COST_PER_S} / (sum({made}) > 0)"
+
+
 ROWS = (
     Row(
         "Traffic",
@@ -305,6 +320,37 @@ ROWS = (
                 "short",
                 ("{{instance}}", "sum by (instance) (hearth_node_model_ready)"),
                 ("draining {{instance}}", "hearth_node_draining"),
+            ),
+        ),
+    ),
+    Row(
+        "Machines and what they cost",
+        (
+            panel(
+                "GPUs, share of the time in use",
+                "percentunit",
+                ("{{instance}} {{gpu}}", "hearth_node_gpu_busy_ratio"),
+                is_optional=True,
+            ),
+            panel(
+                "Memory of GPUs in use",
+                "bytes",
+                ("used {{instance}} {{gpu}}", "hearth_node_gpu_memory_used_bytes"),
+                ("there {{instance}} {{gpu}}", "hearth_node_gpu_memory_total_bytes"),
+                is_optional=True,
+            ),
+            panel(
+                "Power of GPUs",
+                "watt",
+                ("{{instance}} {{gpu}}", GPU_POWER),
+                is_optional=True,
+            ),
+            panel(
+                "Cost of a million tokens, by `[running_costs]`",
+                "short",
+                ("of answers", cost_per_million("completion")),
+                ("of prompts and answers", cost_per_million("prompt|completion")),
+                is_optional=True,
             ),
         ),
     ),
