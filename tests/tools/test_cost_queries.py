@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tools.observability.table import cost_per_million
+from tools.observability.costs import cost_per_million
 
 PROMTOOL = os.environ.get("HEARTH_PROMTOOL") or shutil.which("promtool")
 PRICES = {

@@ -6,6 +6,8 @@ export; a test holds the two together. Read next: `generate`.
 
 from dataclasses import dataclass
 
+from tools.observability.costs import GPU_POWER, cost_per_million
+
 
 @dataclass(frozen=True)
 class Query:
@@ -74,21 +76,6 @@ FAILED_RATE = f'(sum(rate({REQUESTS}{{status=~"5.."}}[2m])) or vector(0))'
 CACHED_RATE = f'sum by (model) (rate({TOKENS}{{kind="cached"}}[5m]))'
 PROMPT_RATE = f'sum by (model) (rate({TOKENS}{{kind="prompt"}}[5m]))'
 QUEUE_WAITS = quantiles("hearth_gateway_queue_seconds", "model")
-GPU_POWER = "hearth_node_gpu_power_watts"
-PER_HOUR, PER_KWH = "hearth_node_price_per_hour", "hearth_node_price_per_kilowatt_hour"
-PRICED_POWER = f"avg_over_time({GPU_POWER}[15m]) * on (instance) group_left () {PER_KWH}"
-"""Of each GPU once, however many nodes of its machine see it."""
-COST_PER_S = (
-    f"(sum({PER_HOUR}) / 3600 + (sum(max by (uuid) ({PRICED_POWER})) / 3.6e6 or vector(0)))"
-)
-
-
-def cost_per_million(kinds: str) -> str:
-    """What a million tokens of these kinds have cost in the last minutes, at nodes with a price."""
-    made = f'rate(hearth_node_tokens_total{{kind=~"{kinds}"}}[15m]) and on (instance) {PER_HOUR}'
-    return f"1e6 * {COST_PER_S} / (sum({made}) > 0)"
-
-
 ROWS = (
     Row(
         "Traffic",
