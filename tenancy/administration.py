@@ -100,6 +100,29 @@ class AuditEntry:
     """A JSON object of what changed; never a secret."""
 
 
+class AuditPart(StrEnum):
+    """A part of an entry. Those of tokens are as if absent where somebody else has acted, whom the
+    account is not told: no condition can find out what no answer says.
+    """
+
+    SEQUENCE = "sequence"
+    ACTION = "action"
+    ACTOR_KIND = "actor_kind"
+    RESOURCE_ID = "resource_id"
+    TOKEN_ID = "token_id"
+    TOKEN_ADDRESS = "token_address"
+    TOKEN_REQUEST_ID = "token_request_id"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditTerm:
+    """Entries whose part is one of `values`, or is none of them; no entry's part is one of none."""
+
+    part: AuditPart
+    values: tuple[str | int, ...]
+    is_excluded: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
     """Which entries to list. Times in microseconds since 1970, `before` exclusive."""
@@ -110,6 +133,8 @@ class AuditFilter:
     action: str | None = None
     actor_id: str | None = None
     resource_id: str | None = None
+    terms: tuple[AuditTerm, ...] = ()
+    """Further conditions, all of which must hold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from gateway.api.payload_pages import PayloadPages
 from gateway.api.payload_routes import list_payload_routes
 from gateway.api.route_table import Route
 from gateway.api.services import PageServices
-from gateway.api.usage_pages import USAGE_QUERY, UsagePages
+from gateway.api.usage_pages import EXPORT_MEDIA, EXPORT_QUERY, USAGE_QUERY, UsagePages
 from gateway.auth.access import Needs, NeedsForOwn
 from tenancy.permissions import Permission
 
@@ -29,6 +29,15 @@ def list_account_routes(services: PageServices) -> tuple[Route, ...]:
         Route("members", "GET", ACCOUNT + "/members", reading, members.list_all),
         Route("member", "GET", ACCOUNT + "/members/{member_id}", reading, members.get),
         Route("usage", "GET", ACCOUNT + "/usage", billing, usage.list_totals, query=USAGE_QUERY),
+        Route(
+            "usage_export",
+            "GET",
+            ACCOUNT + "/usage/export",
+            billing,
+            usage.export,
+            query=EXPORT_QUERY,
+            media=EXPORT_MEDIA,
+        ),
         Route(
             "audit",
             "GET",

@@ -131,7 +131,7 @@ def to_operator_entry(entry: AuditEntry) -> OperatorEntry:
 
 def to_tenant_entry(entry: AuditEntry) -> TenantEntry:
     """The entry as the account's own people read it."""
-    resource_type, _, verb = entry.action.partition(".")
+    resource_type = entry.action.partition(".")[0]
     actor = ActorFields("system")
     is_own = entry.actor.kind is ActorKind.API_TOKEN
     if is_own:
@@ -142,7 +142,7 @@ def to_tenant_entry(entry: AuditEntry) -> TenantEntry:
         id=str(entry.sequence),
         account=AccountFields(entry.account_id),
         action=ActionFields(
-            type=_TYPES.get(verb, "update"),
+            type=find_action_type(entry.action),
             description=entry.action,
             result="success",
             time=_format_time(entry.occurred_unix_us),
@@ -151,6 +151,11 @@ def to_tenant_entry(entry: AuditEntry) -> TenantEntry:
         raw=RawFields(entry.actor.request_id or "" if is_own else ""),
         resource=ResourceFields(entry.resource_id, resource_type, details),
     )
+
+
+def find_action_type(action: str) -> str:
+    """The platform's word for a kind of change."""
+    return _TYPES.get(action.partition(".")[2], "update")
 
 
 def _format_time(unix_us: int) -> str:

@@ -1,9 +1,10 @@
 """The audit log over HTTP, newest entries first.
 
-Owns filters and cursors; an API token reads its own account's entries, an operator all of them.
+Owns pages and their cursors; an API token reads its own account's entries, an operator all of them.
 Read next: `gateway.api.audit_forms`, `tenancy.audit.store`.
 """
 
+from dataclasses import replace
 from typing import Annotated, Final
 
 import msgspec
@@ -13,6 +14,7 @@ from starlette.responses import Response
 from contracts.errors import InvalidRequest
 from contracts.ids import AccountId, is_account_id
 from gateway.api.audit_forms import to_operator_entry, to_tenant_entry, to_verdict_fields
+from gateway.api.audit_query import MAX_SEQUENCE, TERM_QUERY, read_terms
 from gateway.api.forms import read_choice, read_number, read_time_us, refuse_unknown_query
 from gateway.api.pages import find_account, reply, reply_cursor
 from gateway.api.query_fields import Direction, Limit, Moment, QueryField
@@ -21,24 +23,28 @@ from tenancy.administration import Administrations, AuditEntry, AuditFilter
 
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1000
-_MAX_SEQUENCE: Final = 2**63 - 1
+_PAGE_QUERY: Final = (
+    QueryField("limit", Limit),
+    QueryField("cursor", Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQUENCE)]),
+    QueryField("direction", Direction),
+    QueryField("action", str),
+)
 AUDIT_QUERY: Final = (
     QueryField("since", Moment, is_required=True),
     QueryField("before", Moment, is_required=True),
-    QueryField("limit", Limit),
-    QueryField("cursor", Annotated[int, msgspec.Meta(ge=1, le=_MAX_SEQUENCE)]),
-    QueryField("direction", Direction),
-    QueryField("action", str),
-    QueryField("actor_id", str),
-    QueryField("resource_id", str),
+    *_PAGE_QUERY,
+    *TERM_QUERY,
 )
 """Of an account's own entries."""
 PLATFORM_AUDIT_QUERY: Final = (
     QueryField("account_id", str),
-    *(QueryField(field.name, field.kind) for field in AUDIT_QUERY),
+    QueryField("since", Moment),
+    QueryField("before", Moment),
+    *_PAGE_QUERY,
+    QueryField("actor_id", str),
+    QueryField("resource_id", str),
 )
 """Of all entries, for operators."""
-_KNOWN: Final = frozenset(field.name for field in AUDIT_QUERY)
 
 
 class AuditPages:
@@ -53,16 +59,26 @@ class AuditPages:
         for name in ("since", "before"):
             if not request.query_params.get(name):
                 raise InvalidRequest(f"`{name}` is missing: give a date or a time.", param=name)
-        entries, limit, after = await self._read(request, caller, find_account(request, caller))
+        refuse_unknown_query(request, {field.name for field in AUDIT_QUERY})
+        wanted = AuditFilter(
+            account_id=find_account(request, caller), terms=read_terms(request.query_params)
+        )
+        entries, limit, after = await self._read(request, caller, wanted)
         return reply_cursor([to_tenant_entry(entry) for entry in entries], limit, after)
 
     async def list_all(self, request: Request, caller: Caller) -> Response:
         """The entries of the platform, or of the account that `account_id` names."""
-        account_id = request.query_params.get("account_id")
+        refuse_unknown_query(request, {field.name for field in PLATFORM_AUDIT_QUERY})
+        query = request.query_params
+        account_id = query.get("account_id")
         if account_id is not None and not is_account_id(account_id):
             raise InvalidRequest("`account_id` is not the id of an account.", param="account_id")
-        wanted = None if account_id is None else AccountId(account_id)
-        entries, limit, after = await self._read(request, caller, wanted, {"account_id"})
+        wanted = AuditFilter(
+            account_id=None if account_id is None else AccountId(account_id),
+            actor_id=query.get("actor_id"),
+            resource_id=query.get("resource_id"),
+        )
+        entries, limit, after = await self._read(request, caller, wanted)
         return reply_cursor([to_operator_entry(entry) for entry in entries], limit, after)
 
     async def check(self, request: Request, caller: Caller) -> Response:
@@ -72,30 +88,23 @@ class AuditPages:
         return reply(to_verdict_fields(verdict))
 
     async def _read(
-        self,
-        request: Request,
-        caller: Caller,
-        account_id: AccountId | None,
-        more: frozenset[str] | set[str] = frozenset(),
+        self, request: Request, caller: Caller, wanted: AuditFilter
     ) -> tuple[list[AuditEntry], int, str]:
-        """The entries asked for, how many were, and the cursor to go on from."""
-        refuse_unknown_query(request, _KNOWN | more)
+        """The entries of `wanted` on the page asked for, its size, and the cursor to go on from."""
         query = request.query_params
         limit = read_number(query.get("limit"), "limit", DEFAULT_LIMIT, MAX_LIMIT)
         direction = read_choice(query.get("direction"), "direction", ("desc", "asc"))
         cursor = query.get("cursor")
-        wanted = AuditFilter(
-            account_id=account_id,
+        wanted = replace(
+            wanted,
             since_unix_us=read_time_us(query.get("since"), "since"),
             before_unix_us=read_time_us(query.get("before"), "before"),
             action=query.get("action"),
-            actor_id=query.get("actor_id"),
-            resource_id=query.get("resource_id"),
         )
         entries = await self._administrations.act_as(caller.to_actor()).list_audit_entries(
             wanted,
             limit=limit,
-            after=read_number(cursor, "cursor", 1, _MAX_SEQUENCE) if cursor else None,
+            after=read_number(cursor, "cursor", 1, MAX_SEQUENCE) if cursor else None,
             oldest_first=direction == "asc",
         )
         return entries, limit, str(entries[-1].sequence) if len(entries) == limit else ""

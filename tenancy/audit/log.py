@@ -14,6 +14,7 @@ from contracts.errors import InvariantBroken
 from contracts.ids import AccountId
 from tenancy.administration import Actor, ActorKind, AuditEntry, AuditFilter
 from tenancy.audit.chain import hash_entry
+from tenancy.audit.conditions import list_conditions
 from tenancy.tables import AUDIT_CHAIN_ID, audit_chain, audit_log
 
 _IS_CHAIN = audit_chain.c.chain_id == AUDIT_CHAIN_ID
@@ -79,18 +80,7 @@ async def list_entries(
     query = select(audit_log).order_by(order).limit(limit)
     if after is not None:
         query = query.where(columns.sequence > after if oldest_first else columns.sequence < after)
-    if wanted.since_unix_us is not None:
-        query = query.where(columns.occurred_unix_us >= wanted.since_unix_us)
-    if wanted.before_unix_us is not None:
-        query = query.where(columns.occurred_unix_us < wanted.before_unix_us)
-    for column, value in (
-        (columns.account_id, wanted.account_id),
-        (columns.action, wanted.action),
-        (columns.actor_id, wanted.actor_id),
-        (columns.resource_id, wanted.resource_id),
-    ):
-        if value is not None:
-            query = query.where(column == value)
+    query = query.where(*list_conditions(wanted))
     return [to_entry(row) for row in await connection.execute(query)]
 
 

@@ -4,12 +4,15 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import cloudflare
 import httpx
 import pytest
 from cloudflare import AsyncCloudflare
 
+from contracts.ids import AccountId
+from tenancy.administration import AuditFilter
 from tenancy.permissions import Permission
 from tests.gateway.running_gateway import RunningGateway, Tenant, wait_until_async
 from tests.gateway.scripted_node import MODEL
@@ -258,3 +261,69 @@ async def test_the_lists_of_an_account_are_read_to_their_end(
     ]
     assert len(made) == 6
     assert {entry.actor.type for entry in made if entry.actor} == {"user", "system"}
+
+
+async def test_the_audit_log_is_filtered_as_the_client_asks(
+    gateway: RunningGateway, admin: Tenant
+) -> None:
+    async with connect(gateway, admin.api_token) as client:
+        groups = await find_groups(client, admin.account_id, "Workers AI Read")
+        made = await client.accounts.tokens.create(
+            account_id=admin.account_id,
+            name="made",
+            policies=allow(admin.account_id, groups),  # type: ignore[arg-type]
+        )
+        await client.accounts.tokens.value.update(str(made.id), account_id=admin.account_id)
+
+        async def read(**filters: Any) -> list[str]:
+            """What was done, oldest first."""
+            entries = client.accounts.logs.audit.list(
+                account_id=admin.account_id,
+                since="2020-01-01",
+                before="2100-01-01",
+                direction="asc",
+                **filters,
+            )
+            return [str(e.action.description) async for e in entries if e.action]
+
+        own = await read(extra_query={"actor_type": "user"})
+        assert own == ["api_token.create", "api_token.roll"]
+        assert await read(actor_type={"not": ["system"]}) == own
+        assert await read(actor_type={"not": ["user"]}) == ["account.create", "api_token.create"]
+        assert await read(action_type={"not": ["create", "delete"]}) == ["api_token.roll"]
+        assert await read(extra_query={"action_type": ["update", "view"]}) == ["api_token.roll"]
+        assert await read(extra_query={"resource_type": "account"}) == ["account.create"]
+        of_made = {"resource_id": made.id, "action_result": "success"}
+        assert await read(extra_query=of_made) == own
+        assert await read(extra_query={"action_result": "failure"}) == []
+        assert await read(resource_id={"not": [str(made.id)]}, actor_context={"not": ["dash"]}) == [
+            "account.create",
+            "api_token.create",
+        ]
+
+
+async def test_no_filter_finds_out_who_of_the_platform_has_acted(
+    gateway: RunningGateway, admin: Tenant
+) -> None:
+    entries = await gateway.tenancy.list_audit_entries(AuditFilter(AccountId(admin.account_id)))
+    somebody = entries[-1].actor.actor_id
+    whole = "/logs/audit?since=2020-01-01&before=2100-01-01"
+    for query, num_found in (("", len(entries)), (f"&actor_id={somebody}", 0)):
+        path = gateway.account_path(whole + query, admin)
+        reply = await gateway.send("GET", path, api_token=admin.api_token)
+        assert len(reply.json["result"]) == num_found
+    path = f"/operator/v1/audit?account_id={admin.account_id}&actor_id={somebody}"
+    reply = await gateway.send("GET", path, api_token=gateway.operator, origin=gateway.admin)
+    assert len(reply.json["result"]) == len(entries)  # the control
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["action_type=made", "actor_type=", "zone_id=1", "resource_id=1" + "&resource_id=2" * 100],
+)
+async def test_a_filter_that_would_be_passed_over_is_refused(
+    gateway: RunningGateway, admin: Tenant, query: str
+) -> None:
+    path = f"/logs/audit?since=2020-01-01&before=2100-01-01&{query}"
+    reply = await gateway.send("GET", gateway.account_path(path, admin), api_token=admin.api_token)
+    assert (reply.status, reply.code) == (400, 5006)

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from contracts.errors import InvalidRequest
 from contracts.ids import AccountId, ApiTokenId, GatewayId, create_request_id
 from contracts.pricing import TokenCounts
 from contracts.usage import Outcome, UsageRecord
 from tenancy.permissions import Permission
+from tenancy.usage.export import verify_export
 from tests.gateway.running_gateway import RunningGateway, Tenant, wait_until_async
 from tests.gateway.scripted_node import MODEL
 
@@ -84,6 +87,49 @@ async def test_an_account_reads_its_own_sums(gateway: RunningGateway) -> None:
         origin=gateway.admin,
     )
     assert operators.json["result"] == [day]
+
+
+async def test_an_account_takes_its_own_signed_ledger_away(gateway: RunningGateway) -> None:
+    mine = await gateway.add_tenant(permissions=frozenset({Permission.BILLING_READ}))
+    other = await gateway.add_tenant(permissions=frozenset({Permission.BILLING_READ}))
+    weak = await gateway.add_tenant(permissions=frozenset({Permission.WORKERS_AI_WRITE}))
+    await spend(gateway, mine.account_id, 3)
+    await spend(gateway, other.account_id, 2)
+    path = gateway.account_path("/usage/export?since=2024-10-04&before=2024-10-05", mine)
+    reply = await gateway.send("GET", path, api_token=mine.api_token)
+    assert reply.status == 200
+    lines = reply.body.splitlines(keepends=True)
+    seal = msgspec.json.decode(lines[-1])
+    header, num_records = verify_export(lines, seal["public_key"])
+    assert (header.account_id, num_records) == (mine.account_id, 3)
+    harmed = [line.replace(b'"cost_nano":7', b'"cost_nano":6') for line in lines]
+    with pytest.raises(InvalidRequest):  # the control: not whatever the file says is believed
+        verify_export(harmed, seal["public_key"])
+    table = await gateway.send("GET", f"{path}&format=csv", api_token=mine.api_token)
+    rows = table.body.decode().splitlines()
+    assert len(rows) == 1 + 3
+    assert other.account_id not in table.body.decode() + reply.body.decode()
+    assert (await gateway.send("GET", path, api_token=other.api_token)).status == 403
+    own = gateway.account_path("/usage/export?since=2024-10-04&before=2024-10-05", weak)
+    assert (await gateway.send("GET", own, api_token=weak.api_token)).status == 403
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "since=2024-10-04",
+        "since=2024-10-05&before=2024-10-05",
+        "since=2024-01-01&before=2025-01-02",
+        "since=2024-10-04&before=2024-10-05&format=xls",
+    ],
+)
+async def test_an_export_without_bounds_or_in_no_form_is_400(
+    gateway: RunningGateway, query: str
+) -> None:
+    mine = await gateway.add_tenant(permissions=frozenset({Permission.BILLING_READ}))
+    path = gateway.account_path(f"/usage/export?{query}", mine)
+    reply = await gateway.send("GET", path, api_token=mine.api_token)
+    assert (reply.status, reply.code) == (400, 5006)
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,8 @@ class DocumentClient:
             path["request_id"] = names.keep_request()
         if name == "models_schema" and case.query:
             case.query["model"] = model
+        if name == "usage_export" and case.query:
+            case.query.update(since="2026-01-01", before="2026-01-03")
         if not isinstance(case.body, dict):
             return
         if "policies" in case.body:

@@ -11,7 +11,14 @@ from sqlalchemy import text
 from contracts.errors import InvariantBroken, NotFound
 from contracts.quotas import QuotaLimits, QuotaScope
 from contracts.settings import SettingsError
-from tenancy.administration import Actor, ActorKind, ApiTokenChange, AuditFilter
+from tenancy.administration import (
+    Actor,
+    ActorKind,
+    ApiTokenChange,
+    AuditFilter,
+    AuditPart,
+    AuditTerm,
+)
 from tenancy.audit.heads import HeadFile, read_heads
 from tenancy.audit.verdict import Fault, Finding, Verdict
 from tenancy.audit.verification import verify_log
@@ -262,3 +269,38 @@ async def test_entries_are_filtered_and_paged(world: World) -> None:
     assert await world.tenancy.list_audit_entries(AuditFilter(action="account.purge")) == []
     late = AuditFilter(since_unix_us=1_700_000_001_000_000)
     assert await world.tenancy.list_audit_entries(late) == []
+
+
+async def test_conditions_find_their_entries_and_their_contraries_all_others(world: World) -> None:
+    await world.fill()
+    account = await world.tenancy.create_account("tenant")
+    where = account.account_id
+    issued = await world.tenancy.create_api_token(where, "t", frozenset(Permission))
+    token = issued.api_token.api_token_id
+    tenant = Actor(ActorKind.API_TOKEN, token, where, address="198.51.100.4", request_id="r-2")
+    acting = world.tenancy.act_as(tenant)
+    made = await acting.create_api_token(where, "own", READ)
+    own = made.api_token.api_token_id
+    cases: dict[AuditPart, tuple[tuple[str | int, ...], set[int]]] = {
+        AuditPart.SEQUENCE: ((11, 13, 99), {11, 13}),
+        AuditPart.ACTION: (("account.create",), {11}),
+        AuditPart.ACTOR_KIND: ((ActorKind.OPERATOR,), {11, 12}),
+        AuditPart.RESOURCE_ID: ((own, where), {11, 13}),
+        AuditPart.TOKEN_ID: ((token, OPERATOR.actor_id), {13}),
+        AuditPart.TOKEN_ADDRESS: (("192.0.2.7", "198.51.100.4", ""), {13}),
+        AuditPart.TOKEN_REQUEST_ID: (("r-1", "r-2", ""), {13}),
+    }
+    assert set(cases) == set(AuditPart)
+    for part, (values, expected) in cases.items():
+        for term, found in (
+            (AuditTerm(part, values), expected),
+            (AuditTerm(part, values, is_excluded=True), {11, 12, 13} - expected),
+            (AuditTerm(part, ()), set[int]()),
+            (AuditTerm(part, (), is_excluded=True), {11, 12, 13}),
+        ):
+            entries = await acting.list_audit_entries(AuditFilter(where, terms=(term,)))
+            assert {entry.sequence for entry in entries} == found, term
+    # The control: the platform's people are there to be found, by whoever may ask for them.
+    by_operator = AuditFilter(where, actor_id=OPERATOR.actor_id)
+    entries = await world.tenancy.list_audit_entries(by_operator)
+    assert {entry.sequence for entry in entries} == {11, 12}
