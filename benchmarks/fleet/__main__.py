@@ -63,11 +63,16 @@ def read_arguments() -> argparse.Namespace:
         "for answers hurt (default: all three)",
     )
     parser.add_argument("--streams", type=int, default=200, help="at once (default: 200)")
-    parser.add_argument("--small", action="store_true", help="two gateways and two nodes")
+    parser.add_argument(
+        "--small", action="store_true", help="two gateways and two nodes; for `rolling` alone"
+    )
     parser.add_argument("--loopback", action="store_true", help="no networks of their own")
     parser.add_argument("--record", action="store_true", help="append rows to the results")
     parser.add_argument("--inside", default=None, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.small and arguments.what != "rolling":
+        parser.error("--small goes with `rolling` alone: the others hurt nodes that it lacks")
+    return arguments
 
 
 async def run(folder: Path, sites: Sites, what: str, arguments: argparse.Namespace) -> Verdict:

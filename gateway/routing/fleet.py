@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from contracts.errors import InvariantBroken
 from contracts.fleet import ModelCard, NodeReport
 from contracts.ids import ModelName, NodeId, RegionId
 from gateway.routing.decisions import Decisions
@@ -250,7 +249,7 @@ class Fleet:
             now_s = self._sources.monotonic_s()
             state = self._describe(NO_RINGS, now_s)
             choose_route(state, need, self._bounds, now_s, self._draw, self.locality.hand_over)
-            raise InvariantBroken("A model that no node has offered has found a node.")
+        assert offer is not None, "a model that no node has offered has found a node"
         return offer[1]
 
     def list_troubled(self) -> Collection[NodeId]:
