@@ -7,7 +7,8 @@ nothing. Read next: `tenancy.usage.roll_up`, `tenancy.usage.budgets`.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
 from sqlalchemy import Row, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
@@ -24,6 +25,8 @@ from tenancy.usage.budgets import charge_slices
 from tenancy.usage.sums import sum_records
 from tenancy.validation import check_page_size
 
+_by_id: Final = attrgetter("request_id")
+
 
 class LedgerStore(Store):
     """Adds to the ledger and reads from it."""
@@ -33,7 +36,8 @@ class LedgerStore(Store):
 
         Raises: `StoreUnavailable`, and nothing was added.
         """
-        by_id = {record.request_id: record for record in records}
+        # In one order: two that add the same rows wait for each other and never in a circle.
+        by_id = {one.request_id: one for one in sorted(records, key=_by_id)}
         if not by_id:
             return 0
         await self._ensure_partitions({read_day(request_id) for request_id in by_id})
@@ -92,18 +96,22 @@ async def _add_new(
 ) -> list[UsageRecord]:
     """Those of the records that the ledger did not have; now it has all of them.
 
-    Hardly ever has it any of them before, so they are looked for only where it refuses them.
+    Hardly ever has it any of them before, so they are looked for only where it refuses them; again
+    where another gateway has added some meanwhile. Raises: `IntegrityError` for any other reason.
     """
-    try:
-        async with connection.begin_nested():
-            await _insert(connection, by_id.values())
-        return list(by_id.values())
-    except IntegrityError:
-        known = set(await _find_known(connection, by_id))
-        fresh = [record for request_id, record in by_id.items() if request_id not in known]
-        if fresh:
-            await _insert(connection, fresh)
-        return fresh
+    fresh = dict(by_id)
+    while fresh:
+        try:
+            async with connection.begin_nested():
+                await _insert(connection, fresh.values())
+            break
+        except IntegrityError:
+            known = await _find_known(connection, fresh)
+            if not known:
+                raise
+            for request_id in known:
+                del fresh[request_id]
+    return list(fresh.values())
 
 
 async def _insert(connection: AsyncConnection, records: Iterable[UsageRecord]) -> None:

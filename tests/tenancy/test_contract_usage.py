@@ -78,6 +78,31 @@ async def test_adding_again_changes_nothing(tenancy: ActingTenancy) -> None:
     assert await tenancy.read_budget(spend()) == 21
 
 
+async def test_known_and_new_records_in_one_batch_take_the_new_ones_from_the_slice_once(
+    tenancy: ActingTenancy,
+) -> None:
+    await tenancy.append_usage([record(number) for number in range(0, 500, 2)], OWNER)
+    assert await tenancy.lease_budget(spend(), OWNER, 10_000, 8_000, LEASE_MS) == 8_000
+    batch = [record(number) for number in range(500)]
+    assert await tenancy.append_usage([*batch, record(3)], OWNER) == 250
+    assert await tenancy.read_budget(spend()) == 500 * 7
+    left = 10_000 - 500 * 7 - (8_000 - 250 * 7)
+    assert await tenancy.lease_budget(spend(), "another", 10_000, 10_000, LEASE_MS) == left
+
+
+async def test_gateways_that_add_the_same_records_at_once_add_them_once_and_all_succeed(
+    tenancy: ActingTenancy,
+) -> None:
+    records = [record(number) for number in range(500)]
+    added = await asyncio.gather(
+        tenancy.append_usage(records, "gateway-1-boot"),
+        tenancy.append_usage(records[::-1], "gateway-2-boot"),
+        tenancy.append_usage(records[250:], "gateway-3-boot"),
+    )
+    assert sum(added) == 500
+    assert await tenancy.read_budget(spend()) == 500 * 7
+
+
 async def test_an_empty_batch_is_no_work(tenancy: ActingTenancy) -> None:
     assert await tenancy.append_usage([], OWNER) == 0
     assert await tenancy.roll_up_usage() == 0
