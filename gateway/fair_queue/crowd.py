@@ -6,6 +6,7 @@ comer's own account then does; and of a lower priority before all others. Pure.
 Read next: `gateway.fair_queue.queue`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,14 +68,14 @@ class Crowd:
 
     def add(self, waiter: Waiter) -> None:
         """One more."""
-        group = self._groups.setdefault((waiter.priority, waiter.account_id), _Group())
+        group = self._groups.setdefault(_find_key(waiter), _Group())
         group.waiters[waiter] = None
         group.size += self._bounds.measure(waiter)
         self._count(waiter, 1)
 
     def remove(self, waiter: Waiter) -> None:
         """One less."""
-        key = waiter.priority, waiter.account_id
+        key = _find_key(waiter)
         group = self._groups[key]
         del group.waiters[waiter]
         group.size -= self._bounds.measure(waiter)
@@ -82,8 +83,13 @@ class Crowd:
             del self._groups[key]
         self._count(waiter, -1)
 
-    def find_room(self, newcomer: Waiter) -> list[Waiter] | None:
-        """Who has to give way for `newcomer`, in the order of leaving; None: it may not wait."""
+    def find_room(self, newcomer: Waiter, leaving: Sequence[Waiter] = ()) -> list[Waiter] | None:
+        """Who has to give way for `newcomer`, in the order of leaving, when those that are
+        `leaving` for it anyway are gone; None: it may not wait.
+        """
+        orders = {key: list(self._groups[key].waiters) for key in map(_find_key, leaving)}
+        for waiter in leaving:
+            self.remove(waiter)
         displaced: list[Waiter] = []
         own_size = self._measure_own(newcomer) + self._bounds.measure(newcomer)
         while not self._fits(newcomer):
@@ -93,8 +99,10 @@ class Crowd:
             displaced.append(last)
             self.remove(last)
         has_room = self._fits(newcomer)
-        for waiter in reversed(displaced):
+        for waiter in (*leaving, *reversed(displaced)):
             self.add(waiter)
+        for key, waiters in orders.items():  # of those that leave, some are not the newest here
+            self._groups[key].waiters = dict.fromkeys(waiters)
         return displaced if has_room else None
 
     def _fits(self, waiter: Waiter) -> bool:
@@ -123,10 +131,15 @@ class Crowd:
 
     def _measure_own(self, waiter: Waiter) -> int:
         """What the account of `waiter` holds at its priority."""
-        group = self._groups.get((waiter.priority, waiter.account_id))
+        group = self._groups.get(_find_key(waiter))
         return 0 if group is None else group.size
 
     def _count(self, waiter: Waiter, sign: int) -> None:
         self.num_requests += sign
         self.num_tokens += sign * waiter.num_tokens
         self.num_bytes += sign * waiter.num_bytes
+
+
+def _find_key(waiter: Waiter) -> _GroupKey:
+    """The group that the request belongs to."""
+    return waiter.priority, waiter.account_id

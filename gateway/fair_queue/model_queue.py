@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from contracts.fair_order import FairOrder
-from contracts.ids import AccountId
 from gateway.fair_queue.crowd import Crowd, CrowdBounds
 from gateway.fair_queue.lines import Lines, Regions
 from gateway.fair_queue.pace import Pace
@@ -27,7 +26,11 @@ class ModelQueue:
         self._order = create_order()
         self._lines = Lines(self._order)
         self._pace = Pace(now_s)
+        self._charged: set[Waiter] = set()
+        """Those whose answers are not over yet."""
         self.crowd: Final = Crowd(bounds.halve())
+        self.stuck: Final = set[object]()
+        """Kinds of requests that the sweep under way has found no node for."""
 
     def __iter__(self) -> Iterator[Waiter]:
         """All that wait."""
@@ -56,11 +59,18 @@ class ModelQueue:
     def charge(self, waiter: Waiter, now_s: float) -> None:
         """The request goes to a node: its account is served."""
         self._order.charge(waiter.account_id, waiter.num_tokens)
+        self._charged.add(waiter)
         self._pace.note(waiter.num_tokens, now_s)
 
-    def correct(self, account_id: AccountId, num_tokens: int) -> None:
-        """What the account was served has come to so much more, or less."""
-        self._order.correct(account_id, num_tokens)
+    def correct(self, waiter: Waiter, num_tokens: int) -> None:
+        """What the request was charged with has come to `num_tokens`.
+
+        Says nothing of one that was charged by a queue before this one: given back here, it would
+        put its account before all others.
+        """
+        if waiter in self._charged:
+            self._charged.remove(waiter)
+            self._order.correct(waiter.account_id, num_tokens - waiter.num_tokens)
 
     def estimate_wait_s(self, num_tokens: int, now_s: float) -> float:
         """When all that waits, and so many tokens more, will have left: at the pace of late, else

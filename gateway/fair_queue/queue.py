@@ -21,7 +21,7 @@ from contracts.errors import (
     ServiceError,
     ServiceStopping,
 )
-from contracts.ids import ModelName, NodeId
+from contracts.ids import ModelName, NodeId, RegionId
 from contracts.inference import Usage
 from gateway.fair_queue.crowd import Crowd, CrowdBounds
 from gateway.fair_queue.model_queue import ModelQueue
@@ -29,11 +29,13 @@ from gateway.fair_queue.queue_meter import QueueEnd, QueueMeter
 from gateway.fair_queue.waiter import Waiter, weigh_usage
 from gateway.request_context import Asker
 from gateway.routing.fleet import Fleet
-from gateway.routing.route_plan import RoutePlan
+from gateway.routing.route_plan import NodeSnapshot, RouteNeed, RoutePlan
 from gateway.settings import QueueSettings
 from gateway.sources import Sources
 
 SWEEP_S: Final = 0.1
+_MAX_KINDS: Final = 32
+"""Of requests of one model that look at all nodes in one sweep, in vain."""
 _BUSY: Final = "Capacity temporarily exceeded, please try again."
 _LATE: Final = "No place became free in time, please try again."
 
@@ -88,6 +90,7 @@ class FairQueue:
             if waiter in self._answers:
                 self._leave(waiter, QueueEnd.LEFT)
             elif not answer.cancelled() and answer.exception() is None:
+                self.correct(waiter, None)
                 self._fleet.release(answer.result())  # nobody will go there
             raise
         self._meter.count_wait(waiter.need.model, self._sources.monotonic_s() - began_s)
@@ -101,10 +104,8 @@ class FairQueue:
     def correct(self, waiter: Waiter, usage: Usage | None) -> None:
         """The request has ended at its node with `usage`; None: it came to nothing there."""
         queue = self._queues.get(waiter.need.model)
-        if queue is None:
-            return
-        num_tokens = 0 if usage is None else weigh_usage(usage)
-        queue.correct(waiter.account_id, num_tokens - waiter.num_tokens)
+        if queue is not None:
+            queue.correct(waiter, 0 if usage is None else weigh_usage(usage))
 
     def end(self) -> None:
         """This process stops: nobody waits any more."""
@@ -137,13 +138,15 @@ class FairQueue:
             raise self._ending
         model, now_s = waiter.need.model, self._sources.monotonic_s()
         queue = self._queues.get(model) or self._create_queue(self._bounds, now_s)
+        displaced: list[Waiter] = []
         for crowd in (queue.crowd, self._crowd):
-            displaced = crowd.find_room(waiter)
-            if displaced is None:
+            more = crowd.find_room(waiter, displaced)
+            if more is None:  # and nobody has given way for nothing
                 self._meter.count_end(QueueEnd.FULL)
                 raise self._create_refusal(waiter, _BUSY)
-            for other in displaced:
-                self._fail(other, self._create_refusal(other, _BUSY), QueueEnd.DISPLACED)
+            displaced += more
+        for other in displaced:
+            self._fail(other, self._create_refusal(other, _BUSY), QueueEnd.DISPLACED)
         self._queues[model] = queue
         queue.join(waiter)
         self._crowd.add(waiter)
@@ -183,31 +186,42 @@ class FairQueue:
         node = self._fleet.find(node_id)
         if node is None or node.region is None:
             return
-        region = node.region
         for model in [model for model in self._queues if model in node.loads]:
+            stuck: set[object] = set()
             while (queue := self._queues.get(model)) is not None:
-                waiter = queue.find_next(
-                    lambda regions: regions is None or region in regions,
-                    lambda waiter: self._takes(node_id, node.num_reports, waiter),
-                )
+                waiter = self._find_next(queue, node, stuck)
                 if waiter is None or not self._place(queue, waiter, node_id):
                     break
 
-    def _takes(self, node_id: NodeId, num_reports: int, waiter: Waiter) -> bool:
-        """True when the node has room for a request that it has not just refused."""
-        is_refused = waiter.refused.get(node_id) == num_reports
-        return not is_refused and self._fleet.takes(node_id, waiter.need)
+    def _find_next(
+        self, queue: ModelQueue, node: NodeSnapshot, stuck: set[object]
+    ) -> Waiter | None:
+        """Whose turn it is at a node."""
+        return queue.find_next(
+            lambda regions: regions is None or node.region in regions,
+            lambda waiter: self._takes(node, waiter, stuck),
+        )
+
+    def _takes(self, node: NodeSnapshot, waiter: Waiter, stuck: set[object]) -> bool:
+        """True when the node has room for a request that it has not just refused.
+
+        `stuck` are the kinds of those that found none there: nobody asks again for each of a
+        thousand that are alike. All may go to the node's region.
+        """
+        need, node_id = waiter.need, node.node_id
+        if node_id in need.tried or waiter.refused.get(node_id) == node.num_reports:
+            return False
+        kind = need.revision, need.rejects_busy
+        if kind in stuck:
+            return False
+        takes = self._fleet.takes(node_id, need)
+        if not takes:
+            stuck.add(kind)
+        return takes
 
     def _place(self, queue: ModelQueue, waiter: Waiter, node_id: NodeId | None) -> bool:
         """Sends a request to a node, or to the best one; False when that is not to be."""
-        need = waiter.need
-        refused = {
-            other
-            for other, count in waiter.refused.items()
-            if (node := self._fleet.find(other)) is not None and node.num_reports == count
-        }
-        if refused:
-            need = msgspec.structs.replace(need, tried=need.tried | refused)
+        need = self._find_need(waiter)
         try:
             plan = self._fleet.plan(need, node_id)
         except CapacityError:
@@ -224,19 +238,49 @@ class FairQueue:
         return True
 
     def _place_where_possible(self, queue: ModelQueue) -> None:
-        """Offers all nodes at once, and whatever is the last resort, in the order of turns."""
-        stuck: set[object] = set()
+        """Offers all nodes at once, and whatever is the last resort, in the order of turns.
 
-        def find_next() -> Waiter | None:
-            return next((one for one in queue.walk() if _find_kind(one) not in stuck), None)
+        Of a kind, the first that finds no room speaks for all. Clients can make up many kinds: of
+        so many that they would cost much, the others are looked at the next time.
+        """
+        regions = frozenset(node.region for node in self._fleet.snapshots)
+        stuck, num_left = queue.stuck, _MAX_KINDS
 
-        while (waiter := find_next()) is not None:
-            if not self._place(queue, waiter, None):
-                stuck.add(_find_kind(waiter))
+        def place_next() -> bool:
+            """True when one has left: those that stay have another order then."""
+            nonlocal num_left
+            for waiter in queue.walk():
+                kind = _find_kind(self._find_need(waiter), regions)
+                if kind in stuck:
+                    continue
+                if not num_left or self._place(queue, waiter, None):
+                    return num_left > 0
+                stuck.add(kind)
+                num_left -= 1
+            stuck.clear()
+            return False
+
+        while place_next():
+            pass
+
+    def _find_need(self, waiter: Waiter) -> RouteNeed:
+        """What the request needs now, where nodes have refused it that have not reported since."""
+        need = waiter.need
+        if not waiter.refused:
+            return need
+        refused = {
+            other
+            for other, count in waiter.refused.items()
+            if (node := self._fleet.find(other)) is not None and node.num_reports == count
+        }
+        return msgspec.structs.replace(need, tried=need.tried | refused)
 
 
-def _find_kind(waiter: Waiter) -> object:
-    """What decides where a request may go: those of one kind find room together or not at all."""
-    need = waiter.need
-    refused = frozenset(waiter.refused.items())
-    return need.allowed_regions, need.may_wait, need.revision, need.tried, refused
+def _find_kind(need: RouteNeed, regions: frozenset[RegionId | None]) -> object:
+    """What decides where a request may go: those of one kind find room together or not at all.
+
+    `regions` are those that there are: clients can name any others.
+    """
+    allowed = need.allowed_regions
+    lawful = None if allowed is None else (not allowed, regions.intersection(allowed))
+    return lawful, need.may_wait, need.revision, need.rejects_busy, need.tried

@@ -1,0 +1,245 @@
+"""What an account may try to get more than its turn, or to make the queue cost more than it should.
+
+Each guard is shown with a control in which the attack works without it.
+"""
+
+from collections.abc import Sequence
+
+import pytest
+
+from contracts.errors import PoolSaturated, ResidencyViolation
+from contracts.ids import ModelName, NodeId
+from gateway.fair_queue import queue as fair_queue
+from gateway.fair_queue.crowd import Crowd, CrowdBounds
+from gateway.fair_queue.model_queue import ModelQueue
+from gateway.fair_queue.waiter import Waiter
+from gateway.routing.route_plan import RouteNeed, RoutePlan
+from tests.gateway.fair_queue.queue_words import (
+    MAX_WAITING,
+    Asked,
+    World,
+    name_account,
+    refusal_of,
+    settle,
+)
+from tests.gateway.routing.fleet_words import MODEL
+
+NUM_WAITING = 100
+OTHER_MODEL = ModelName("@cf/other")
+
+
+def count_plans(world: World, monkeypatch: pytest.MonkeyPatch) -> list[RouteNeed]:
+    """What all nodes are looked at for from now on."""
+    needs: list[RouteNeed] = []
+    plan = world.fleet.plan
+
+    def note(need: RouteNeed, at: NodeId | None = None) -> RoutePlan:
+        needs.append(need)
+        return plan(need, at)
+
+    monkeypatch.setattr(world.fleet, "plan", note)
+    return needs
+
+
+async def sweep_made_up_regions(monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often a sweep looks at all nodes where each request names a region of its own."""
+    world = World()
+    asked = [world.ask("1", "weur", f"made-up-{number}") for number in range(NUM_WAITING)]
+    await settle()
+    needs = count_plans(world, monkeypatch)
+    world.queue.sweep()
+    world.queue.end()
+    for one in asked:
+        await refusal_of(one)
+    return len(needs)
+
+
+async def test_regions_that_are_none_make_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await sweep_made_up_regions(monkeypatch) == 1
+
+
+async def test_were_they_believed_each_request_would_look_at_every_node_in_every_sweep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fair_queue, "_find_kind", lambda need, regions: need.allowed_regions)
+    monkeypatch.setattr(fair_queue, "_MAX_KINDS", 10 * NUM_WAITING)
+    assert await sweep_made_up_regions(monkeypatch) == NUM_WAITING
+
+
+async def test_of_many_kinds_a_sweep_looks_at_some_and_the_next_ones_at_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    for number in range(NUM_WAITING):
+        world.ask("1", need=RouteNeed(MODEL, None, revision=str(number)))
+    last = world.ask("1", "nowhere")
+    await settle()
+    needs = count_plans(world, monkeypatch)
+    sizes: list[int] = []
+    while not last.task.done():
+        world.queue.sweep()
+        await settle()
+        sizes.append(len(needs) - sum(sizes))
+    assert isinstance(last.error, ResidencyViolation)  # its turn to be looked at has come
+    assert max(sizes) < NUM_WAITING / 2
+    assert sum(sizes) == NUM_WAITING + 1
+    world.queue.end()
+    await settle()
+
+
+async def test_a_full_node_is_asked_once_for_all_that_are_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    asked = [world.ask(letter) for letter in "123" * 30]
+    await settle()
+    num_asked = 0
+    takes = world.fleet.takes
+
+    def count(node_id: NodeId, need: RouteNeed) -> bool:
+        nonlocal num_asked
+        num_asked += 1
+        return takes(node_id, need)
+
+    monkeypatch.setattr(world.fleet, "takes", count)
+    world.report("a")
+    assert num_asked == 1
+    world.report("a", waiting=MAX_WAITING - 1)
+    await settle()
+    assert sum(one.is_placed for one in asked) == 1
+    assert num_asked == 3
+    world.queue.end()
+    await settle()
+
+
+async def compete_after_refund(world: World) -> tuple[list[Asked], list[Asked]]:
+    """Two accounts of which the first gets back what it was charged in an earlier queue."""
+    early = world.ask("1", num_tokens=100_000)
+    await settle()
+    world.report("a", waiting=MAX_WAITING - 1)
+    await settle()
+    assert early.is_placed
+    assert world.queue.num_waiting == 0  # what it was charged is forgotten with the queue
+    hostile = [world.ask("1") for _ in range(6)]
+    honest = [world.ask("2") for _ in range(6)]
+    await settle()
+    world.queue.correct(early.waiter, None)  # it is aborted before it has come to anything
+    world.report("a", waiting=MAX_WAITING - 6)
+    await settle()
+    world.queue.end()
+    await settle()
+    return hostile, honest
+
+
+def count_placed(asked: Sequence[Asked]) -> int:
+    """How many have a node."""
+    return sum(one.is_placed for one in asked)
+
+
+async def test_what_was_charged_before_the_queue_was_empty_is_not_given_back_after() -> None:
+    hostile, honest = await compete_after_refund(World())
+    assert (count_placed(hostile), count_placed(honest)) == (3, 3)
+
+
+async def test_were_it_given_back_its_account_would_go_before_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    correct = ModelQueue.correct
+
+    def believe(queue: ModelQueue, waiter: Waiter, num_tokens: int) -> None:
+        """As if this queue had charged it."""
+        queue._charged.add(waiter)  # pyright: ignore[reportPrivateUsage]
+        correct(queue, waiter, num_tokens)
+
+    monkeypatch.setattr(ModelQueue, "correct", believe)
+    hostile, honest = await compete_after_refund(World())
+    assert (count_placed(hostile), count_placed(honest)) == (6, 0)
+
+
+async def test_what_is_corrected_twice_counts_once() -> None:
+    world = World()
+    first, others = world.ask("1"), [world.ask("2") for _ in range(4)]
+    mine = [world.ask("1") for _ in range(4)]
+    await settle()
+    world.report("a", waiting=MAX_WAITING - 1)
+    await settle()
+    for _ in range(10):
+        world.queue.correct(first.waiter, None)
+    world.report("a", waiting=MAX_WAITING - 4)
+    await settle()
+    assert (count_placed(mine), count_placed(others)) == (2, 2)
+    world.queue.end()
+    await settle()
+
+
+async def test_a_request_that_never_learns_of_its_node_costs_its_account_nothing() -> None:
+    world = World()
+    leaving, mine, other = world.ask("1", num_tokens=900), world.ask("1"), world.ask("2")
+    await settle()
+    world.report("a", waiting=MAX_WAITING - 1)
+    leaving.task.cancel()
+    await settle()
+    assert leaving.task.cancelled()
+    assert mine.is_placed  # the older of two accounts that were served nothing
+    assert not other.task.done()
+    world.queue.end()
+    await settle()
+
+
+async def crowd_out(world: World) -> tuple[list[Asked], Asked]:
+    """An account that fills another model's part, and would displace its neighbour's here."""
+    victims = [world.ask("1", num_tokens=100) for _ in range(4)]
+    for _ in range(5):
+        world.ask("2", need=RouteNeed(OTHER_MODEL, None), num_tokens=100)
+    world.ask("3", need=RouteNeed(ModelName("@cf/third"), None), num_tokens=100)
+    await settle()
+    hostile = world.ask("2", num_tokens=200)
+    await settle()
+    return victims, hostile
+
+
+async def test_nobody_gives_way_to_a_request_that_is_refused_all_the_same() -> None:
+    world = World(max_tokens=1000)
+    victims, hostile = await crowd_out(world)
+    assert isinstance(hostile.error, PoolSaturated)
+    assert [one.error for one in victims] == [None] * 4
+    world.queue.end()
+    await settle()
+
+
+async def test_asked_one_after_the_other_the_bounds_would_throw_somebody_out_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(max_tokens=1000)
+    find_room = Crowd.find_room
+
+    def forget(
+        crowd: Crowd, newcomer: Waiter, leaving: Sequence[Waiter] = ()
+    ) -> list[Waiter] | None:
+        """Those that give way in the model's crowd leave at once, whatever the other one says."""
+        found = find_room(crowd, newcomer, leaving)
+        for waiter in found or ():
+            world.queue._fail(  # pyright: ignore[reportPrivateUsage]
+                waiter, PoolSaturated("Busy."), fair_queue.QueueEnd.DISPLACED
+            )
+        return [] if found is not None else None
+
+    monkeypatch.setattr(Crowd, "find_room", forget)
+    victims, hostile = await crowd_out(world)
+    assert isinstance(hostile.error, PoolSaturated)
+    assert sum(one.error is not None for one in victims) == 1
+    world.queue.end()
+    await settle()
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_crowd_stays_in_order_whoever_was_thought_to_leave(number: int) -> None:
+    crowd = Crowd(CrowdBounds(max_requests=3, max_tokens=1000, max_bytes=1000))
+    need = RouteNeed(MODEL, None)
+    inside = [Waiter(need, name_account("1"), 0, 1, 1, 0.0, 1.0) for _ in range(3)]
+    for waiter in inside:
+        crowd.add(waiter)
+    assert (
+        crowd.find_room(Waiter(need, name_account("2"), 0, 1, 1, 0.0, 1.0), [inside[number]]) == []
+    )
+    assert crowd.find_room(Waiter(need, name_account("2"), 0, 1, 1, 0.0, 1.0)) == [inside[2]]
