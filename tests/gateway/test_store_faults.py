@@ -152,7 +152,7 @@ async def test_a_redis_that_misbehaves_brings_the_share_of_the_limit_and_goes_un
         async with proxy.serve():
             shared = {
                 "url": f"redis://127.0.0.1:{proxy.port}/0",
-                "budget_s": 1.0,
+                "budget_s": 3.0,
                 "max_failures": 2,
                 "probe_pause_s": 0.2,
                 "num_gateways": 4,
