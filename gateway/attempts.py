@@ -112,9 +112,9 @@ class Attempts:
             grant = create_grant(context, need, plan.card, number)
             stream, hand_over = self._opener.open(context, need, plan, grant, body)
         except BaseException as error:
-            self._fleet.release(plan)
             if place.note_over is not None:
                 place.note_over(None)
+            self._fleet.release(plan)
             code = error.code if isinstance(error, ServiceError) else type(error).__name__
             self._trace(context, plan, (number, False), opened_s, code)
             raise
@@ -144,8 +144,6 @@ class Attempts:
         self._trace(context, attempt.plan, numbered, attempt.opened_s, code)
         attempt.stream.on_over = None
         self._leave(attempt)
-        if attempt.place.note_over is not None:
-            attempt.place.note_over(attempt.stream)
         if attempt.hand_over is not None:
             attempt.hand_over.close()
         if error is None:
@@ -155,9 +153,14 @@ class Attempts:
             self._fleet.note_failure(attempt.plan.node_id)
 
     def _leave(self, attempt: Attempt) -> None:
-        """The node has one request fewer. The first call counts."""
+        """The node has one request fewer. The first call counts.
+
+        What the request has taken is told first: it decides who gets its place.
+        """
         if attempt.has_place:
             attempt.has_place = False
+            if attempt.place.note_over is not None:
+                attempt.place.note_over(attempt.stream)
             self._fleet.release(attempt.plan)
 
     def _trace(

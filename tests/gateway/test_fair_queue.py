@@ -35,6 +35,8 @@ class Turnstile:
     def __init__(self, node: ScriptedNode) -> None:
         """Takes the node over."""
         self.node = node
+        self.num_prompt: dict[str, int] = {}
+        """Tokens of the prompts of some accounts."""
         self.served: list[ScriptedStream] = []
         """In the order in which they came to their turn."""
         self.text = "Hello"
@@ -61,7 +63,8 @@ class Turnstile:
         try:
             async with self._one:
                 self.served.append(stream)
-                await stream.put(Accepted(7, 0))
+                num_prompt = self.num_prompt.get(stream.grant.account_id, 7)
+                await stream.put(Accepted(num_prompt, 0))
                 await self._wait(stream)
                 if stream.aborted.is_set():
                     await stream.put(Finished(FinishReason.ABORTED, Usage(7, 0, 0)))
@@ -69,7 +72,7 @@ class Turnstile:
                 num_deltas = 1 if len(self.text) < 1000 else 20
                 for index in range(num_deltas):
                     await stream.put(Delta(self.text, (index,)))
-                await stream.put(Finished(FinishReason.STOP, Usage(7, 0, num_deltas)))
+                await stream.put(Finished(FinishReason.STOP, Usage(num_prompt, 0, num_deltas)))
         finally:
             self._count(-1)
 
@@ -330,6 +333,26 @@ async def test_a_node_that_is_lost_and_comes_back_serves_who_has_waited(
         turnstile.node.reports = True  # on the connection to come, too
         turnstile.node.drop_connections()
         assert [reply.status for reply in await asyncio.gather(*waiting)] == [200, 200]
+
+
+async def test_what_an_answer_has_really_taken_decides_already_who_gets_its_place(
+    tmp_path: Path, database_template: Path
+) -> None:
+    async with open_site(tmp_path, database_template, "weur") as site:
+        (turnstile,) = site.turnstiles
+        costly, other = await site.gateway.add_tenant(), await site.gateway.add_tenant()
+        turnstile.num_prompt[costly.account_id] = 2000
+        await site.fill()
+        for count, tenant in enumerate((costly, other) * 2, 1):
+            asked = site.ask(tenant)
+            await site.wait_for(count)
+        turnstile.let_through(NUM_PLACES + 4)
+        await asyncio.gather(asked)
+        await site.wait_for(0)
+        await wait_until(lambda: len(turnstile.served) == NUM_PLACES + 4)
+        served = [stream.grant.account_id for stream in turnstile.served[NUM_PLACES:]]
+        # By what they were expected to take, it would be in turns.
+        assert served == [one.account_id for one in (costly, other, other, costly)]
 
 
 async def test_an_answer_that_has_begun_goes_on_before_all_that_wait(
