@@ -62,7 +62,7 @@ def create(
     desk.report(
         account,
         f"Created account {account.account_id} ({account.name}).",
-        f"Next: hearth tokens create {account.account_id} --name NAME",
+        "Next: " + desk.name_next(f"hearth tokens create {account.account_id} --name NAME"),
     )
 
 

@@ -85,7 +85,7 @@ def set_limits(
     desk.report(
         quota,
         f"The limits of {_name(quota.scope)} are set.",
-        f"See: hearth limits list {account_id}",
+        "See: " + desk.name_next(f"hearth limits list {account_id}"),
     )
 
 

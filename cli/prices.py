@@ -56,7 +56,8 @@ def set_price(
         reasoning=generated,
     )
     price = desk.run(lambda tenancy: tenancy.set_price(model, rates))
-    desk.report(price, f"{price.model} has a price from now on. See: hearth prices list")
+    see = desk.name_next("hearth prices list")
+    desk.report(price, f"{price.model} has a price from now on. See: {see}")
 
 
 @tenancy_command(app, "list")

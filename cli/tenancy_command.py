@@ -5,6 +5,7 @@ are added here and turned into it. Must not know any command. Read next: `cli.te
 """
 
 import inspect
+import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -59,6 +60,12 @@ class TenancyDesk:
 
     place: TenancyPlace
     as_json: bool
+    where: str = ""
+    """The options that named the place, as another command takes them."""
+
+    def name_next(self, command: str) -> str:
+        """`command` as it is to be pasted, for the same place."""
+        return f"{command}{self.where}"
 
     def run(
         self,
@@ -103,7 +110,8 @@ def tenancy_command(app: typer.Typer, name: str) -> Callable[[Command], Command]
         def command(*_: Any, **given: Any) -> None:
             shared = [given.pop(option) for option, _kind, _default in _SHARED]
             *where, as_json = shared
-            function(TenancyDesk(find_place(*where), as_json), **given)
+            desk = TenancyDesk(find_place(*where), as_json, _to_options(*where))
+            function(desk, **given)
 
         own = list(inspect.signature(function).parameters.values())[1:]
         added = [
@@ -116,3 +124,12 @@ def tenancy_command(app: typer.Typer, name: str) -> Callable[[Command], Command]
         return app.command(name)(command)
 
     return register
+
+
+def _to_options(config: Path | None, database_url: str | None, key_ring: Path | None) -> str:
+    """The options that were given, each after a space; a URL is left out, for it may hold a
+    password.
+    """
+    given = [("--config", config), ("--key-ring", key_ring)]
+    words = "".join(f" {name} {shlex.quote(str(path))}" for name, path in given if path is not None)
+    return words if database_url is None else f"{words} --database-url URL"

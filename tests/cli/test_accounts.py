@@ -151,3 +151,14 @@ def test_the_program_says_failures_in_one_line(tmp_path: Path) -> None:
     failed = run("suspend", NOBODY)
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr == "hearth: There is no account with this id.\n"
+
+
+def test_what_is_next_is_said_for_the_same_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a site.toml").write_text(
+        '[database]\nurl = "sqlite:///hearth.db"\n[key_ring]\nfile = "key_ring.json"\n'
+    )
+    made = CliRunner().invoke(app, ["create", "one", "--config", "a site.toml"])
+    assert made.stdout.endswith(" --name NAME --config 'a site.toml'\n")
