@@ -11,7 +11,7 @@ import typer
 from cli.tenancy_command import AccountIdArgument, TenancyDesk, tenancy_command
 from cli.terminal import CommandFailed
 from cli.token_times import parse_time
-from contracts.errors import InvalidRequest
+from contracts.errors import InvalidRequest, NotFound
 from contracts.ids import AccountId
 
 _S_PER_DAY: Final = 86_400
@@ -48,7 +48,18 @@ def export(
             )
     except OSError as error:
         raise CommandFailed(f"{output} cannot be written: {error.strerror}.") from error
+    if not num_records:
+        _refuse_unknown(desk, AccountId(account_id), output)
     desk.report({"num_records": num_records}, f"{num_records} records are in {output}.")
+
+
+def _refuse_unknown(desk: TenancyDesk, account_id: AccountId, output: Path) -> None:
+    """A signed bill of nothing is for accounts that exist. Raises: `NotFound`."""
+    try:
+        desk.run(lambda tenancy: tenancy.get_account(account_id))
+    except NotFound:
+        output.unlink()
+        raise
 
 
 @tenancy_command(app, "public-key")

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from cli import accounts
 from cli.terminal import CommandFailed
 from cli.usage import app
+from contracts.errors import NotFound
 from contracts.ids import AccountId
 from contracts.usage import MS_PER_DAY
 from tenancy.directory import create_tenancy
@@ -93,3 +94,13 @@ def test_whatever_was_changed_shows(commands: TenancyCommands, tmp_path: Path, h
     path.write_bytes(b"".join(lines))
     result = CliRunner().invoke(app, ["verify", str(path), "--public-key", key])
     assert isinstance(result.exception, CommandFailed)
+
+
+def test_an_account_that_is_not_there_gets_no_signed_bill(
+    commands: TenancyCommands, tmp_path: Path
+) -> None:
+    file = tmp_path / "nobody.jsonl"
+    days = ("--since", "2027-01-01", "--before", "2027-02-01")
+    result = commands.run("export", "c" * 32, *days, "-o", str(file))
+    assert isinstance(result.exception, NotFound)
+    assert not file.exists()
