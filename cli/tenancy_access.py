@@ -97,7 +97,8 @@ async def _run(
 
 def explain(place: TenancyPlace, error: StoreUnavailable) -> CommandFailed:
     """The failure with its cause: who runs the platform needs more than clients are told."""
-    return CommandFailed(f"{error.message} ({_format_name(place)}: {error.__cause__})")
+    cause, _, _statement = str(error.__cause__).partition("\n")
+    return CommandFailed(f"{error.message} ({_format_name(place)}: {cause})")
 
 
 async def prepare(place: TenancyPlace, may_create: bool) -> "KeyRing":

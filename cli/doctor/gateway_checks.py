@@ -23,10 +23,15 @@ def check_settings(settings: "GatewaySettings", findings: Findings) -> None:
     area = Area.CONFIGURATION
     if not settings.nodes:
         findings.add(
-            area, Level.PROBLEM, "No node is configured.", "Add one `[[nodes]]` section per node."
+            area,
+            Level.PROBLEM,
+            "No node is configured.",
+            "Name the gateway's file with `--config` (beside `hearth dev` it is "
+            "`.hearth/gateway.toml`), and add one `[[nodes]]` section per node.",
         )
     else:
-        findings.ok(area, f"The settings are understood; {len(settings.nodes)} nodes are named.")
+        named = "1 node is" if len(settings.nodes) == 1 else f"{len(settings.nodes)} nodes are"
+        findings.ok(area, f"The settings are understood; {named} named.")
     for name, listen in (("listen", settings.listen), ("admin", settings.admin)):
         if listen.tls is None and not is_loopback(listen.host):
             findings.add(

@@ -93,6 +93,10 @@ async def authenticate(
     challenge = Challenge(node_nonce, proof)
     await socket.send_bytes(encode_frame([(CONNECTION_STREAM, 0, challenge)]))
     entries = await _receive_entries(socket)
+    if socket.closed:
+        raise Unauthenticated(
+            "It left before it proved itself: its key is another, or `hearth doctor` has asked."
+        )
     expected = prove_identity(key, WireEnd.GATEWAY, nonces)
     if not entries or not hmac.compare_digest(_read_proof(entries[0]), expected.encode()):
         raise Unauthenticated("The gateway did not prove that it holds the key.")
