@@ -125,7 +125,8 @@ class OperatorAuthenticator:
 
         Raises: `Unauthenticated`, `RateLimited`, `StoreUnavailable`.
         """
-        return await self.check(read_bearer(headers), self._addresses.find(peer, headers))
+        credential = read_bearer(headers, "operator's credential")
+        return await self.check(credential, self._addresses.find(peer, headers))
 
     async def check(self, value: str, address: Address | None) -> Operator:
         """The operator whose credential has this value.

@@ -29,19 +29,23 @@ def read_api_token(headers: Sequence[tuple[bytes, bytes]]) -> str:
     return key.decode("ascii")
 
 
-def read_bearer(headers: Sequence[tuple[bytes, bytes]]) -> str:
-    """The credential after `Bearer`.
+def read_bearer(headers: Sequence[tuple[bytes, bytes]], kind: str = "API token") -> str:
+    """The credential after `Bearer`; `kind` is what whoever sends none is asked for.
 
     Raises: `Unauthenticated` when there is none, more than one, or one of another scheme.
     """
-    return _read_bearer(headers, dict(headers))
+    return _read_bearer(headers, dict(headers), kind)
 
 
-def _read_bearer(headers: Sequence[tuple[bytes, bytes]], by_name: Mapping[bytes, bytes]) -> str:
+def _read_bearer(
+    headers: Sequence[tuple[bytes, bytes]],
+    by_name: Mapping[bytes, bytes],
+    kind: str = "API token",
+) -> str:
     """The same with `headers` by their names."""
     found = by_name.get(_AUTHORIZATION)
     if found is None:
-        raise Unauthenticated("Authentication error: send `Authorization: Bearer <API token>`.")
+        raise Unauthenticated(f"Authentication error: send `Authorization: Bearer <{kind}>`.")
     if len(by_name) != len(headers) and sum(n == _AUTHORIZATION for n, _ in headers) > 1:
         raise Unauthenticated("Send exactly one Authorization header.")
     scheme, _, credential = found.partition(b" ")

@@ -78,8 +78,8 @@ def format_time(unix_s: float | None) -> str:
 
 
 def format_clock(unix_s: float) -> str:
-    """The time of day, UTC."""
-    return datetime.fromtimestamp(unix_s, UTC).strftime("%H:%M")
+    """The time of day, UTC, to the second: points of a chart are closer than minutes."""
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%H:%M:%S")
 
 
 def format_iso(unix_s: float) -> str:
