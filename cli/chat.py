@@ -15,7 +15,7 @@ import typer
 
 from cli.chat_client import ChatClient, ChatTurn
 from cli.dev.home import DevHome
-from cli.terminal import CommandFailed, is_interactive
+from cli.terminal import CommandFailed, is_interactive, print_failure
 
 API_TOKEN_VARIABLE: Final = "HEARTH_API_TOKEN"
 _HELP: Final = "/reset forgets the conversation, /exit leaves, Ctrl-C stops an answer."
@@ -131,4 +131,4 @@ def _talk(conversation: Conversation) -> None:
             if line and not conversation.obey(line):
                 return
         except CommandFailed as error:
-            print(f"hearth: {error}", file=sys.stderr)
+            print_failure(error)

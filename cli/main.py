@@ -15,7 +15,7 @@ from cli import chat, database, keys, models, plan, serve
 from cli.dev import command as dev
 from cli.doctor import command as doctor
 from cli.tenancy_groups import add_tenancy_groups
-from cli.terminal import CommandFailed
+from cli.terminal import CommandFailed, print_failure
 from contracts.errors import ServiceError
 from contracts.settings import SettingsError
 
@@ -89,7 +89,7 @@ def main() -> None:
     try:
         app(prog_name="hearth")
     except (CommandFailed, ServiceError, SettingsError) as error:
-        print(f"hearth: {error}", file=sys.stderr)
+        print_failure(error)
         sys.exit(1)
     except BrokenPipeError:
         # The reader of our output left, as in `hearth models list | head -1`; nobody is to be told.

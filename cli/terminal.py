@@ -10,11 +10,18 @@ from typing import Any, Final
 
 import msgspec
 
+from telemetry.redaction import redact
+
 NONE: Final = "-"
 
 
 class CommandFailed(Exception):
     """Ends the command with exit code 1. The message is for the person who typed it."""
+
+
+def print_failure(error: Exception) -> None:
+    """Says on standard error why a command failed, without credentials that the reason quotes."""
+    print(f"hearth: {redact(str(error))}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:

@@ -27,7 +27,7 @@ PATH_FROM_STDIN: Final = "-"
 MAX_RANKS: Final = 64
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
-Price = Annotated[float, msgspec.Meta(ge=0)]
+Price = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class ListenSettings(msgspec.Struct, frozen=True, kw_only=True):

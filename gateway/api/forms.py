@@ -96,10 +96,14 @@ def read_time_us(text: str | None, name: str) -> int | None:
 
 
 def refuse_unknown_query(request: Request, known: Collection[str]) -> None:
-    """Raises `InvalidRequest` for a parameter that would be ignored: a filter must not be."""
-    for name in request.query_params:
+    """Raises `InvalidRequest` for a parameter that would be ignored, as no filter must be, and for
+    a value with NUL, which a database refuses as if it were away.
+    """
+    for name, text in request.query_params.multi_items():
         if name not in known:
             raise InvalidRequest(f"Unknown parameter; known here: {', '.join(sorted(known))}.")
+        if "\0" in text:
+            raise InvalidRequest(f"`{name}` has characters that no text has.", param=name)
 
 
 def format_unix_s(unix_s: int | None) -> str | None:

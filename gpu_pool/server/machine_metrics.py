@@ -6,7 +6,9 @@ Read next: `node_metrics` (the caller), `nvml`.
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -16,6 +18,8 @@ from gpu_pool.settings import RunningCosts
 
 _Reading = Callable[[GpuFigures], float | None]
 _LABELS: Final = ("gpu", "uuid")
+_PATIENCE_S: Final = 2.0
+"""Less than a collector waits for the whole answer."""
 _GAUGES: Final[tuple[tuple[str, str, _Reading], ...]] = (
     ("hearth_node_gpu_busy_ratio", "Share of the time in which a GPU computed.", lambda g: g.busy),
     (
@@ -40,10 +44,32 @@ class MachineMetrics:
         self._gpus = gpus
         self._costs = costs
         self._figures: Sequence[GpuFigures] = ()
+        self._reading: asyncio.Future[Sequence[GpuFigures]] | None = None
 
     async def look(self) -> None:
-        """Reads the GPUs, in a thread: a driver may take its time."""
-        self._figures = await asyncio.to_thread(self._gpus.read)
+        """Reads the GPUs; a driver that does not answer tells nothing, and is not asked again."""
+        reading = self._reading or self._begin_reading()
+        self._reading = reading
+        done, _ = await asyncio.wait({reading}, timeout=_PATIENCE_S)
+        if done and self._reading is reading:
+            self._reading = None
+        self._figures = reading.result() if done else ()
+
+    def _begin_reading(self) -> asyncio.Future[Sequence[GpuFigures]]:
+        """Reads in a thread of its own, which keeps no process from ending."""
+        loop = asyncio.get_running_loop()
+        reading: asyncio.Future[Sequence[GpuFigures]] = loop.create_future()
+
+        def read() -> None:
+            figures: Sequence[GpuFigures] = ()
+            try:
+                figures = self._gpus.read()
+            finally:
+                with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    loop.call_soon_threadsafe(reading.set_result, figures)
+
+        threading.Thread(target=read, name="gpus", daemon=True).start()
+        return reading
 
     def collect(self) -> Iterator[Metric]:
         """What there is: no family without GPUs, no price that nobody has set."""

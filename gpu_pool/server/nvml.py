@@ -13,6 +13,14 @@ from typing import Any, Final, Protocol
 NVML: Final = "libnvidia-ml.so.1"
 _SUCCESS: Final = 0
 _UUID_BYTES: Final = 96
+_FUNCTIONS: Final = (
+    "nvmlDeviceGetCount_v2",
+    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetPowerUsage",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +40,7 @@ class GpuSource(Protocol):
     """Tells of GPUs."""
 
     def read(self) -> Sequence[GpuFigures]:
-        """All of them at this moment; may take milliseconds."""
+        """All of them at this moment; takes milliseconds, or for ever where a driver hangs."""
         ...
 
 
@@ -101,7 +109,9 @@ def open_gpus(name: str = NVML) -> GpuSource:
     """The GPUs of the driver whose library has this name; none where there is no driver."""
     try:
         library: Any = ctypes.CDLL(name)
+        for function in _FUNCTIONS:
+            library[function]
         is_ready = library.nvmlInit_v2() == _SUCCESS
-    except (OSError, AttributeError):  # no such library, or another one of that name
+    except (OSError, AttributeError):  # no such library, or an older one or another of that name
         return NoGpus()
     return NvmlGpus(library) if is_ready else NoGpus()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.terminal import CommandFailed, print_failure
+
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "numpy", "sqlalchemy", "aiohttp", "starlette", "httpx", "cryptography", "zmq")
 RecordProperty = Callable[[str, object], None]
@@ -145,3 +147,11 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     )
     assert result.stdout == "[\n"
     assert "Traceback" not in result.stderr
+
+
+def test_a_failure_is_told_without_the_credentials_that_it_quotes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_failure(CommandFailed("cannot reach postgresql://hearth:correct-horse@db:5432/hearth"))
+    expected = "hearth: cannot reach postgresql://hearth:***@db:5432/hearth\n"
+    assert capsys.readouterr().err == expected

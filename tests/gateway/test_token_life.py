@@ -319,7 +319,15 @@ async def test_no_filter_finds_out_who_of_the_platform_has_acted(
 
 @pytest.mark.parametrize(
     "query",
-    ["action_type=made", "actor_type=", "zone_id=1", "resource_id=1" + "&resource_id=2" * 100],
+    [
+        "action_type=made",
+        "actor_type=",
+        "zone_id=1",
+        "resource_id=1" + "&resource_id=2" * 100,
+        "resource_id=%00",  # PostgreSQL would refuse it as if it were away
+        "actor_ip_address.not=a&actor_ip_address.not=b%00",
+        "action=a%00b",
+    ],
 )
 async def test_a_filter_that_would_be_passed_over_is_refused(
     gateway: RunningGateway, admin: Tenant, query: str

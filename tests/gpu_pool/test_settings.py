@@ -113,6 +113,11 @@ def test_a_file_is_decoded() -> None:
         ),
         ({"models": [{"name": "@a/b", "paht": "p"}]}, r"models\[0\]\.paht"),
         ({"gateways": [{"gateway_id": "g", "kee_file": "k"}]}, r"gateways\[0\]\.kee_file"),
+        *(
+            ({"running_costs": {name: price}}, name)
+            for name in ("per_hour", "per_kilowatt_hour")
+            for price in (-1, float("nan"), float("inf"), 1e30)
+        ),
     ],
 )
 def test_odd_values_are_refused(table: dict[str, Any], words: str) -> None:

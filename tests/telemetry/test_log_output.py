@@ -1,7 +1,10 @@
 """One set-up of the log for every process: what a line says, and that nobody makes another."""
 
 import json
+import logging
 import re
+import sys
+import threading
 from collections.abc import Generator
 from pathlib import Path
 
@@ -11,6 +14,8 @@ import structlog
 from contracts.sections import LogFormat, LogLevel, LogSettings
 from telemetry.log_output import configure_log
 
+PASSWORD = "correct-horse"
+URL = f"postgresql://hearth:{PASSWORD}@db:5432/hearth"
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("contracts", "telemetry", "gateway", "tenancy", "gpu_pool", "hot_standby", "cli")
 ROOTS = (
@@ -20,9 +25,13 @@ ROOTS = (
 
 
 @pytest.fixture(autouse=True)
-def forgetting() -> Generator[None]:
-    """Leaves no set-up behind."""
+def forgetting(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Begins as a process does, and leaves no set-up behind."""
+    level = logging.getLogger().level
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
     yield
+    logging.getLogger().setLevel(level)
     structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
 
@@ -52,6 +61,66 @@ def test_an_error_is_written_with_where_it_came_from(
     written = capsys.readouterr().err
     assert "Traceback" in written
     assert "RuntimeError: reason" in written
+
+
+@pytest.mark.parametrize("name", ["uvicorn.error", "aiohttp.server", "asyncio"])
+def test_what_libraries_write_is_a_line_without_credentials(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
+
+    def write() -> str:
+        try:
+            raise RuntimeError(f"cannot reach {URL}")
+        except RuntimeError:
+            logging.getLogger(name).exception("nobody caught %s", URL)
+        return capsys.readouterr().err
+
+    configure_log(LogSettings(), node="node-1")
+    line = json.loads(write())
+    assert (line["node"], line["level"]) == ("node-1", "error")
+    assert line["event"] == "nobody caught postgresql://hearth:***@db:5432/hearth"
+    assert "RuntimeError: cannot reach" in line["exception"]
+    assert PASSWORD not in str(line)
+    logging.getLogger(name).info("unimportant")
+    assert capsys.readouterr().err == ""
+    # The control: a handler as libraries bring one.
+    logging.getLogger().handlers = [logging.StreamHandler(sys.stderr)]
+    assert PASSWORD in write()
+
+
+def test_what_ends_a_process_or_a_thread_is_written_without_credentials(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail() -> None:
+        raise RuntimeError(f"cannot reach {URL}")
+
+    def write() -> list[str]:
+        try:
+            fail()
+        except RuntimeError as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+        of_process = capsys.readouterr().err
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+        return [of_process, capsys.readouterr().err]
+
+    assert all(PASSWORD in text for text in write())  # the control: the interpreter's own words
+    configure_log(LogSettings())
+    lines = [json.loads(text) for text in write()]
+    assert [line["event"] for line in lines] == ["process_failed", "thread_failed"]
+    for line in lines:
+        assert "RuntimeError: cannot reach postgresql://hearth:***@db" in line["exception"]
+        assert PASSWORD not in str(line)
+
+
+def test_a_process_that_is_interrupted_says_no_more_than_that(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    configure_log(LogSettings())
+    sys.excepthook(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert capsys.readouterr().err == "KeyboardInterrupt\n"
 
 
 def test_less_than_the_level_is_not_written(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,11 @@
 It has the functions and structures of nvml.h, so that a wrong signature or order of fields shows.
 """
 
+import asyncio
 import shutil
 import subprocess
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import aiohttp
@@ -46,21 +49,23 @@ int nvmlDeviceGetMemoryInfo(device_t *device, memory_t *memory) {
     memory->total = 80ULL << 30; memory->free = 20ULL << 30; memory->used = 60ULL << 30;
     return 0;
 }
+#ifndef OLD
 int nvmlDeviceGetPowerUsage(device_t *device, unsigned int *milliwatts) {
     *milliwatts = 350500;
     return device->number ? 3 : 0;
 }
+#endif
 """
 
 
-def build(folder: Path, init: int = 0) -> str:
+def build(folder: Path, init: int = 0, *options: str) -> str:
     """The path of a library whose `nvmlInit_v2` answers so."""
     if COMPILER is None:
         pytest.skip("there is no C compiler to make the library that stands for NVIDIA's")
-    source, library = folder / "nvml.c", folder / f"libnvml-{init}.so"
+    source, library = folder / "nvml.c", folder / f"libnvml-{init}{''.join(options)}.so"
     source.write_text(SOURCE)
-    command = [COMPILER, "-shared", "-fPIC", f"-DINIT={init}", "-o", str(library), str(source)]
-    subprocess.run(command, check=True)
+    compile_shared = [COMPILER, "-shared", "-fPIC", f"-DINIT={init}", *options]
+    subprocess.run([*compile_shared, "-o", str(library), str(source)], check=True)
     return str(library)
 
 
@@ -75,11 +80,49 @@ def test_without_a_driver_there_is_nothing_and_no_error(tmp_path: Path) -> None:
     (tmp_path / "other.c").write_text("int another(void) { return 0; }")
     assert isinstance(open_gpus(str(tmp_path / "none.so")), NoGpus)
     assert isinstance(open_gpus(build(tmp_path, init=9)), NoGpus)  # NVML_ERROR_DRIVER_NOT_LOADED
+    assert isinstance(open_gpus(build(tmp_path, 0, "-DOLD")), NoGpus)  # without watts
     assert COMPILER is not None
     subprocess.run([COMPILER, "-shared", "-o", str(other), str(tmp_path / "other.c")], check=True)
     assert isinstance(open_gpus(str(other)), NoGpus)
     assert NoGpus().read() == ()
     assert list(MachineMetrics(NoGpus(), None).collect()) == []
+
+
+class HangingGpus:
+    """A driver that answers when it is let."""
+
+    def __init__(self) -> None:
+        self.may_answer = threading.Event()
+        self.num_asked = 0
+
+    def read(self) -> Sequence[GpuFigures]:
+        self.num_asked += 1
+        self.may_answer.wait()
+        return (GpuFigures(0, "GPU-a", 0.5, None, None, None),)
+
+
+async def test_a_driver_that_hangs_holds_up_no_scrape_and_is_asked_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gpu_pool.server.machine_metrics._PATIENCE_S", 0.05)
+    gpus = HangingGpus()
+    machine = MachineMetrics(gpus, RunningCosts(per_hour=1.0))
+    try:
+        for _ in range(3):
+            await asyncio.wait_for(asyncio.gather(machine.look(), machine.look()), 30)
+            assert {f.name for f in machine.collect()} == {
+                "hearth_node_price_per_hour",
+                "hearth_node_price_per_kilowatt_hour",
+            }
+        assert gpus.num_asked == 1
+    finally:
+        gpus.may_answer.set()
+    monkeypatch.setattr("gpu_pool.server.machine_metrics._PATIENCE_S", 30.0)
+    await asyncio.gather(machine.look(), machine.look())
+    assert "hearth_node_gpu_busy_ratio" in {f.name for f in machine.collect()}  # it is back
+    before = gpus.num_asked
+    await machine.look()
+    assert gpus.num_asked == before + 1  # and asked anew
 
 
 async def test_a_scrape_reads_the_gpus_and_the_prices(tmp_path: Path, checkpoint: Path) -> None:
