@@ -9,13 +9,15 @@ from typing import Any, Final
 
 _CREDENTIAL: Final = re.compile(r"\b(hearth_[a-z]{2,8}_)[0-9A-Za-z]{16,}")
 _AUTHORIZATION: Final = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
+_SESSION: Final = re.compile(r"\b(hearth_console=)[0-9a-f]{16,}")
 _URL_PASSWORD: Final = re.compile(r"(\w://[^\s:/@\"']*:)[^\s/@\"']+@")
 
 
 def redact(line: str) -> str:
-    """`line` with `***` in the place of every API token, credential and password of a URL."""
+    """`line` with `***` in the place of every API token, credential, session and password of a URL."""
     line = _CREDENTIAL.sub(r"\1***", line)
     line = _AUTHORIZATION.sub(r"\1 ***", line)
+    line = _SESSION.sub(r"\1***", line)
     return _URL_PASSWORD.sub(r"\1***@", line)
 
 

@@ -25,6 +25,7 @@ HARMLESS = (
         (f"token={TOKEN} was used", "token=hearth_pat_*** was used"),
         (f'{{"value": "{OPERATOR}"}}', '{"value": "hearth_op_***"}'),
         ("Authorization: Bearer abcdefgh12345678", "Authorization: Bearer ***"),
+        ("cookie: __Host-hearth_console=" + "0f" * 32, "cookie: __Host-hearth_console=***"),
         (
             "cannot reach postgresql+asyncpg://hearth:s3cr:et@db:5432/hearth",
             "cannot reach postgresql+asyncpg://hearth:***@db:5432/hearth",
