@@ -59,8 +59,11 @@ class Upstream(asyncio.Protocol):
         self._streams.pop(self, None)
 
     def data_received(self, data: bytes) -> None:
-        """Feeds the parser."""
-        self._parser.feed_data(data)
+        """Feeds the parser; whoever tries HTTP/2 first is shown that it is not spoken here."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._transport.close()
 
     def on_body(self, body: bytes) -> None:
         """Looks for the switch."""
