@@ -14,7 +14,7 @@ _URL_PASSWORD: Final = re.compile(r"(\w://[^\s:/@\"']*:)[^\s/@\"']+@")
 
 
 def redact(line: str) -> str:
-    """`line` with `***` in the place of every API token, credential, session and password of a URL."""
+    """`line` with `***` for every API token, credential, session and password of a URL."""
     line = _CREDENTIAL.sub(r"\1***", line)
     line = _AUTHORIZATION.sub(r"\1 ***", line)
     line = _SESSION.sub(r"\1***", line)
