@@ -72,8 +72,9 @@ class FairQueue:
         return len(self._answers)
 
     def count_by_model(self) -> dict[str, float]:
-        """How many wait for each model that some do."""
-        return {str(model): queue.crowd.num_requests for model, queue in self._queues.items()}
+        """How many wait for each model that nodes offer; nobody is a number, too."""
+        counts = dict.fromkeys((str(card.name) for card in self._fleet.list_models()), 0.0)
+        return counts | {model: queue.crowd.num_requests for model, queue in self._queues.items()}
 
     async def wait(self, waiter: Waiter, asker: Asker) -> RoutePlan:
         """The node for a request, where it counts from then on.
