@@ -7,6 +7,7 @@ run's: quote the rows whose unit is `ratio`.
 
 import csv
 import platform
+import shutil
 import statistics
 import subprocess
 import time
@@ -19,6 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS_DIR = Path(__file__).parent / "results"
+SHOWN_FAULTS = 20
+"""Of what a proof has found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,20 @@ def print_figures(figures: Sequence[Figure]) -> None:
             figure.what, figure.metric, str(figure.x), figure.provider, *values, figure.unit
         )
     Console(width=120).print(table)
+
+
+def conclude(faults: Sequence[str], folder: Path, what: str) -> int:
+    """The exit status of a proof: its first faults are shown and `what` stays in `folder`, or all
+    held and the folder goes.
+    """
+    for fault in faults[:SHOWN_FAULTS]:
+        print("FAULT", fault)
+    if faults:
+        print(f"{len(faults)} faults; {what} are in {folder}")
+        return 1
+    shutil.rmtree(folder)
+    print("everything holds")
+    return 0
 
 
 def _format(value: object) -> str:

@@ -7,7 +7,6 @@ Exit status 1 and a list of faults if anything does not hold. Read next: `benchm
 import argparse
 import asyncio
 import os
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -15,10 +14,14 @@ from pathlib import Path
 from benchmarks.fleet.fleet import REGIONS, SMALL, SPLIT, WHOLE, run_fleet
 from benchmarks.fleet.proof import Verdict, prove
 from benchmarks.fleet.sites import Sites, can_be_apart, make_sites, run_in_hub
-from benchmarks.harness import append_figures, describe_circumstances, print_figures
+from benchmarks.harness import (
+    append_figures,
+    conclude,
+    describe_circumstances,
+    print_figures,
+)
 
 SCENARIOS = ("rolling", "faults", "split")
-_SHOWN_FAULTS = 20
 
 
 def main() -> int:
@@ -37,14 +40,7 @@ def main() -> int:
     if arguments.record:
         append_figures("fleet.csv", figures, describe_circumstances(("torch", "aiohttp")))
     faults = [fault for verdict in verdicts for fault in verdict.faults]
-    for fault in faults[:_SHOWN_FAULTS]:
-        print("FAULT", fault)
-    if faults:
-        print(f"{len(faults)} faults; logs are in {folder}")
-        return 1
-    shutil.rmtree(folder)
-    print("everything holds")
-    return 0
+    return conclude(faults, folder, "logs")
 
 
 def read_arguments() -> argparse.Namespace:

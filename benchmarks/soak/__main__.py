@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import csv
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,12 +21,10 @@ from rich.table import Table
 
 from benchmarks.fleet.fleet import REGIONS, run_fleet
 from benchmarks.fleet.sites import Sites
-from benchmarks.harness import Figure, append_figures, describe_circumstances
+from benchmarks.harness import Figure, append_figures, conclude, describe_circumstances
 from benchmarks.soak.soak import SHAPE, Verdict, soak
 from benchmarks.soak.verdict import Growth
 from benchmarks.soak.watching import Sample
-
-_SHOWN_FAULTS = 30
 
 
 def main() -> int:
@@ -43,14 +40,7 @@ def main() -> int:
     if arguments.record:
         figures = list_figures(verdict, arguments.minutes)
         append_figures("soak.csv", figures, describe_circumstances(("torch", "aiohttp")))
-    for fault in verdict.faults[:_SHOWN_FAULTS]:
-        print("FAULT", fault)
-    if verdict.faults:
-        print(f"{len(verdict.faults)} faults; logs and samples are in {folder}")
-        return 1
-    shutil.rmtree(folder)
-    print("everything holds")
-    return 0
+    return conclude(verdict.faults, folder, "logs and samples")
 
 
 def read_arguments() -> argparse.Namespace:
