@@ -102,6 +102,14 @@ def find_snapshot(repository: str, revision: str | None) -> HubSnapshot:
     return HubSnapshot(repository, info.sha, files)
 
 
+def find_folder_url(snapshot: HubSnapshot) -> str:
+    """The address that the snapshot's files are under."""
+    hub = _import_hub()
+    name = snapshot.files[0].name
+    url: str = hub.hf_hub_url(snapshot.repository, name, revision=snapshot.commit)
+    return url.removesuffix(name)
+
+
 def download_snapshot(snapshot: HubSnapshot, folder: Path, on_progress: ProgressCallback) -> None:
     """Fetches every file of `snapshot` that is not complete in `folder` yet.
 

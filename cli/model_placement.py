@@ -51,6 +51,8 @@ class PlacementRow(msgspec.Struct, frozen=True, kw_only=True):
     region: str
     tier: Tier
     is_moving: bool
+    fetched_bytes: int
+    """In `remote`: what is on the node's disk already."""
     weights_bytes: int
     kv_bytes: int
     rule: str
@@ -177,6 +179,7 @@ def list_rows(view: FleetView, unix_s: float) -> list[PlacementRow]:
             region=node.region or "",
             tier=model.tier,
             is_moving=model.is_moving,
+            fetched_bytes=model.fetched_bytes,
             weights_bytes=model.weights_bytes,
             kv_bytes=model.kv_bytes,
             rule=_describe_rule(rules.get(model.name), unix_s),
@@ -198,7 +201,7 @@ def format_row(row: PlacementRow, unix_ms: int) -> tuple[str, ...]:
     return (
         row.model,
         row.node_id,
-        f"{row.tier}{' (moving)' if row.is_moving else ''}",
+        f"{row.tier}{_describe_move(row)}",
         format_bytes(row.weights_bytes),
         format_bytes(row.kv_bytes),
         row.rule,
@@ -216,9 +219,11 @@ def format_memory(view: FleetView) -> str:
     lines: list[str] = []
     for node in view.nodes:
         memory = node.memory
+        disk = memory.disk_used_bytes
         parts = (
             ("device", memory.device_used_bytes, memory.device_budget_bytes),
             ("host", memory.host_used_bytes, memory.host_budget_bytes),
+            *([("disk", disk, memory.disk_budget_bytes)] if disk else ()),
         )
         said = ", ".join(
             f"{name} {format_bytes(used)} of {format_bytes(budget) if budget else 'any'}"
@@ -226,6 +231,14 @@ def format_memory(view: FleetView) -> str:
         )
         lines.append(f"{node.node_id}: {said}{'' if node.is_connected else ' (away)'}")
     return "\n".join(lines)
+
+
+def _describe_move(row: PlacementRow) -> str:
+    """How far a move is, or what of one that was broken off is kept."""
+    if row.tier is Tier.REMOTE and row.fetched_bytes:
+        share = 100 * row.fetched_bytes // max(row.weights_bytes, 1)
+        return f" ({'fetching, ' if row.is_moving else ''}{min(share, 99)} %)"
+    return " (moving)" if row.is_moving else ""
 
 
 def _describe_rule(rule: PlacementRule | None, unix_s: float) -> str:

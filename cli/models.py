@@ -6,6 +6,7 @@ Read next: `gpu_pool.model_store`, `cli.hub_download`.
 
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,11 +18,13 @@ import typer
 from cli.model_placement import add_placement_commands
 from cli.terminal import CommandFailed, format_bytes, print_json
 from contracts.ids import ModelName
+from gpu_pool.weight_origin import LISTING_FILE
 
 if TYPE_CHECKING:
     from gpu_pool.model_store import ModelStore, StoredModel
 
 HUB_PREFIX: Final = "hub:"
+MIRROR_PREFIXES: Final = ("https://", "http://")
 CONFIGURATION_FILES: Final = frozenset({"config.json", "generation_config.json"})
 
 NameArgument = Annotated[
@@ -61,7 +64,10 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
 def add(
     name: NameArgument,
     source: Annotated[
-        str, typer.Option("--from", help="A folder, or hub:OWNER/REPO.", metavar="SOURCE")
+        str,
+        typer.Option(
+            "--from", help="A folder, hub:OWNER/REPO or https://MIRROR/FOLDER.", metavar="SOURCE"
+        ),
     ],
     revision: Annotated[
         str | None, typer.Option("--revision", help="Branch, tag or commit on the hub.")
@@ -69,10 +75,20 @@ def add(
     description: Annotated[
         str, typer.Option("--description", help="For people who look at the model list.")
     ] = "",
+    keeps_remote: Annotated[
+        bool,
+        typer.Option(
+            "--keep-remote", help="Leave the weights where they are: nodes fetch what is wanted."
+        ),
+    ] = False,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,
 ) -> None:
     """Add a model: configuration, tokenizer and safetensors weights.
+
+    With `--keep-remote` only the first two are brought, and of the weights sizes and digests are
+    noted. The source is the hub, or a web server with a folder that `hearth models index` has
+    listed.
 
     A download that was interrupted goes on where it stopped when the same command runs again.
 
@@ -80,16 +96,25 @@ def add(
 
     Examples: `hearth models add @cf/meta/llama-3.2-1b-instruct
     --from hub:meta-llama/Llama-3.2-1B-Instruct`,
-    `hearth models add @me/tuned --from ./checkpoints/final`
+    `hearth models add @me/tuned --from ./checkpoints/final`,
+    `hearth models add @me/large --from https://mirror.example/models/large --keep-remote`
     """
     from gpu_pool.model_store import ModelStore
 
     models = ModelStore(store)
     if source.startswith(HUB_PREFIX):
         repository = source.removeprefix(HUB_PREFIX)
-        model = _add_from_hub(models, store, ModelName(name), repository, revision, description)
+        model = _add_from_hub(
+            models, store, ModelName(name), repository, revision, description, keeps_remote
+        )
     elif revision is not None:
         raise CommandFailed("--revision goes with --from hub:OWNER/REPO only.")
+    elif source.startswith(MIRROR_PREFIXES):
+        if not keeps_remote:
+            raise CommandFailed("Weights of a mirror are fetched by nodes: add --keep-remote.")
+        model = _add_from_mirror(models, store, ModelName(name), source, description)
+    elif keeps_remote:
+        raise CommandFailed("--keep-remote goes with --from hub:OWNER/REPO or https://… only.")
     else:
         refuse_unsupported(Path(source))
         with show_progress("Copying") as progress:
@@ -106,6 +131,26 @@ def add(
         return
     print(f"Added {row.name} ({format_bytes(row.num_bytes)}) in {row.path}.")
     print("A running `hearth dev` serves it after its next start.")
+
+
+@app.command("index")
+def index(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A model's files.")],
+    as_json: JsonOption = False,
+) -> None:
+    """List a model's files with sizes and digests, for a web server to serve them from FOLDER.
+
+    Example: `hearth models index ./checkpoints/final`, and on each node's machine
+    `hearth models add @me/tuned --from https://mirror.example/final --keep-remote`
+    """
+    from cli.remote_models import list_for_mirror
+
+    listed = list_for_mirror(folder)
+    if as_json:
+        print_json(listed)
+        return
+    total = format_bytes(sum(file.num_bytes for file in listed))
+    print(f"Listed {len(listed)} files ({total}) in {folder / LISTING_FILE}.")
 
 
 @app.command("list")
@@ -202,19 +247,44 @@ def _add_from_hub(
     repository: str,
     revision: str | None,
     description: str,
+    keeps_remote: bool,
 ) -> "StoredModel":
     """The model, fetched into a folder beside the store's models and moved in from there."""
     from cli.hub_download import download_snapshot, find_snapshot
+    from cli.remote_models import note_hub_weights
+    from gpu_pool.model_store import ignore_digests
 
     snapshot = find_snapshot(repository, revision)
     folder = store / ".downloads" / repository.replace("/", "--") / snapshot.commit
     download_snapshot(snapshot.narrow_to(CONFIGURATION_FILES), folder, lambda _done, _total: None)
     refuse_unsupported(folder)  # before the weights, which may take an hour
+    if keeps_remote:
+        note_hub_weights(snapshot, folder)
+        small = {file.name for file in snapshot.files if not file.name.endswith(".safetensors")}
+        snapshot = snapshot.narrow_to(small)
     with show_progress(f"Fetching {repository}") as progress:
         download_snapshot(snapshot, folder, progress)
     origin = f"{HUB_PREFIX}{repository} at {snapshot.commit[:12]}"
     model = models.add_model(
-        name, folder, description=description or origin, hard_links=True, note_digests=note_digests
+        name,
+        folder,
+        description=description or origin,
+        hard_links=True,
+        note_digests=ignore_digests if keeps_remote else note_digests,
     )
     shutil.rmtree(folder)
     return model
+
+
+def _add_from_mirror(
+    models: "ModelStore", store: Path, name: ModelName, url: str, description: str
+) -> "StoredModel":
+    """The model, whose weights a web server keeps."""
+    from cli.remote_models import fetch_from_mirror
+
+    store.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".mirror-", dir=store) as directory:
+        folder = Path(directory)
+        fetch_from_mirror(url, folder)
+        refuse_unsupported(folder)
+        return models.add_model(name, folder, description=description or url, hard_links=True)

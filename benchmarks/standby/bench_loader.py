@@ -137,7 +137,7 @@ def measure_tiers(num_bytes: int, rounds: int) -> tuple[list[float], list[float]
     """Seconds of sleeps and of wakes of so many bytes."""
     size = num_bytes // NUM_TENSORS
     tensors = [torch.ones(size, dtype=torch.uint8) for _ in range(NUM_TENSORS)]
-    memory = KeptMemory(tensors, os.cpu_count() or 1)
+    memory = KeptMemory([tensors], os.cpu_count() or 1)
     sleeps, wakes = [], []
     for _ in range(rounds):
         sleeps.append(measure_s(memory.leave))

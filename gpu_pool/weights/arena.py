@@ -2,7 +2,7 @@
 
 Owns what is mapped where and the copy on the host; must not know what tensors are for. Weights do
 not change, so their copy is made at the first sleep, pinned once and kept: later sleeps only unmap.
-Read next: `virtual_memory` (the device), `device_memory` (what this is to others).
+Read next: `virtual_memory` (the device), `device_memory` (what this is to others), `landing`.
 """
 
 import mmap
@@ -32,6 +32,38 @@ class _Chunk:
     address: int
     num_bytes: int
 
+    def meets(self, span: Span) -> bool:
+        """True when some of the span lies in it."""
+        end = self.address + self.num_bytes
+        return span.address < end and self.address < span.address + span.num_bytes
+
+
+class ArenaLanding:
+    """A return whose last copies are under way on the device, which waits for them by itself."""
+
+    def __init__(self, memory: VirtualMemory, moments: Sequence[object], num_bytes: int) -> None:
+        """`moments` are when each portion is there, with all before it."""
+        self._memory = memory
+        self._moments = moments
+        self._num_bytes = num_bytes
+
+    @property
+    def num_bytes(self) -> int:
+        """What the device gave."""
+        return self._num_bytes
+
+    def wait_for(self, portion: int) -> None:
+        """What is launched from now on waits for it."""
+        self._memory.hold(self._moments[portion])
+
+    def finish(self) -> None:
+        """What is launched from now on waits for all."""
+        self._memory.hold(self._moments[-1])
+
+    def abandon(self) -> None:
+        """Returns when the copies are over: they cannot be called back."""
+        self._memory.wait()
+
 
 class Arena:
     """Tensors of one model, one behind the other."""
@@ -44,8 +76,10 @@ class Arena:
         self._start = memory.reserve(self._size)
         self._num_used = 0
         self._chunks: list[_Chunk] = []
-        self._handles: list[int] = []
+        self._handles: dict[_Chunk, int] = {}
         """One per chunk while the arena is on the device, none while it is not."""
+        self._portions: list[list[_Chunk]] = []
+        """Chunks in the order in which they come back; empty: as they lie."""
         self._host: mmap.mmap | None = None
 
     @property
@@ -75,9 +109,7 @@ class Arena:
         self._memory.wait()
         if self._keeps and self._host is None:
             self._copy_out()
-        for chunk, handle in zip(self._chunks, self._handles, strict=True):
-            self._memory.unmap(chunk.address, chunk.num_bytes, handle)
-        self._handles.clear()
+        self._unmap_some()
         return self.num_bytes
 
     def come_back(self) -> int:
@@ -85,17 +117,39 @@ class Arena:
 
         Raises: `OSError` when the device has no memory left; nothing is mapped then.
         """
+        self.begin_return()
+        self._memory.wait()
+        return self.num_bytes
+
+    def begin_return(self) -> "ArenaLanding":
+        """The same, while the device is still filling the last chunks. Raises: as `come_back`."""
         assert not self._handles, "did not leave"
+        moments: list[object] = []
         try:
-            for chunk in self._chunks:
-                handle = self._memory.map(chunk.address, chunk.num_bytes)
-                self._handles.append(handle)
-                self._fill(chunk)
+            for chunks in self._portions or [self._chunks]:
+                for chunk in chunks:
+                    self._handles[chunk] = self._memory.map(chunk.address, chunk.num_bytes)
+                    self._fill(chunk)
+                moments.append(self._memory.mark())
         except OSError:
             self._unmap_some()
             raise
-        self._memory.wait()
-        return self.num_bytes
+        return ArenaLanding(self._memory, moments, self.num_bytes)
+
+    def set_order(self, portions: Sequence[Sequence[Tensor]]) -> None:
+        """Chunks come back in the order in which these portions need them from now on.
+
+        Tensors that lie elsewhere count for nothing.
+        """
+        left = dict.fromkeys(self._chunks)
+        self._portions = []
+        for tensors in portions:
+            spans = [locate(tensor) for tensor in tensors]
+            needed = [chunk for chunk in left if any(chunk.meets(span) for span in spans)]
+            for chunk in needed:
+                del left[chunk]
+            self._portions.append(needed)
+        self._portions[-1] += left
 
     def close(self) -> None:
         """Gives everything back; its tensors are void."""
@@ -111,7 +165,7 @@ class Arena:
         size = _round_up(max(num_bytes, _CHUNK_BYTES), self._memory.granularity)
         size = min(size, self._size - self.num_bytes)
         chunk = _Chunk(self._start + self.num_bytes, size)
-        self._handles.append(self._memory.map(chunk.address, chunk.num_bytes))
+        self._handles[chunk] = self._memory.map(chunk.address, chunk.num_bytes)
         self._chunks.append(chunk)
 
     def _copy_out(self) -> None:
@@ -138,7 +192,7 @@ class Arena:
     def _unmap_some(self) -> None:
         """Unmaps what is mapped, be it all, a part or nothing."""
         self._memory.wait()
-        for chunk, handle in zip(self._chunks, self._handles, strict=False):
+        for chunk, handle in self._handles.items():
             self._memory.unmap(chunk.address, chunk.num_bytes, handle)
         self._handles.clear()
 

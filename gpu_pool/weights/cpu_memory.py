@@ -3,17 +3,20 @@
 On a CPU the device is a budget of the machine's memory and the host tier a second place in it: a
 file in memory that this process does not map, so that what the process holds really falls. Content
 moves piece by piece and each piece is given back before the next is taken: at no time are there two
-copies of more than a piece per thread. Read next: `device_memory`, `tensor_search`.
+copies of more than a piece per thread. Read next: `device_memory`, `landing`, `tensor_search`.
 """
 
+import errno
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from gpu_pool.weights.landing import ThreadedLanding
 from gpu_pool.weights.pages import Span, discard_pages, punch_hole
 
 _PIECE_BYTES: Final = 8 << 20
@@ -21,20 +24,32 @@ _MAX_THREADS: Final = 4
 """More do not copy faster: memory is the bound."""
 
 
+ReadInto = Callable[[int, Sequence[memoryview], int], int]
+"""Reads bytes of a file, from an offset on, to where they belong; returns how many."""
+
+
 class KeptMemory:
     """Tensors that read the same after a stay on the host."""
 
-    def __init__(self, tensors: Iterable[Tensor], num_threads: int) -> None:
-        """Holds the tensors: while it lives, nobody else gets their memory.
+    def __init__(
+        self,
+        portions: Sequence[Iterable[Tensor]],
+        num_threads: int,
+        read_into: ReadInto = os.preadv,
+    ) -> None:
+        """Holds the tensors: while it lives, nobody else gets their memory. They come back in the
+        order of their portions.
 
         What is smaller than a page, and the ends of others, stays where it is.
         """
-        self._tensors = tuple(tensors)
-        spans = [locate(tensor) for tensor in self._tensors]
-        self._pieces = _cut([span.trim() for span in spans])
-        self._num_bytes = sum(span.num_bytes for span in spans)
+        self._tensors = [tuple(tensors) for tensors in portions]
+        spans = [[locate(tensor) for tensor in tensors] for tensors in self._tensors]
+        self._pieces = _cut([[span.trim() for span in portion] for portion in spans])
+        self._num_bytes = sum(span.num_bytes for portion in spans for span in portion)
         self._num_threads = min(num_threads, _MAX_THREADS)
+        self._read_into = read_into
         self._file: int | None = None
+        self._landing: ThreadedLanding | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -45,19 +60,32 @@ class KeptMemory:
         """Moves the content to the host. Raises: `OSError` when there is no room."""
         assert self._file is None, "left before"
         self._file = os.memfd_create("hearth-weights")
+        pieces = [piece for portion in self._pieces for piece in portion]
         with ThreadPoolExecutor(self._num_threads) as pool:
-            return sum(pool.map(self._put_away, self._pieces))
+            return sum(pool.map(self._put_away, pieces))
 
     def come_back(self) -> int:
-        """Moves the content back; nothing of it remains on the host."""
+        """Moves the content back; nothing of it remains on the host. Raises: `OSError`."""
+        landing = self.begin_return()
+        landing.finish()
+        return landing.num_bytes
+
+    def begin_return(self) -> ThreadedLanding:
+        """Moves the content back beside whoever goes on; as it comes, it goes on the host."""
         assert self._file is not None, "did not leave"
-        with ThreadPoolExecutor(self._num_threads) as pool:
-            num_bytes = sum(pool.map(self._bring_back, self._pieces))
-        self.close()
-        return num_bytes
+        coming = [[partial(self._bring_back, piece) for piece in part] for part in self._pieces]
+        self._landing = ThreadedLanding(coming, self._num_threads, self._forget)
+        return self._landing
 
     def close(self) -> None:
         """Forgets what is on the host."""
+        if self._landing is not None:
+            self._landing.abandon()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Gives back what is left of the host's memory; nobody may be reading it."""
+        self._landing = None
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -72,13 +100,14 @@ class KeptMemory:
         return discard_pages(span)
 
     def _bring_back(self, piece: tuple[int, Span]) -> int:
-        """Reads a piece from the host, which is given back there."""
+        """Reads a piece from the host, which is given back there. Raises: `OSError`."""
         assert self._file is not None
         offset, span = piece
         view, num_done = span.view(), 0
         while num_done < span.num_bytes:
-            num_read = os.preadv(self._file, [view[num_done:]], offset + num_done)
-            assert num_read > 0, "weights have vanished from the host's memory"
+            num_read = self._read_into(self._file, [view[num_done:]], offset + num_done)
+            if num_read <= 0:
+                raise OSError(errno.EIO, "weights have vanished from the host's memory")
             num_done += num_read
         punch_hole(self._file, offset, span.num_bytes)
         return span.num_bytes
@@ -121,16 +150,19 @@ def locate(tensor: Tensor) -> Span:
     return Span(storage.data_ptr(), storage.nbytes())
 
 
-def _cut(spans: Sequence[Span]) -> list[tuple[int, Span]]:
+def _cut(portions: Sequence[Sequence[Span]]) -> list[list[tuple[int, Span]]]:
     """All spans in pieces, each with its place in the file."""
-    pieces: list[tuple[int, Span]] = []
+    cut: list[list[tuple[int, Span]]] = []
     offset = 0
-    for span in spans:
-        for start in range(0, span.num_bytes, _PIECE_BYTES):
-            num_bytes = min(_PIECE_BYTES, span.num_bytes - start)
-            pieces.append((offset, Span(span.address + start, num_bytes)))
-            offset += num_bytes
-    return pieces
+    for spans in portions:
+        pieces: list[tuple[int, Span]] = []
+        for span in spans:
+            for start in range(0, span.num_bytes, _PIECE_BYTES):
+                num_bytes = min(_PIECE_BYTES, span.num_bytes - start)
+                pieces.append((offset, Span(span.address + start, num_bytes)))
+                offset += num_bytes
+        cut.append(pieces)
+    return cut
 
 
 def _zero_ends(tensor: Tensor, span: Span) -> None:

@@ -6,6 +6,8 @@ Read next: `cpu_memory`, `arena` (the two there are), `gpu_pool.worker.worker` (
 
 from typing import Protocol
 
+from gpu_pool.weights.landing import Landed, Landing
+
 
 class DeviceMemory(Protocol):
     """A part of a model's memory. It is on the device at first."""
@@ -28,6 +30,17 @@ class DeviceMemory(Protocol):
         ...
 
 
+class LandingMemory(DeviceMemory, Protocol):
+    """A part whose content may come back while what has come is computed with."""
+
+    def begin_return(self) -> Landing:
+        """Begins what `come_back` does. Before `leave` the landing is to be finished.
+
+        Raises: `OSError` when the device has no memory left; nothing has changed then.
+        """
+        ...
+
+
 class FixedMemory:
     """Memory that cannot leave: a model that sleeps keeps it."""
 
@@ -47,6 +60,10 @@ class FixedMemory:
     def come_back(self) -> int:
         """Nothing was given back."""
         return 0
+
+    def begin_return(self) -> Landing:
+        """Nothing has to land."""
+        return Landed(0)
 
     def close(self) -> None:
         """Nothing is held elsewhere."""

@@ -63,6 +63,8 @@ class PackedTensor:
     pieces: tuple[str, ...]
     unpack: Callable[..., Tensor]
     """Takes the pieces in order."""
+    block_size: tuple[int, int] | None = None
+    """Where the pieces are a matrix in fp8 and its factors: rows and columns that share one."""
 
 
 FindPacked = Callable[[TensorSource], dict[str, PackedTensor]]
@@ -111,6 +113,15 @@ class UnpackedSource:
             return self._source.read(name)
         packed = self._packed[name]
         return packed.unpack(*[self._source.read(piece) for piece in packed.pieces])
+
+    def has_blocks(self, name: str, block_size: tuple[int, int]) -> bool:
+        """True for a matrix in fp8 with a factor per block of that size."""
+        return name in self._packed and self._packed[name].block_size == block_size
+
+    def read_blocks(self, name: str) -> tuple[Tensor, Tensor]:
+        """A matrix in fp8 as it is stored, and its factors."""
+        weight, scales = [self._source.read(piece) for piece in self._packed[name].pieces]
+        return weight, scales
 
     def read_rows(self, name: str, first: int, end: int) -> Tensor:
         """Rows of a tensor; a packed one is unpacked whole."""
@@ -199,7 +210,7 @@ def find_block_fp8(source: TensorSource, block_size: tuple[int, int]) -> dict[st
             counts = (-(-shape[0] // block_size[0]), -(-shape[1] // block_size[1]))
             _require_piece(source, scales, counts)
             unpack = partial(unpack_block_fp8, block_size=block_size)
-            found[name] = PackedTensor(shape, (name, scales), unpack)
+            found[name] = PackedTensor(shape, (name, scales), unpack, block_size)
     return found
 
 

@@ -3,7 +3,7 @@
 Must not know a family: it follows the list of sources the family gives.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -12,8 +12,8 @@ from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.parameters import CheckpointTensor, ParameterSource, Split
 from gpu_pool.weights.packing import TensorSource
 
-PutTensor = Callable[[Tensor], Tensor]
-"""The same tensor in its final place."""
+JoinParts = Callable[[Iterator[Tensor], int], Tensor]
+"""Parts whose rows, so many in all, stand below each other: one tensor in its final place."""
 _FLOATING = frozenset({"BF16", "F16", "F32"})
 
 
@@ -27,13 +27,13 @@ class ParameterReader:
         ignored: frozenset[str],
         *,
         dtype: torch.dtype,
-        put: PutTensor,
+        join: JoinParts,
         rank: int = 0,
         num_ranks: int = 1,
     ) -> None:
         """Compares the list with the checkpoint's headers; no data is read yet.
 
-        `put` brings parameters to their device. `rank` is one of `num_ranks` that share each layer.
+        `join` brings parameters to their device. `rank` is one of `num_ranks` that share layers.
 
         Raises: `CheckpointError` naming a tensor that is missing, unexpected, of another shape or
         not floating.
@@ -41,7 +41,7 @@ class ParameterReader:
         self._checkpoint = checkpoint
         self._sources = sources
         self._dtype = dtype
-        self._put = put
+        self._join = join
         self._rank = rank
         self._num_ranks = num_ranks
         _check_names(checkpoint, sources, ignored)
@@ -62,9 +62,24 @@ class ParameterReader:
     def read(self, name: str) -> Tensor:
         """The parameter `name`, or what the rank holds of it."""
         source = self._sources[name]
-        parts = [self._read_share(part, source.split) for part in source.parts]
-        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return self._put(whole.to(self._dtype))
+        parts = (self._read_part(part, source.split) for part in source.parts)
+        return self._join(parts, self.count_rows(name))
+
+    def count_rows(self, name: str) -> int:
+        """The rows that the rank holds of a parameter."""
+        source = self._sources[name]
+        shares = [
+            part.find_share(source.split, self._rank, self._num_ranks) for part in source.parts
+        ]
+        return sum(
+            part.shape[0] if share is None or source.split is not Split.ROWS else len(share)
+            for part, share in zip(source.parts, shares, strict=True)
+        )
+
+    def _read_part(self, part: CheckpointTensor, split: Split) -> Tensor:
+        """The rank's share in the order and dtype that the model computes with."""
+        share = self._read_share(part, split).to(self._dtype)
+        return share if part.arrange is None else part.arrange(share).contiguous()
 
     def _read_share(self, part: CheckpointTensor, split: Split) -> Tensor:
         """The rank's share of a checkpoint tensor. Of rows no other bytes are read; columns lie

@@ -7,6 +7,7 @@ Read next: `cpu_memory`, which moves what is found.
 
 import gc
 import types
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -29,6 +30,24 @@ def find_tensors(root: object) -> list[Tensor]:
                 seen.add(id(held))
                 waiting.append(held)
     return list(found.values())
+
+
+def find_portions(root: object, parts: Sequence[object]) -> list[list[Tensor]]:
+    """All tensors that `root` leads to, each memory once, by when `parts` come to need them.
+
+    The first portion has, besides what the first part leads to, all that belongs to no part.
+    """
+    if not parts:
+        return [find_tensors(root)]
+    portions: list[list[Tensor]] = []
+    seen: set[int] = set()
+    for part in parts:
+        fresh = {_identify(tensor): tensor for tensor in find_tensors(part)}
+        portions.append([tensor for key, tensor in fresh.items() if key not in seen])
+        seen |= fresh.keys()
+    others = [tensor for tensor in find_tensors(root) if _identify(tensor) not in seen]
+    portions[0] = others + portions[0]
+    return portions
 
 
 def _list_held(holder: Any) -> list[Any]:

@@ -39,7 +39,17 @@ class VirtualMemory(Protocol):
         ...
 
     def copy_in(self, address: int, source: Span) -> None:
-        """Starts a copy from the host, which is over after `wait`."""
+        """Starts a copy from the host, which is over after `wait`, or where `hold` says so. Copies
+        are carried out in order, beside what is computed.
+        """
+        ...
+
+    def mark(self) -> object:
+        """The moment at which all copies from the host are over that were started so far."""
+        ...
+
+    def hold(self, moment: object) -> None:
+        """What is computed from now on begins after `moment`; the caller does not wait."""
         ...
 
     def copy_out(self, address: int, target: Span) -> None:
@@ -77,7 +87,9 @@ def has_cuda_bindings() -> bool:
 
 
 class CudaVirtualMemory:
-    """The GPU that torch uses. All copies go through the default stream."""
+    """The GPU that torch uses. Copies from the host have a stream of their own, so that kernels
+    run meanwhile; all else goes through the default stream.
+    """
 
     def __init__(self, device: torch.device) -> None:
         """Makes the context of torch's current GPU the current one. Raises: `OSError`."""
@@ -93,6 +105,7 @@ class CudaVirtualMemory:
         self._access.location = self._property.location
         self._access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
         self._device = torch.device("cuda", index)
+        self._copies = torch.cuda.Stream(self._device)
         flags = driver.CUmemAllocationGranularity_flags
         kind = flags.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
         self._granularity = int(self._call("cuMemGetAllocationGranularity", self._property, kind))
@@ -128,7 +141,17 @@ class CudaVirtualMemory:
 
     def copy_in(self, address: int, source: Span) -> None:
         """Asynchronous where `source` is pinned."""
-        self._call("cuMemcpyHtoDAsync", address, source.address, source.num_bytes, 0)
+        stream = self._copies.cuda_stream
+        self._call("cuMemcpyHtoDAsync", address, source.address, source.num_bytes, stream)
+
+    def mark(self) -> object:
+        """An event on the stream of copies."""
+        return self._copies.record_event()
+
+    def hold(self, moment: object) -> None:
+        """Lets the stream wait that torch launches kernels on."""
+        assert isinstance(moment, torch.cuda.Event)
+        torch.cuda.current_stream(self._device).wait_event(moment)
 
     def copy_out(self, address: int, target: Span) -> None:
         """Asynchronous where `target` is pinned."""

@@ -5,7 +5,7 @@ Read next: `room`, `keeper`.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from contracts.errors import UnsupportedFeature
@@ -25,6 +25,7 @@ from gpu_pool.server.placement.room import (
     MemoryBudget,
     Room,
     Standing,
+    by_precedence,
     find_place_below,
     find_room,
 )
@@ -142,6 +143,40 @@ class PlacementBooks:
         """How far a model goes that leaves the device without any need."""
         return find_place_below(self._stand(leaving), self._list_others(leaving), self.budget)
 
+    def measure_disk(self) -> int:
+        """What files take that can be fetched again. Units: bytes."""
+        return sum(kept.model.files.disk_bytes for kept in self)
+
+    def find_removable(
+        self, newcomer: KeptModel, kept_back: Collection[ModelName]
+    ) -> KeptModel | None:
+        """Whose files go first for `newcomer`'s; None: nobody's.
+
+        First those of models that are on disk alone, then, where requests wait for `newcomer`,
+        those of idle ones that would have to leave memory, too: each in the order in which models
+        make room elsewhere.
+        """
+        tiers = {Tier.DISK, Tier.REMOTE}
+        if newcomer.model.num_waiting:
+            tiers |= {Tier.HOST, Tier.GPU}
+        free = [
+            kept
+            for kept in self
+            if kept is not newcomer
+            and kept.model.tier in tiers
+            and kept.model.files.disk_bytes
+            and kept.model.name not in kept_back
+            and not (kept.is_awaited or self.is_pinned(kept.model) or self._stand(kept).is_busy)
+        ]
+        return min(
+            free,
+            key=lambda kept: (
+                kept.model.tier in (Tier.GPU, Tier.HOST),
+                by_precedence(self._stand(kept)),
+            ),
+            default=None,
+        )
+
     def estimate_wake_s(self, name: ModelName) -> float:
         """Until requests of the model can start that come now. Units: seconds."""
         kept = self._models[name]
@@ -159,6 +194,8 @@ class PlacementBooks:
             device_used_bytes=sum(one.device_bytes for one in standings),
             host_budget_bytes=self.budget.host_bytes or 0,
             host_used_bytes=sum(one.host_bytes for one in standings),
+            disk_budget_bytes=self.budget.disk_bytes or 0,
+            disk_used_bytes=self.measure_disk(),
         )
 
     def _list_others(self, but: KeptModel) -> list[Standing]:
@@ -192,6 +229,7 @@ class PlacementBooks:
             tier=model.tier,
             weights_bytes=size.weights_bytes,
             kv_bytes=size.kv_bytes,
+            fetched_bytes=model.files.disk_bytes if model.tier is Tier.REMOTE else 0,
             is_moving=kept.going_to is not None,
             is_pinned=self.is_pinned(model),
             service_class=model.service_class,

@@ -16,6 +16,7 @@ from contracts.errors import ModelCold, ModelFailed, ServiceError
 from contracts.ids import ModelName
 from contracts.placement import PlacementPlan, ServiceClass, Tier
 from gpu_pool.server.placement.books import KeptModel, PlacementBooks
+from gpu_pool.server.placement.disk_room import DiskRoom
 from gpu_pool.server.placement.movable import Movable
 from gpu_pool.server.placement.room import MemoryBudget
 from gpu_pool.settings import PlacementSettings
@@ -43,6 +44,7 @@ class PlacementKeeper:
         self._turn_s = turn_s
         self._monotonic_s = monotonic_s
         self._on_change = on_change
+        self._disk = DiskRoom(self.books, monotonic_s, self._put_to_disk)
         self._room = asyncio.Lock()
         """Held while models are moved to make room, and not while one that is at work is awaited:
         others may need less, or somebody else's."""
@@ -53,7 +55,10 @@ class PlacementKeeper:
     def start(self) -> None:
         """Brings the models that fit to the device, those first that are always to be hot."""
         for kept in sorted(self.books, key=_by_urgency):
-            if self.books.find_room(kept).is_there:
+            if kept.model.tier is Tier.REMOTE:
+                if self.books.is_pinned(kept.model):  # others are fetched when they are asked for
+                    kept.coming = self._run(self._bring(kept))
+            elif self.books.find_room(kept).is_there:
                 kept.going_to = Tier.GPU
                 kept.coming = self._run(self._come(kept))
 
@@ -90,6 +95,8 @@ class PlacementKeeper:
 
     async def _bring(self, kept: KeptModel) -> None:
         """One wake. Raises: `ModelCold`, `ModelFailed`."""
+        if kept.model.tier is Tier.REMOTE:  # nobody leaves the device for what is not on disk yet
+            await self._fetch(kept)
         turn_over_s = self._monotonic_s() + self._turn_s
         try:
             while not await self._try_place(kept):
@@ -103,6 +110,16 @@ class PlacementKeeper:
             self.note_change()
         if kept.going_to is Tier.GPU:
             await self._come(kept)
+
+    async def _fetch(self, kept: KeptModel) -> None:
+        """Brings a model's files to the disk. Raises: `ModelCold`, `ModelFailed`."""
+        kept.going_to = Tier.DISK
+        self._on_change()
+        try:
+            await self._disk.fetch(kept)
+        finally:
+            kept.going_to = None
+            self._tell()
 
     async def _try_place(self, kept: KeptModel) -> bool:
         """True when the model stays on the device, or its room there is kept for it; False while
@@ -177,6 +194,13 @@ class PlacementKeeper:
             seconds=round(self._monotonic_s() - began_s, 3),
         )
 
+    async def _put_to_disk(self, kept: KeptModel) -> None:
+        """Takes a model out of all memory, unless it has become busy."""
+        async with self._room:
+            is_free = kept.going_to is None and not kept.is_awaited and not kept.model.is_busy
+            if is_free and kept.model.tier in (Tier.GPU, Tier.HOST):
+                await self._send_away(kept, Tier.DISK)
+
     # -- the planner's wishes --------------------------------------------------------------------
 
     async def _settle(self, plan: PlacementPlan) -> None:
@@ -198,7 +222,8 @@ class PlacementKeeper:
         """True when a model is nearer than it should be and nobody needs it there."""
         model = kept.model
         is_free = kept.going_to is None and not kept.is_awaited and not model.is_busy
-        return is_free and _DEPTH[model.tier] < _DEPTH[tier] and not self.books.is_pinned(model)
+        is_nearer = _DEPTH[model.tier] < min(_DEPTH[tier], _DEPTH[Tier.DISK])
+        return is_free and is_nearer and not self.books.is_pinned(model)
 
     def _choose_depth(self, kept: KeptModel, tier: Tier) -> Tier:
         """`tier`, or disk where the host's memory is full."""
@@ -248,7 +273,7 @@ def create_keeper(
     """What keeps models within the node's memory; without settings nothing bounds them."""
     if settings is None:
         return PlacementKeeper(MemoryBudget(), 0.0, monotonic_s, on_change)
-    budget = MemoryBudget(settings.device_bytes, settings.host_bytes)
+    budget = MemoryBudget(settings.device_bytes, settings.host_bytes, settings.disk_bytes)
     return PlacementKeeper(budget, settings.turn_s, monotonic_s, on_change)
 
 

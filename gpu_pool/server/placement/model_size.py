@@ -10,6 +10,7 @@ import msgspec
 
 from gpu_pool.compute_choice import DtypeChoice
 from gpu_pool.settings import EngineSettings, ServedModelSettings
+from gpu_pool.weight_origin import measure_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,11 @@ class _StoredDtype(msgspec.Struct, frozen=True):
 
 
 def expect_size(model: ServedModelSettings, engine: EngineSettings) -> ModelSize:
-    """What a model will take as far as its files tell: weights as they are stored, or wider."""
-    stored = sum(path.stat().st_size for path in model.path.glob("*.safetensors"))
+    """What a model will take as far as its files tell: weights as they are stored, or wider.
+
+    Raises: `UnsupportedFeature` when it is malformed where they are to be fetched from.
+    """
+    stored = measure_weights(model.path)
     is_wide = "float32" in _read_dtypes(model.path / "config.json")
     is_widened = model.dtype is DtypeChoice.FLOAT32 and not is_wide
     return ModelSize(stored * 2 if is_widened else stored, engine.kv_bytes)

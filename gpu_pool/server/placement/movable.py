@@ -8,6 +8,7 @@ from typing import Protocol
 from contracts.ids import ModelName
 from contracts.placement import ServiceClass, Tier
 from gpu_pool.server.placement.model_size import ModelSize
+from gpu_pool.server.remote.fetched_weights import WeightFiles
 
 
 class Movable(Protocol):
@@ -25,7 +26,9 @@ class Movable(Protocol):
 
     @property
     def tier(self) -> Tier:
-        """Where memory is held for it; `disk` once it has failed for good."""
+        """Where memory is held for it; `disk` once it has failed for good, `remote` while its files
+        are to be fetched.
+        """
         ...
 
     @property
@@ -36,6 +39,11 @@ class Movable(Protocol):
     @property
     def size(self) -> ModelSize:
         """What it takes, as far as that is known."""
+        ...
+
+    @property
+    def files(self) -> WeightFiles:
+        """Its weights on this node's disk."""
         ...
 
     @property
@@ -58,8 +66,10 @@ class Movable(Protocol):
         ...
 
     async def move_to(self, tier: Tier) -> None:
-        """Returns when it is there, or nearer because requests have come.
+        """Returns when it is there, or nearer because requests have come. From `remote` it goes to
+        `disk` and no further.
 
-        Raises: `ModelCold`, `ModelFailed` when it cannot be brought to the device.
+        Raises: `ModelCold`, `ModelFailed` when it cannot be brought to the device;
+        `FetchRefusedError`, `OSError` when its files cannot be fetched.
         """
         ...

@@ -11,6 +11,7 @@ _START_S: Final = 4.0
 """Of a process, until it begins to read."""
 _DISK_BYTES_PER_S: Final = 1e9
 _HOST_BYTES_PER_S: Final = 4e9
+_REMOTE_BYTES_PER_S: Final = 1e8
 _WEIGHT: Final = 0.3
 
 
@@ -23,8 +24,9 @@ class MoveTimes:
         self.last_s = 0.0
 
     def note(self, before: Tier, seconds: float) -> None:
-        """It came from `before`."""
-        self.last_s = seconds
+        """It came from `before`: from `remote` to the disk, from all others to the device."""
+        if before is not Tier.REMOTE:
+            self.last_s = seconds
         known = self._from_tier.get(before, seconds)
         self._from_tier[before] = known + _WEIGHT * (seconds - known)
 
@@ -32,6 +34,9 @@ class MoveTimes:
         """How long it will take from there."""
         if before is Tier.GPU:
             return 0.0
+        if before is Tier.REMOTE:
+            fetch_s = self._from_tier.get(before, weights_bytes / _REMOTE_BYTES_PER_S)
+            return fetch_s + self.estimate(Tier.DISK, weights_bytes)
         if before in self._from_tier:
             return self._from_tier[before]
         if before is Tier.HOST:

@@ -20,6 +20,8 @@ class MemoryBudget:
 
     device_bytes: int | None = None
     host_bytes: int | None = None
+    disk_bytes: int | None = None
+    """For files that were fetched and can be fetched again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def find_room(standings: Sequence[Standing], newcomer: Standing, budget: MemoryB
     if missing <= 0:
         return Room(is_there=True)
     on_device = sorted(
-        (s for s in standings if s.tier is Tier.GPU and not s.is_pinned), key=_by_precedence
+        (s for s in standings if s.tier is Tier.GPU and not s.is_pinned), key=by_precedence
     )
     leaving = _choose([s for s in on_device if not s.is_busy], missing)
     missing -= sum(s.device_bytes for s in leaving)
@@ -117,11 +119,11 @@ def _find_places(
     `free` counts the bytes that nobody takes of it so far.
     """
     asleep = sorted(
-        (s for s in standings if s.tier is Tier.HOST and not s.is_busy), key=_by_precedence
+        (s for s in standings if s.tier is Tier.HOST and not s.is_busy), key=by_precedence
     )
     moves: list[Move] = []
     for one in reversed(leaving):  # those that go last have the first choice
-        below = [s for s in asleep if _by_precedence(s) < _by_precedence(one)]
+        below = [s for s in asleep if by_precedence(s) < by_precedence(one)]
         displaced = _choose(below, one.weights_bytes - free)
         if one.weights_bytes > free + sum(s.host_bytes for s in displaced):
             moves.append(Move(one.name, Tier.DISK))
@@ -161,6 +163,6 @@ def _count_free(budget: int | None, taken: Iterable[int]) -> int:
     return _UNBOUNDED if budget is None else budget - sum(taken)
 
 
-def _by_precedence(one: Standing) -> tuple[int, int, ModelName]:
+def by_precedence(one: Standing) -> tuple[int, int, ModelName]:
     """Who goes first comes first."""
     return one.rank, one.last_used_ms, one.name

@@ -27,6 +27,9 @@ class HostVirtualMemory:
         self.num_copied_out = 0
         self._reserved: dict[int, mmap.mmap] = {}
         self._handles = itertools.count(1)
+        self._copies: list[tuple[int, Span]] = []
+        """Begun and not carried out: they are when somebody waits, as late as a device may be."""
+        self._num_carried_out = 0
 
     def reserve(self, num_bytes: int) -> int:
         assert num_bytes % self.granularity == 0
@@ -51,13 +54,23 @@ class HostVirtualMemory:
         return handle
 
     def unmap(self, address: int, num_bytes: int, handle: int) -> None:
+        assert self._num_carried_out == len(self._copies), "memory goes while copies are under way"
         assert self.mapped.pop(handle) == (address, num_bytes)
         self._fill(address, num_bytes, GARBAGE)
         self.num_free += num_bytes
 
     def copy_in(self, address: int, source: Span) -> None:
         assert self._is_mapped(address, source.num_bytes), "a copy to where nothing is"
-        ctypes.memmove(address, source.address, source.num_bytes)
+        self._copies.append((address, source))
+
+    def mark(self) -> object:
+        return len(self._copies)
+
+    def hold(self, moment: object) -> None:
+        assert isinstance(moment, int)
+        for address, source in self._copies[self._num_carried_out : moment]:
+            ctypes.memmove(address, source.address, source.num_bytes)
+        self._num_carried_out = max(self._num_carried_out, moment)
 
     def copy_out(self, address: int, target: Span) -> None:
         assert self._is_mapped(address, target.num_bytes), "a copy from where nothing is"
@@ -68,7 +81,8 @@ class HostVirtualMemory:
         assert self._is_mapped(address, num_bytes)
         self._fill(address, num_bytes, 0)
 
-    def wait(self) -> None: ...
+    def wait(self) -> None:
+        self.hold(len(self._copies))
 
     def pin(self, span: Span) -> None:
         assert span.address not in self.pinned, "pinned twice"

@@ -10,6 +10,7 @@ from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.parameters import CheckpointTensor, ParameterSource, Split
 from gpu_pool.weights.checkpoint import Checkpoint
 from gpu_pool.weights.reader import ParameterReader
+from gpu_pool.worker.model_memory import CpuPlaces
 
 SOURCES = {
     "fused": ParameterSource(
@@ -45,7 +46,7 @@ def open_reader(
         SOURCES,
         frozenset({"unused"}),
         dtype=dtype,
-        put=lambda tensor: tensor,
+        join=CpuPlaces().join,
         rank=rank,
         num_ranks=num_ranks,
     )
@@ -108,7 +109,7 @@ def test_a_rank_reads_no_rows_but_its_own(tmp_path: Path) -> None:
         SOURCES,
         frozenset(),
         dtype=torch.float32,
-        put=lambda tensor: tensor,
+        join=CpuPlaces().join,
         rank=1,
         num_ranks=2,
     )

@@ -8,6 +8,7 @@ from contracts.ids import ModelName
 from contracts.placement import ServiceClass, Tier
 from gpu_pool.server.placement.keeper import PlacementKeeper
 from gpu_pool.server.placement.model_size import ModelSize
+from gpu_pool.server.remote.fetched_weights import OwnWeights, WeightFiles
 
 TEN_BYTES = ModelSize(10, 0)
 
@@ -32,6 +33,7 @@ class MovingModel:
         self.num_held = 0
         self.last_used_unix_ms = 0
         self.moves: list[Tier] = []
+        self.files: WeightFiles = OwnWeights()
         self.refusals = 0
         """How often it will fail to come."""
         self._is_leaving = False
@@ -52,6 +54,12 @@ class MovingModel:
         self._is_leaving = is_leaving
 
     async def move_to(self, tier: Tier) -> None:
+        if self.tier is Tier.REMOTE:
+            assert tier is Tier.DISK, "it is loaded without its files"
+            self.moves.append(tier)
+            await self.files.fetch()
+            self.tier = Tier.DISK
+            return
         assert tier is Tier.GPU or not self.num_held, "a model with requests was moved away"
         if tier is Tier.GPU and self.refusals:
             self.refusals -= 1
