@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import msgspec
 
 from contracts.ids import BootId, ModelName, NodeId
+from contracts.node_roles import RoleWish
 
 _Bytes = Annotated[int, msgspec.Meta(ge=0, lt=2**60)]
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**48)]
@@ -48,6 +49,8 @@ class ModelPlacement(msgspec.Struct, frozen=True, kw_only=True):
     tier: Tier
     weights_bytes: _Bytes
     kv_bytes: _Bytes
+    fetched_bytes: _Bytes = 0
+    """In `remote`: what of the weights is on the node's disk already."""
     is_moving: bool = False
     """On its way to another tier."""
     is_pinned: bool = False
@@ -72,6 +75,9 @@ class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
     device_used_bytes: _Bytes = 0
     host_budget_bytes: _Bytes = 0
     host_used_bytes: _Bytes = 0
+    disk_budget_bytes: _Bytes = 0
+    disk_used_bytes: _Bytes = 0
+    """Of weights that were fetched and can be fetched again."""
 
 
 class PlacementTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,10 +88,11 @@ class PlacementTarget(msgspec.Struct, frozen=True, kw_only=True):
     is_pinned: bool = False
 
 
-class PlacementPlan(msgspec.Struct, frozen=True, kw_only=True):
+class PlacementPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one node should do with its models until it hears otherwise.
 
-    Between plans the node wakes models on demand and makes room in `eviction_order`.
+    Between plans the node wakes models on demand and makes room in `eviction_order`. What is left
+    at its default is not written: gateways of versions without a field refuse plans that have it.
     """
 
     node_id: NodeId
@@ -98,3 +105,5 @@ class PlacementPlan(msgspec.Struct, frozen=True, kw_only=True):
         tuple[ModelName, ...], msgspec.Meta(max_length=MAX_PLANNED_MODELS)
     ] = ()
     """Who makes room first; models not named go before all others, oldest use first."""
+    role: RoleWish | None = None
+    """For nodes whose reports have `roles`; None: nothing is said of it, what was said holds."""

@@ -2,7 +2,8 @@
 
 Reading `create_controller` is reading the architecture. Nodes go on alone while this is away; what
 it needs to know it reads again from the gateways when it is back. Must not contain any planning.
-Read next: `hot_standby.placement_planner`, `hot_standby.pool_control`.
+Read next: `hot_standby.placement_planner`, `hot_standby.role_plans`,
+`hot_standby.pool_control`.
 """
 
 import asyncio
@@ -19,7 +20,9 @@ from contracts.placement import PlacementPlan
 from hot_standby.demand import SLOT_S, DemandBook
 from hot_standby.fleet_state import merge_views
 from hot_standby.placement_planner import plan_placement
+from hot_standby.plan_news import is_news
 from hot_standby.pool_control import GatewayControl, PoolControl, create_pool_control
+from hot_standby.role_plans import RolePlans
 from hot_standby.settings import StandbySettings
 from hot_standby.state_file import StateFile
 from hot_standby.tiers import MoveSpeeds
@@ -48,6 +51,7 @@ class Controller:
         self._unix_s = unix_s
         self._speeds = MoveSpeeds(**msgspec.structs.asdict(settings.moves))
         self._classes = {model.name: model.service_class for model in settings.models}
+        self._roles = RolePlans(settings.roles, settings.max_report_age_s)
         self._has_read = False
         self._slot = int(unix_s() // SLOT_S)
         book.load(state_file.read())
@@ -76,9 +80,11 @@ class Controller:
         plans = self._plan(views, now_s)
         num_put = 0
         for plan in plans:
-            if self._is_news(plan, views):
+            if is_news(plan, views):
                 num_put += await self._put(plan, read)
         self._keep_days()
+        if self._settings.alive_file is not None:
+            self._settings.alive_file.touch()
         return num_put
 
     async def close(self) -> None:
@@ -95,31 +101,20 @@ class Controller:
         known = [node.plan.number for view in views for node in view.nodes if node.plan]
         number = max(int(now_s * 1000), *(number + 1 for number in known), 1)
         demands = self._book.foretell(now_s)
-        return plan_placement(state, demands, self._settings.planner, now_s, number)
-
-    def _is_news(self, plan: PlacementPlan, views: list[FleetView]) -> bool:
-        """False where the node has been told the same already, in this life, by whomever."""
-        told = [
-            node.plan
-            for view in views
-            for node in view.nodes
-            if node.node_id == plan.node_id and node.plan and node.boot_id == plan.boot_id
-        ]
-        newest = max(told, key=lambda each: each.number, default=None)
-        if newest is None:
-            return True
-        return (newest.boot_id, newest.targets, newest.eviction_order) != (
-            plan.boot_id,
-            plan.targets,
-            plan.eviction_order,
-        )
+        plans = plan_placement(state, demands, self._settings.planner, now_s, number)
+        return self._roles.add_to(plans, views, now_s, number)
 
     async def _put(self, plan: PlacementPlan, read: list[tuple[GatewayControl, FleetView]]) -> bool:
-        """Through a gateway that is connected to the node."""
+        """Through a gateway that is connected to the node, and knows of roles if the plan does."""
         through = [
             gateway
             for gateway, view in read
-            if any(node.node_id == plan.node_id and node.is_connected for node in view.nodes)
+            if any(
+                node.node_id == plan.node_id
+                and node.is_connected
+                and (plan.role is None or plan.role.role in node.roles)
+                for node in view.nodes
+            )
         ]
         is_put = await self._pool.put(plan, through)
         if is_put:

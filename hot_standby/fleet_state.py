@@ -69,7 +69,7 @@ def merge_views(
     `classes` are those of the planner's own settings; an operator's rule and a node's own class
     come before them.
     """
-    newest: dict[NodeId, NodeView] = {}
+    views = tuple(views)
     latencies: dict[tuple[RegionId, RegionId], float] = {}
     rules: dict[ModelName, PlacementRule] = {}
     for view in sorted(views, key=lambda view: (view.unix_ms, view.gateway_id)):
@@ -77,19 +77,27 @@ def merge_views(
         for node in view.nodes:
             if node.region is not None:
                 latencies[view.region, node.region] = node.latency_s
+    nodes = [
+        _to_state(node, node.boot_id, node.region, speeds, rules, classes)
+        for node in list_newest(views, max_age_s)
+        if node.boot_id is not None and node.region is not None and node.placements
+    ]
+    return FleetState(tuple(nodes), latencies, rules)
+
+
+def list_newest(views: Iterable[FleetView], max_age_s: float) -> list[NodeView]:
+    """Every node that takes requests, as whoever heard of it last tells, in order of their ids."""
+    newest: dict[NodeId, NodeView] = {}
+    for view in sorted(views, key=lambda view: (view.unix_ms, view.gateway_id)):
+        for node in view.nodes:
             known = newest.get(node.node_id)
             if known is None or _measure_age_s(node) < _measure_age_s(known):
                 newest[node.node_id] = node
-    nodes = [
-        _to_state(node, node.boot_id, node.region, speeds, rules, classes)
+    return [
+        node
         for _, node in sorted(newest.items())
-        if node.boot_id is not None
-        and node.region is not None
-        and node.placements
-        and not node.is_draining
-        and _measure_age_s(node) <= max_age_s
+        if not node.is_draining and _measure_age_s(node) <= max_age_s
     ]
-    return FleetState(tuple(nodes), latencies, rules)
 
 
 def _measure_age_s(node: NodeView) -> float:

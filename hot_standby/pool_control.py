@@ -59,7 +59,10 @@ class GatewayControl:
             view = _decoder.decode(await self._fetch()).result
         except (*_FAULTS, msgspec.MsgspecError, ValueError, RecursionError) as error:
             if not self._is_known_away:
-                log.warning("gateway_not_read", url=self.url, error=type(error).__name__)
+                status = _find_status(error)
+                log.warning(
+                    "gateway_not_read", url=self.url, error=type(error).__name__, status=status
+                )
             self._is_known_away = True
             return None
         if self._is_known_away:
@@ -122,6 +125,11 @@ class PoolControl:
     async def close(self) -> None:
         """Nothing may follow."""
         await asyncio.gather(*(gateway.close() for gateway in self._gateways))
+
+
+def _find_status(error: Exception) -> int | None:
+    """What the gateway refused with, where it answered at all."""
+    return error.response.status_code if isinstance(error, httpx.HTTPStatusError) else None
 
 
 def create_pool_control(

@@ -57,6 +57,23 @@ class MoveSettings(msgspec.Struct, frozen=True, kw_only=True):
     disk_start_s: Annotated[float, msgspec.Meta(ge=0)] = 1.5
 
 
+class RoleSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """When nodes whose settings have `roles` should change theirs. Units: seconds, shares."""
+
+    carry_out: bool = False
+    """True: nodes are given the role that is thought better; False: it is suggested."""
+    window_s: Seconds = 60.0
+    """Loads are averaged over about so long."""
+    sustained_s: Seconds = 120.0
+    """How long a change must have seemed right."""
+    pause_s: Seconds = 300.0
+    """Between two changes in one pool: what a node has under way has to end."""
+    margin: Annotated[float, msgspec.Meta(ge=0.05, le=0.95)] = 0.25
+    """By what share the fuller half must have less to do per node."""
+    busy_at: Annotated[float, msgspec.Meta(gt=0, le=2)] = 0.5
+    """The load per node of the fuller half below which nothing is changed; 1 is a full node."""
+
+
 class GatewayAddress(msgspec.Struct, frozen=True, kw_only=True):
     """One gateway's operators' port."""
 
@@ -92,9 +109,12 @@ class StandbySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that nobody has heard of for so long are left alone."""
     state_file: Path | None = Path(".hearth/standby.json")
     """Where the profile of days outlives the process; None keeps none."""
+    alive_file: Path | None = None
+    """Touched after each round in which a gateway has answered: what a health check looks at."""
     demand: DemandSettings = DemandSettings()
     planner: PlannerSettings = PlannerSettings()
     moves: MoveSettings = MoveSettings()
+    roles: RoleSettings = RoleSettings()
     models: tuple[ModelSettings, ...] = ()
     log: LogSettings = LogSettings()
 

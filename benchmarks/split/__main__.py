@@ -4,6 +4,8 @@ python -m benchmarks.split                       # four H100-like cards, a model
 python -m benchmarks.split --documents 0.5       # other traffic
 python -m benchmarks.split --record              # appends the rows to results/
 
+`benchmarks.split.turns` has traffic that turns, and roles that follow it.
+
 The production scheduler and router run; only the steps and the network are simulated.
 """
 
@@ -24,12 +26,12 @@ from benchmarks.split.hand_over import TimedSource
 from benchmarks.split.simulated_core import SimulatedCore
 from benchmarks.split.simulation import Figures, Simulation
 from benchmarks.split.traces import Mix, draw_trace
-from contracts.fleet import NodeRole
 from contracts.ids import NodeId
+from contracts.node_roles import NodeRole
 from gpu_pool.engine.settings import SchedulerSettings
 
 _PACKAGES = ("msgspec",)
-_MOVED_S = (0.003, H100_8B.kv_bytes / 40e9)
+MOVED_S = (0.003, H100_8B.kv_bytes / 40e9)
 """A hand-over over 400 Gbit/s of network, as far as that is reached."""
 _MIXED = "m" * 4
 
@@ -48,8 +50,8 @@ def main() -> int:
     figures: list[Figure] = []
     for name, (roles, num_tokens) in fleets.items():
         felt = create_simulation(roles, num_tokens, mix.warm_s).run(trace)
-        figures += _describe(name, len(trace), felt)
-    _print(figures)
+        figures += describe_fleet(name, len(trace), felt)
+    print_figures(figures)
     if asked.record:
         append_figures("split.csv", figures, describe_circumstances(_PACKAGES))
     return 0
@@ -67,10 +69,10 @@ def create_simulation(roles: str, num_tokens: int, warm_s: float) -> Simulation:
         )
         node_id = NodeId(f"{letter}{place}")
         cores.append(SimulatedCore(node_id, kinds[letter], H100_8B, settings, sources[place]))
-    return Simulation(cores, sources, _MOVED_S, warm_s)
+    return Simulation(cores, sources, MOVED_S, warm_s)
 
 
-def _describe(name: str, num_requests: int, felt: Figures) -> list[Figure]:
+def describe_fleet(name: str, num_requests: int, felt: Figures) -> list[Figure]:
     """The rows of one fleet."""
     quantiles = {
         "gap p50": (felt.gaps_s, 0.5),
@@ -93,7 +95,7 @@ def _describe(name: str, num_requests: int, felt: Figures) -> list[Figure]:
     ]
 
 
-def _print(figures: list[Figure]) -> None:
+def print_figures(figures: list[Figure]) -> None:
     """One row for each metric, one column for each fleet."""
     fleets = list(dict.fromkeys(figure.provider for figure in figures))
     by_key = {(figure.metric, figure.provider): figure for figure in figures}

@@ -5,9 +5,10 @@ Owns the executor's part: positions of the rows, invented tokens, the time of ea
 
 from benchmarks.split.card import Card
 from benchmarks.split.hand_over import TimedSource
-from contracts.fleet import ModelCard, ModelLoad, NodeReport, NodeRole
+from contracts.fleet import ModelCard, ModelLoad, NodeReport
 from contracts.ids import BootId, ModelName, NodeId, RegionId
 from contracts.kv_transfer import KvEndpoint
+from contracts.node_roles import NodeRole
 from gpu_pool.engine.assembly import Carriers, create_scheduler
 from gpu_pool.engine.messages import AddSequence, StepOutput
 from gpu_pool.engine.settings import SchedulerSettings

@@ -6,7 +6,7 @@ Owns the order of events: arrivals, ends of steps, landings, reports.
 import heapq
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,6 +16,7 @@ from benchmarks.split.traces import SimRequest
 from contracts.errors import PoolSaturated
 from contracts.ids import AccountId, NodeId
 from contracts.inference import SamplingParams
+from contracts.node_roles import NodeRole
 from gateway.routing.fleet import Fleet
 from gateway.routing.locality import Locality
 from gateway.routing.regions import RegionCatalogue
@@ -65,8 +66,12 @@ class Simulation:
         sources: Sequence[TimedSource],
         moved_s: tuple[float, float],
         warm_s: float,
+        observe: Callable[[Iterable[SimulatedCore], float], None] | None = None,
     ) -> None:
-        """`moved_s` is what a hand-over takes: once, and for each token."""
+        """`moved_s` is what a hand-over takes: once, and for each token. `observe` is called before
+        each round of reports, and may give cores other roles.
+        """
+        self._observe = observe
         self._cores = {core.node_id: core for core in cores}
         self._landings = {core.node_id: source for core, source in zip(cores, sources, strict=True)}
         self._moved_s = moved_s
@@ -109,6 +114,10 @@ class Simulation:
                 self._go_on(subject)
         self.figures.end_s = self._now_s
         return self.figures
+
+    def list_roles(self) -> list[NodeRole]:
+        """Of every core, as it is now."""
+        return [core.role for core in self._cores.values()]
 
     def _arrive(self, request: SimRequest) -> None:
         """Routes a request and hands it to the node that begins."""
@@ -213,6 +222,8 @@ class Simulation:
             self.figures.worst_gaps_s.append(answer.worst_gap_s)
 
     def _report(self) -> None:
+        if self._observe is not None:
+            self._observe(self._cores.values(), self._now_s)
         for core in self._cores.values():
             self._fleet.record_report(core.report())
 

@@ -1,7 +1,8 @@
 """Conversations and, among them, long documents; deterministic by seed. Units: seconds, tokens."""
 
 import random
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +40,15 @@ def draw_trace(mix: Mix, seed: int) -> list[SimRequest]:
             drawn.append((now_s, num_prompt, max(2, int(rng.expovariate(1 / output)))))
     drawn.sort()
     return [SimRequest(number, *values) for number, values in enumerate(drawn)]
+
+
+def draw_phases(mixes: Iterable[Mix], seed: int) -> list[SimRequest]:
+    """One mix after the other; what is warm-up is for whoever plays it to say."""
+    drawn: list[SimRequest] = []
+    begun_s = 0.0
+    for place, mix in enumerate(mixes):
+        for request in draw_trace(mix, seed + place):
+            arrival_s = begun_s + request.arrival_s
+            drawn.append(replace(request, number=len(drawn), arrival_s=arrival_s))
+        begun_s += mix.seconds
+    return drawn

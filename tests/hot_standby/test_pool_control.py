@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from contracts.ids import BootId, NodeId
 from contracts.placement import PlacementPlan, Tier
@@ -108,3 +109,13 @@ async def test_a_plan_is_put_however_much_is_answered(answer: str) -> None:
         async with asyncio.timeout(PATIENCE_S):
             assert await control.put(plan)
         await control.close()
+
+
+async def test_the_log_says_once_what_a_gateway_refuses_with(gateway: RunningGateway) -> None:
+    control = GatewayControl(GatewayAddress(url=gateway.admin), Secret("x"), PATIENCE_S)
+    with capture_logs() as lines:
+        assert await control.read() is None
+        assert await control.read() is None
+    await control.close()
+    (line,) = [line for line in lines if line["event"] == "gateway_not_read"]
+    assert (line["url"], line["status"]) == (gateway.admin, 401)

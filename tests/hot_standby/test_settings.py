@@ -6,13 +6,15 @@ from contracts.settings import SettingsError, decode_settings, list_option_names
 from hot_standby.settings import PREFIX, StandbySettings
 
 NAMES = (
+    "alive_file",
     *("demand.half_life_s", "demand.host_patience_s", "demand.patience_s"),
     *("gateways[].ca_file", "gateways[].url", "log.format", "log.level", "max_report_age_s"),
     *("models[].name", "models[].service_class"),
     *("moves.disk_per_s", "moves.disk_start_s", "moves.host_per_s", "moves.remote_per_s"),
     *("operator_token", "period_s", "planner.calm_share", "planner.hysteresis"),
     *("planner.prewarm_at", "planner.prewarm_host_at", "planner.requests_per_replica"),
-    *("state_file", "timeout_s"),
+    *("roles.busy_at", "roles.carry_out", "roles.margin", "roles.pause_s", "roles.sustained_s"),
+    *("roles.window_s", "state_file", "timeout_s"),
 )
 
 
