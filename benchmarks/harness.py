@@ -144,6 +144,8 @@ def _describe_hardware() -> str:
 
 def _read_commit() -> str:
     """The short commit, with a plus sign where the working tree differs; `none` outside git."""
+    if shutil.which("git") is None:
+        return "none"
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty=+"],
         capture_output=True,

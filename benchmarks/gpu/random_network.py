@@ -1,96 +1,167 @@
-"""Networks of true shapes with random weights, made on the device: no file is read or written."""
+"""Networks with random weights, made on the device: no file of weights is read or written.
 
-import json
-from dataclasses import dataclass
+A folder holds the `config.json` that such a model is published with, and an empty file where the
+weights would be; from there on everything is the worker's own way.
+Read next: `gpu_pool.worker.worker`, `random_checkpoint` (for what has to be on a drive).
+"""
+
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+from zlib import crc32
 
 import torch
 from torch import Tensor
 
-from gpu_pool.attention.kv_cache import KvCache
-from gpu_pool.models.network import CausalNetwork
-from gpu_pool.models.registry import find_family
-from gpu_pool.runner.group_blocks import KvGroupMemory
-from gpu_pool.runner.model_runner import ModelRunner
-from gpu_pool.worker.kv_memory import shape_kv
-from gpu_pool.worker.model_memory import Places, PlainPlaces
+from benchmarks.gpu.shapes import BLOCK_SIZE, Shapes, write_config
+from gpu_pool.compute_choice import DtypeChoice, WeightCheck
+from gpu_pool.kernels.cpu.library import NativeKernels
+from gpu_pool.kernels.linear import packing_with
+from gpu_pool.models.network import CausalModel, CausalNetwork, Network
+from gpu_pool.models.parameters import count_parameters
+from gpu_pool.parallel.ranks import Ranks
+from gpu_pool.weights.packing import FindPacked
+from gpu_pool.weights.reader import JoinParts, ParameterReader
+from gpu_pool.worker.lanes import LaneChoice
+from gpu_pool.worker.plan_worker import Worker
+from gpu_pool.worker.settings import WorkerSettings
+from gpu_pool.worker.worker import create_executor
 
-BLOCK_SIZE = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Shapes:
-    """Sizes of a published model."""
-
-    architecture: str
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    vocab_size: int
-    is_tied: bool = False
+MAX_ROWS: Final = 256
+MAX_STEP_TOKENS: Final = 16_384
+SPREAD: Final = 0.02
+"""The standard deviation of weights, as most models begin with it."""
 
 
-SHAPES = {
-    "llama-3.1-8b": Shapes("LlamaForCausalLM", 4096, 14336, 32, 32, 8, 128_256),
-    "qwen3-8b": Shapes("Qwen3ForCausalLM", 4096, 12288, 36, 32, 8, 151_936),
-    "qwen3-4b": Shapes("Qwen3ForCausalLM", 2560, 9728, 36, 32, 8, 151_936, is_tied=True),
-    "qwen3-0.6b": Shapes("Qwen3ForCausalLM", 1024, 3072, 28, 16, 8, 151_936, is_tied=True),
-}
+class RandomSource:
+    """The tensors of a checkpoint that nobody has written: noise, and ones for norms."""
 
+    def __init__(
+        self, network: Network, dtype: torch.dtype, device: torch.device, spread: float = SPREAD
+    ) -> None:
+        """Has what `network` asks for; noise on another kind of device is other noise."""
+        sources = network.parameters.values()
+        self._shapes = {part.name: part.shape for source in sources for part in source.parts}
+        self._dtypes = dict.fromkeys(self._shapes, "BF16")
+        self._dtype = dtype
+        self._device = device
+        self._spread = spread
 
-def create_random_runner(
-    name: str, num_blocks: int, context_window: int, places: Places | None = None
-) -> ModelRunner:
-    """A runner of that shape in bf16; its memory lies in `places`, None: where torch puts it."""
-    network = describe_network(SHAPES[name], context_window)
-    device, dtype = torch.device("cuda"), torch.bfloat16
-    places = places or PlainPlaces(device)
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Every tensor's shape by name."""
+        return self._shapes
 
-    def read(parameter: str) -> Tensor:
-        parts = network.parameters[parameter].parts
-        shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+    @property
+    def dtypes(self) -> Mapping[str, str]:
+        """Every tensor's dtype by name."""
+        return self._dtypes
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Nothing can be made ready."""
+
+    def expect_rows(self, name: str, first: int, end: int) -> None:
+        """Nothing can be made ready."""
+
+    def read(self, name: str) -> Tensor:
+        """A tensor on the device; the same whenever it is asked for."""
+        shape = self._shapes[name]
         if len(shape) == 1:
-            return places.put(torch.ones(shape, dtype=dtype, device=device))
-        return places.put(torch.randn(shape, dtype=dtype, device=device).mul_(0.02))
+            return torch.ones(shape, dtype=self._dtype, device=self._device)
+        generator = torch.Generator(self._device).manual_seed(crc32(name.encode()))
+        noise = torch.empty(shape, dtype=self._dtype, device=self._device)
+        return noise.normal_(0, self._spread, generator=generator)
 
-    with torch.inference_mode():
-        model = network.create(read, context_window)
-    groups = [
-        KvGroupMemory(
-            KvCache(
-                shape_kv(layers, BLOCK_SIZE),
-                num_blocks,
-                dtype,
-                create_zeros=places.create_zeros,
-            ),
-            layers.reach,
+    def read_rows(self, name: str, first: int, end: int) -> Tensor:
+        """Rows of a tensor."""
+        return self.read(name)[first:end].clone()
+
+
+class RandomLoader:
+    """Brings weights that are made on `device`."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        spread: float,
+        dtype: torch.dtype,
+        kernels: NativeKernels | None,
+    ) -> None:
+        """`kernels` are those that weights are packed for."""
+        self._device = device
+        self._spread = spread
+        self._dtype = dtype
+        self._kernels = kernels
+
+    def measure_bytes(self, network: Network) -> int:
+        """What the weights will take."""
+        return count_parameters(network.parameters) * self._dtype.itemsize
+
+    def load_causal(
+        self, network: CausalNetwork, context_window: int, join: JoinParts
+    ) -> CausalModel:
+        """The model with its weights where `join` puts them."""
+        source = RandomSource(network, self._dtype, self._device, self._spread)
+        reader = ParameterReader(
+            source, network.parameters, network.ignored, dtype=self._dtype, join=join
         )
-        for layers in network.kv_groups
-    ]
-    return ModelRunner(model, groups, vocab_size=network.vocab_size, context_window=context_window)
+        with torch.inference_mode(), packing_with(self._kernels):
+            return network.create(reader.read, context_window)
+
+    def compute_revision(self) -> str:
+        """No file has it."""
+        return "random"
 
 
-def describe_network(shapes: Shapes, context_window: int) -> CausalNetwork:
-    """The network as its family describes it."""
-    config = {
-        "architectures": [shapes.architecture],
-        "model_type": shapes.architecture.removesuffix("ForCausalLM").lower(),
-        "hidden_size": shapes.hidden_size,
-        "intermediate_size": shapes.intermediate_size,
-        "num_hidden_layers": shapes.num_layers,
-        "num_attention_heads": shapes.num_heads,
-        "num_key_value_heads": shapes.num_kv_heads,
-        "head_dim": 128,
-        "vocab_size": shapes.vocab_size,
-        "max_position_embeddings": context_window,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1e6,
-        "tie_word_embeddings": shapes.is_tied,
-        "hidden_act": "silu",
-        "torch_dtype": "bfloat16",
-        "eos_token_id": 0,
-    }
-    network = find_family((shapes.architecture,)).describe(json.dumps(config).encode())
-    assert isinstance(network, CausalNetwork)
-    return network
+def create_random_executor(
+    shapes: Shapes,
+    device: str,
+    *,
+    context_window: int,
+    num_blocks: int | None = None,
+    kv_bytes: int | None = None,
+    max_step_tokens: int = MAX_STEP_TOKENS,
+    lane: LaneChoice | None = None,
+) -> Worker:
+    """A worker for a model of these shapes in bf16, as settings would make it; 256 rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_config(Path(folder), shapes, context_window)
+        settings = WorkerSettings(
+            model_dir=Path(folder),
+            device=device,
+            dtype=DtypeChoice.BFLOAT16,
+            block_size=BLOCK_SIZE,
+            num_blocks=num_blocks,
+            kv_bytes=kv_bytes,
+            max_rows=MAX_ROWS,
+            max_step_tokens=max_step_tokens,
+        )
+        return load_random(settings, torch.device(device), lane=lane)
+
+
+def load_random(
+    settings: WorkerSettings,
+    made_on: torch.device,
+    spread: float = SPREAD,
+    lane: LaneChoice | None = None,
+) -> Worker:
+    """A worker for the `config.json` in the folder of `settings`; weights are made on `made_on`."""
+    (settings.model_dir / "model.safetensors").touch()
+
+    def create_loader(
+        model_dir: Path,
+        find_packed: FindPacked | None,
+        dtype: torch.dtype,
+        kernels: NativeKernels | None,
+        check: WeightCheck,
+        ranks: Ranks,
+        *,
+        keeps_blocks: bool,
+    ) -> RandomLoader:
+        del model_dir, check, keeps_blocks
+        assert find_packed is None, "random weights are not packed"
+        assert ranks.place.shape.num_ranks == 1, "random weights are not divided"
+        return RandomLoader(made_on, spread, dtype, kernels)
+
+    return create_executor(settings, create_loader=create_loader, lane=lane)

@@ -1,18 +1,28 @@
-"""Times work on the device by its own clock, and names the device. Units: milliseconds."""
+"""Times work on the device by its own clock; on a CPU, for rehearsals, by the process's.
 
-import subprocess
+Units: milliseconds, of wall time.
+"""
+
+import time
 from collections.abc import Callable
+from typing import Final
 
 import torch
 
+IS_GPU: Final = torch.cuda.is_available()
+DEVICE: Final = torch.device("cuda" if IS_GPU else "cpu")
+"""Where kernels run: on a CPU in triton's interpreter."""
 _FLUSH_BYTES = 256 << 20
 """More than any cache holds: written between samples, so that each reads from memory."""
+_REHEARSED_SAMPLES = 2
 
 
 def measure_ms(
     work: Callable[[], object], num_samples: int = 20, *, flushes: bool = True
 ) -> list[float]:
     """The time of each of `num_samples` calls, after three that are not counted."""
+    if not IS_GPU:
+        return [measure_s(work) * 1000 for _ in range(_REHEARSED_SAMPLES)]
     flush = torch.empty(_FLUSH_BYTES if flushes else 1, dtype=torch.int8, device="cuda")
     for _ in range(3):
         work()
@@ -28,8 +38,12 @@ def measure_ms(
     return samples
 
 
-def describe_device() -> str:
-    """The GPU's name, memory and driver."""
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    done = subprocess.run(query, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or torch.cuda.get_device_name()
+def measure_s(work: Callable[[], object]) -> float:
+    """Seconds until `work` is done, the device waited for."""
+    if IS_GPU:
+        torch.cuda.synchronize()
+    began_s = time.perf_counter()
+    work()
+    if IS_GPU:
+        torch.cuda.synchronize()
+    return time.perf_counter() - began_s

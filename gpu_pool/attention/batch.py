@@ -106,7 +106,7 @@ def create_attention_batch(
 def _create_group(first: int, spans: Sequence[Span], cache: KvCache, reach: Reach) -> DecodeGroup:
     """Leading spans that read as many slots as the first does, as many as may share a group."""
     left, right = _find_extent(spans[0], reach)
-    bytes_each = (right - left) * cache.shape.slot_elements * cache.blocks.itemsize
+    bytes_each = (right - left) * cache.shape.slot_elements * cache.dtype.itemsize
     spans = spans[: max(1, _GROUP_BYTES // bytes_each)]
     spans = [span for span in spans if _find_extent(span, reach) == (left, right)]
     size = cache.shape.block_size
@@ -158,7 +158,7 @@ def _create_mask(
     if reach.num_tokens is not None:
         is_hidden_XL |= slots_L < reach.find_first(positions_X)[:, None]
     mask_XL = np.where(is_hidden_XL, _NEVER, _SEEN)
-    return torch.from_numpy(mask_XL).to(device=cache.blocks.device, dtype=cache.blocks.dtype)
+    return torch.from_numpy(mask_XL).to(device=cache.blocks.device, dtype=cache.dtype)
 
 
 def locate_tokens(spans: Sequence[Span], cache: KvCache) -> Tensor:

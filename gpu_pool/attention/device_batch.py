@@ -3,11 +3,11 @@
 The counterpart of `batch` for devices with triton: decodes go to the kernel that splits long
 contexts, chunks to the one that tiles queries. Must not know sequences or plans.
 Shapes: T tokens of the step, B single tokens, C blocks of the longest table, N query heads, K KV
-heads, H head dim, E = 2 · K · H. Read next: `gpu_pool.kernels.split_decode`.
+heads, H head dim. Read next: `gpu_pool.kernels.split_decode`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -16,8 +16,15 @@ from torch import Tensor
 from gpu_pool.attention.batch import Span, locate_tokens
 from gpu_pool.attention.kv_cache import Int64Array, KvCache
 from gpu_pool.attention.reach import Reach
+from gpu_pool.attention.whole_prompts import (
+    WHOLE_PROMPTS,
+    attend_to_whole_prompts,
+    should_be_whole,
+)
 from gpu_pool.kernels.attention_form import AttentionForm
-from gpu_pool.kernels.kv_write import kv_write
+from gpu_pool.kernels.device_values import send
+from gpu_pool.kernels.latent_attention import latent_attention
+from gpu_pool.kernels.latent_decode import latent_decode
 from gpu_pool.kernels.paged_attention import (
     PagedBatch,
     PagedLayout,
@@ -26,17 +33,17 @@ from gpu_pool.kernels.paged_attention import (
     paged_attention,
 )
 from gpu_pool.kernels.split_decode import split_decode
+from gpu_pool.kernels.split_plan import SplitPlan, plan_splits
 from gpu_pool.plan import KvGroupKind
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeRows:
-    """The step's single tokens, which come first. Both tensors are int32."""
+    """The step's single tokens, which come first. Tables and lengths are int32."""
 
     tables_BC: Tensor
     lengths_B: Tensor
-    max_length: int
-    """No context is longer; decides how many splits are launched."""
+    plan: SplitPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,10 @@ class ChunkRows:
     lengths_B: Tensor
     num_tokens: tuple[int, ...]
     """Of each chunk; tiles are cut from it once the number of heads is known."""
+    are_whole: bool
+    """All chunks are prompts from their first token on."""
+    tiled: dict[int, PagedBatch] = field(default_factory=dict[int, PagedBatch])
+    """By the heads that share a KV head: the first layer cuts, the others find it here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +82,8 @@ def create_device_batch(spans: Sequence[Span], cache: KvCache, reach: Reach) -> 
     if decoding:
         lengths = [span.end for span in decoding]
         tables = _stack_tables(decoding, max(lengths), cache)
-        decodes = DecodeRows(
-            _to_device(tables, device), _to_device(np.array(lengths), device), max(lengths)
-        )
+        lengths_B = _to_device(np.array(lengths), device)
+        decodes = plan_decodes(_to_device(tables, device), lengths_B, max(lengths), reach)
     if chunked:
         lengths = [span.end for span in chunked]
         num_tokens = tuple(span.num_tokens for span in chunked)
@@ -82,39 +92,72 @@ def create_device_batch(spans: Sequence[Span], cache: KvCache, reach: Reach) -> 
             _to_device(np.cumsum([0, *num_tokens]), device),
             _to_device(np.array(lengths), device),
             num_tokens,
+            are_whole=all(span.start == 0 for span in chunked),
         )
     return DeviceBatch(locate_tokens(spans, cache), reach, num_decodes, decodes, chunks)
+
+
+def plan_decodes(tables_BC: Tensor, lengths_B: Tensor, max_length: int, reach: Reach) -> DecodeRows:
+    """Single tokens, each the last of its context; no length is above `max_length`."""
+    plan = plan_splits(lengths_B, max_length, reach.num_tokens or 0, _is_chunked(reach))
+    return DecodeRows(tables_BC, lengths_B, plan)
 
 
 def attend_on_device(
     layer: int,
     q_TNH: Tensor,
-    kv_TE: Tensor,
     cache: KvCache,
     batch: DeviceBatch,
     form: AttentionForm,
 ) -> Tensor:
-    """The mixed values `[T, N, H]` of all tokens; `kv_TE` is in the cache afterwards."""
-    assert form.value_dim is None, "values inside the keys have no kernel yet"
-    kv_write(cache.slots_XE, batch.slot_ids[layer], kv_TE)
+    """The mixed values `[T, N, H]` of all tokens, whose keys and values have been written."""
     layout = _create_layout(layer, q_TNH.shape[2], cache, batch.reach, form)
     parts: list[Tensor] = []
     if batch.decodes is not None:
-        rows = batch.decodes
-        parts.append(
-            split_decode(
-                q_TNH[: batch.num_decodes],
-                cache.slots_XE,
-                rows.tables_BC,
-                rows.lengths_B,
-                layout,
-                rows.max_length,
-            )
-        )
+        q_BNH = q_TNH[: batch.num_decodes]
+        parts.append(_decode(q_BNH, cache.slots_XE, batch.decodes, layout, form))
     if batch.chunks is not None:
-        tiled = _cut_tiles(batch.chunks, q_TNH.shape[1] // cache.shape.num_kv_heads)
-        parts.append(paged_attention(q_TNH[batch.num_decodes :], cache.slots_XE, tiled, layout))
+        q_CNH = q_TNH[batch.num_decodes :]
+        slot_ids_C = batch.slot_ids[layer, batch.num_decodes :]
+        parts.append(_prefill(q_CNH, cache.slots_XE, slot_ids_C, batch.chunks, layout, form))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _decode(
+    q_BNH: Tensor, slots_XE: Tensor, rows: DecodeRows, layout: PagedLayout, form: AttentionForm
+) -> Tensor:
+    """The mixed values of the single tokens."""
+    arguments = (q_BNH, slots_XE, rows.tables_BC, rows.lengths_B, rows.plan, layout)
+    if form.value_dim is not None:
+        return latent_decode(*arguments, form.value_dim)
+    return split_decode(*arguments)
+
+
+def _prefill(
+    q_TNH: Tensor,
+    slots_XE: Tensor,
+    slot_ids_T: Tensor,
+    chunks: ChunkRows,
+    layout: PagedLayout,
+    form: AttentionForm,
+) -> Tensor:
+    """The mixed values of the chunks' tokens, whose own keys and values are at `slot_ids_T`."""
+    if _prefers_torch(q_TNH, chunks, layout, form):
+        kv_TE = slots_XE.index_select(0, slot_ids_T)
+        return attend_to_whole_prompts(q_TNH, kv_TE, chunks.num_tokens, layout)
+    tiled = _cut_tiles(chunks, q_TNH.shape[1] // layout.num_kv_heads)
+    if form.value_dim is not None:
+        return latent_attention(q_TNH, slots_XE, tiled, layout, form.value_dim)
+    return paged_attention(q_TNH, slots_XE, tiled, layout)
+
+
+def _prefers_torch(
+    q_TNH: Tensor, chunks: ChunkRows, layout: PagedLayout, form: AttentionForm
+) -> bool:
+    """Torch's own attention computes the chunks, and faster."""
+    if not chunks.are_whole or form.value_dim is not None:
+        return False
+    return should_be_whole(WHOLE_PROMPTS, q_TNH, layout, chunks.num_tokens)
 
 
 def _create_layout(
@@ -128,25 +171,34 @@ def _create_layout(
         num_kv_heads=cache.shape.num_kv_heads,
         scale=form.scale or head_dim**-0.5,
         window=reach.num_tokens or 0,
-        is_chunked=reach.kind is KvGroupKind.CHUNKED,
+        is_chunked=_is_chunked(reach),
         soft_cap=form.softcap or 0.0,
         sinks_N=form.sinks_N,
+        fp8=cache.shape.fp8,
     )
+
+
+def _is_chunked(reach: Reach) -> bool:
+    """True where the window does not slide."""
+    return reach.kind is KvGroupKind.CHUNKED
 
 
 def _cut_tiles(chunks: ChunkRows, num_shared: int) -> PagedBatch:
     """The chunks as the kernel's work list, for heads of which `num_shared` share a KV head."""
-    tile_tokens = choose_tile_tokens(num_shared, max(chunks.num_tokens))
-    sequences, firsts = list_tiles(list(chunks.num_tokens), tile_tokens)
-    device = chunks.tables_BC.device
-    return PagedBatch(
-        chunks.tables_BC,
-        chunks.starts_B,
-        chunks.lengths_B,
-        torch.tensor(sequences, dtype=torch.int32, device=device),
-        torch.tensor(firsts, dtype=torch.int32, device=device),
-        tile_tokens,
-    )
+    found = chunks.tiled.get(num_shared)
+    if found is None:
+        tile_tokens = choose_tile_tokens(num_shared, max(chunks.num_tokens))
+        sequences, firsts = list_tiles(list(chunks.num_tokens), tile_tokens)
+        device = chunks.tables_BC.device
+        chunks.tiled[num_shared] = found = PagedBatch(
+            chunks.tables_BC,
+            chunks.starts_B,
+            chunks.lengths_B,
+            _to_device(np.array(sequences), device),
+            _to_device(np.array(firsts), device),
+            tile_tokens,
+        )
+    return found
 
 
 def _stack_tables(spans: Sequence[Span], longest: int, cache: KvCache) -> Int64Array:
@@ -157,4 +209,4 @@ def _stack_tables(spans: Sequence[Span], longest: int, cache: KvCache) -> Int64A
 
 def _to_device(values: Int64Array, device: torch.device) -> Tensor:
     """The numbers as int32 on the device."""
-    return torch.from_numpy(values.astype(np.int32)).to(device)
+    return send(torch.from_numpy(values.astype(np.int32)), device)

@@ -13,6 +13,7 @@ from typing import Final
 
 from gpu_pool.capacity.gpus import Gpus
 from gpu_pool.capacity.stored_size import StoredBits, count_stored_bytes
+from gpu_pool.kernels.fp8_slots import Fp8Slots
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.network import CausalNetwork, KvLayers
 from gpu_pool.models.parameters import Split
@@ -112,8 +113,10 @@ class ModelSize:
     def measure_layer_kv(self, layer: int, tensor: int) -> KvBytes:
         """Keys and values of one layer on one rank."""
         group = self._network.kv_groups[self._network.layer_groups[layer]]
-        slot = _count_heads(group, tensor) * group.head_dim * group.num_parts
-        slot_bytes = slot * self._kv_element_bytes
+        heads = _count_heads(group, tensor) * group.num_parts
+        slot_bytes = heads * group.head_dim * self._kv_element_bytes
+        if self._kv_element_bytes == 1:
+            slot_bytes = Fp8Slots(slot_bytes, heads).num_bytes
         reach = group.reach.num_tokens
         return KvBytes(slot_bytes, 0) if reach is None else KvBytes(0, reach * slot_bytes)
 

@@ -158,7 +158,8 @@ class EngineCore:
         now_s = self._clock()
         began_s = max(self._collected_s, self._submitted_s.popleft())
         self._collected_s = now_s
-        self._scheduler.note_step(now_s - began_s)
+        if self._cycle.is_ordinary_step():
+            self._scheduler.note_step(now_s - began_s)
         self._scheduler.update(result)
         self._send_output()
 

@@ -249,10 +249,12 @@ class CoreSlept(msgspec.Struct, frozen=True, array_like=True, tag=13):
 
 
 class CoreWoken(msgspec.Struct, frozen=True, array_like=True, tag=14):
-    """The core computes again, with KV memory that holds nothing."""
+    """The core computes again, with KV memory that holds nothing. Its first step may still wait for
+    weights, layer by layer.
+    """
 
     seconds: float
-    """What it took."""
+    """Until it took requests again."""
     num_bytes: int
     """What the device gave; 0 when the core was awake already."""
 

@@ -25,6 +25,7 @@ class SleepCycle:
         self._transport = transport
         self._clock = clock
         self._is_asleep = False
+        self._has_just_woken = False
 
     @property
     def is_asleep(self) -> bool:
@@ -44,9 +45,19 @@ class SleepCycle:
         self._transport.send(CoreSlept(self._clock() - began_s, num_bytes))
 
     def wake(self) -> None:
-        """Puts the weights back on the device; nothing moves when they are there already."""
+        """Puts the weights back on the device; nothing moves when they are there already. They may
+        be on their way yet when this is told: the executor's first step takes them as they come.
+        """
         began_s, num_bytes = self._clock(), 0
         if self._is_asleep:
             num_bytes = self._executor.wake()
             self._is_asleep = False
+            self._has_just_woken = True
         self._transport.send(CoreWoken(self._clock() - began_s, num_bytes))
+
+    def is_ordinary_step(self) -> bool:
+        """True when the step that is over says how fast the model computes. The first one after a
+        wake does not: it has waited for weights, too.
+        """
+        has_just_woken, self._has_just_woken = self._has_just_woken, False
+        return not has_just_woken

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gpu_pool.kernels.dependent_launch import find_launch_options, wait_for_inputs
 from gpu_pool.kernels.rms_norm import rms_norm_reference
 from gpu_pool.kernels.triton_language import choose_warps, jit, next_power_of_2, tl, uses_triton
 
@@ -23,9 +24,18 @@ def add_rms_norm_reference(
 
 @jit
 def _add_rms_norm_kernel(
-    x_ptr, residual_ptr, weight_ptr, out_ptr, sum_ptr, size, eps, BLOCK: tl.constexpr
+    x_ptr,
+    residual_ptr,
+    weight_ptr,
+    out_ptr,
+    sum_ptr,
+    size,
+    eps,
+    BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """One row per program."""
+    wait_for_inputs(DEPENDENT)
     offset = tl.program_id(0).to(tl.int64) * size
     columns = tl.arange(0, BLOCK)
     is_inside = columns < size
@@ -58,6 +68,7 @@ def add_rms_norm_triton(
         eps,
         BLOCK=block,
         num_warps=choose_warps(block),
+        **find_launch_options(x_TD.device),
     )
     return out_TD, sum_TD
 

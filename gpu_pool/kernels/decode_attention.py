@@ -22,6 +22,7 @@ from gpu_pool.kernels.attention_form import (
     split_kv,
     trim_values,
 )
+from gpu_pool.kernels.fp8_slots import Fp8Slots, read_rows
 
 ROW_MULTIPLE = 4
 
@@ -33,11 +34,12 @@ def decode_attention_reference(
     mask_B11L: Tensor,
     num_kv_heads: int,
     form: AttentionForm = PLAIN,
+    fp8: Fp8Slots | None = None,
 ) -> Tensor:
     """The mixed values `[B, N, H]`, in plain torch: gather the blocks, then one sdpa."""
     batch_size, num_heads, head_dim = q_BNH.shape
     num_shared = num_heads // num_kv_heads
-    rows = rows_XE.index_select(0, row_ids_BC.flatten())
+    rows = read_rows(rows_XE.index_select(0, row_ids_BC.flatten()), fp8, q_BNH.dtype)
     k_BLKH, v_BLKH = split_kv(rows, batch_size, num_kv_heads, head_dim, form)
     q_BKGH = q_BNH.reshape(batch_size, num_kv_heads, num_shared, head_dim)
     sinks_KG = None if form.sinks_N is None else form.sinks_N.view(num_kv_heads, num_shared)
@@ -59,9 +61,12 @@ def decode_attention(
     mask_B11L: Tensor,
     num_kv_heads: int,
     form: AttentionForm = PLAIN,
+    fp8: Fp8Slots | None = None,
 ) -> Tensor:
     """The mixed values `[B, N, H]`; `mask_B11L` is 0 where a token is seen and -inf elsewhere."""
     batch_size, num_heads, _ = q_BNH.shape
     assert num_heads % num_kv_heads == 0, "N is no multiple of K"
     assert row_ids_BC.shape[0] == mask_B11L.shape[0] == batch_size, "arguments disagree on B"
-    return decode_attention_reference(q_BNH, rows_XE, row_ids_BC, mask_B11L, num_kv_heads, form)
+    return decode_attention_reference(
+        q_BNH, rows_XE, row_ids_BC, mask_B11L, num_kv_heads, form, fp8
+    )

@@ -5,9 +5,19 @@ Takes bf16 or fp32; with fp32 weights on bf16 heads the product is rounded once,
 head is rounded before it, as Hugging Face's families do it either way. Source: Qwen3, Gemma 3.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorm:
+    """A norm of every query and key head before they turn."""
+
+    weight_XH: Tensor
+    eps: float
 
 
 def head_norm_reference(x_TNH: Tensor, weight_NH: Tensor, eps: float) -> None:

@@ -8,6 +8,8 @@ except that one row alone takes a matrix-vector path which adds in another order
 shows, so one row is computed as two; in bf16 the paths agree after rounding.
 For every row count it meets oneDNN compiles a kernel and keeps 0.8 to 1.6 MB, so it meets few:
 products are cut into pieces of those counts, and the last piece is filled up.
+On a GPU cuBLAS multiplies, and few rows go to `small_linear` where that was measured to be faster;
+weights that have stayed in fp8 go to `block_linear`.
 Shapes: T tokens, K inputs, M outputs. Takes bf16 or fp32, fp32 accumulation.
 """
 
@@ -22,7 +24,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gpu_pool.kernels.block_linear import block_linear
 from gpu_pool.kernels.cpu.library import NativeKernels
+from gpu_pool.kernels.fp8_blocks import BlockScaledWeight
+from gpu_pool.kernels.gpu_traits import find_traits
+from gpu_pool.kernels.small_linear import MAX_ROWS, small_linear
+from gpu_pool.kernels.small_linear_table import SMALL_LINEAR
+from gpu_pool.kernels.triton_language import uses_triton
 
 _PACKING_KERNELS: Final[ContextVar[NativeKernels | None]] = ContextVar("kernels", default=None)
 _PACKING_HINT_ROWS: Final = 64
@@ -52,7 +60,7 @@ class NativeWeight:
     num_inputs: int
 
 
-Weight = Tensor | PackedWeight | NativeWeight
+Weight = Tensor | PackedWeight | NativeWeight | BlockScaledWeight
 
 
 @contextmanager
@@ -65,8 +73,10 @@ def packing_with(kernels: NativeKernels | None) -> Generator[None]:
         _PACKING_KERNELS.reset(token)
 
 
-def pack_weight(weight_MK: Tensor) -> Weight:
+def pack_weight(weight_MK: Tensor | BlockScaledWeight) -> Weight:
     """The weight in the fastest form its device has: packed on most CPUs, else as it is."""
+    if isinstance(weight_MK, BlockScaledWeight):
+        return weight_MK
     kernels = _PACKING_KERNELS.get()
     if kernels and weight_MK.device.type == "cpu" and weight_MK.dtype == torch.bfloat16:
         return NativeWeight(kernels, kernels.pack(weight_MK), *weight_MK.shape)
@@ -95,8 +105,20 @@ def linear(x_TK: Tensor, weight: Weight, bias_M: Tensor | None = None) -> Tensor
     if isinstance(weight, PackedWeight):
         assert x_TK.shape[1] == weight.num_inputs, "x_TK and the packed weight disagree on K"
         return _linear_packed(x_TK, weight, bias_M)
+    if isinstance(weight, BlockScaledWeight):
+        return block_linear(x_TK, weight, bias_M)
     assert x_TK.shape[1] == weight.shape[1], "x_TK and weight_MK disagree on K"
+    if _is_small(x_TK, weight):
+        return small_linear(x_TK, weight, bias_M)
     return linear_reference(x_TK, weight, bias_M)
+
+
+def _is_small(x_TK: Tensor, weight_MK: Tensor) -> bool:
+    """True where our kernel was measured to be faster than cuBLAS."""
+    num_rows = x_TK.shape[0]
+    if not (uses_triton(x_TK) and 0 < num_rows <= MAX_ROWS and x_TK.is_contiguous()):
+        return False
+    return SMALL_LINEAR.prefers_ours(find_traits(x_TK.device), num_rows, *weight_MK.shape)
 
 
 def _linear_packed(x_TK: Tensor, weight: PackedWeight, bias_M: Tensor | None) -> Tensor:

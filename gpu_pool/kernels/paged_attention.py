@@ -18,10 +18,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gpu_pool.kernels.fp8_slots import (
+    Fp8Slots,
+    check_slots,
+    describe_slots,
+    load_scales,
+    read_slots,
+    view_scales,
+    widen,
+    widens_itself,
+)
+from gpu_pool.kernels.gpu_traits import GpuTraits, find_traits
 from gpu_pool.kernels.triton_language import jit, next_power_of_2, tl, uses_triton
 
-KEYS = 64
-"""Keys of one product."""
+_LAUNCHES = ((64, 3), (64, 2), (32, 3), (32, 2), (16, 3), (16, 2))
+"""Keys of one product and stages, the best first where shared memory has room."""
+_OTHER_SHARED_BYTES = 4 << 10
+"""What a program's sums, weights and table take beside queries, keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +57,8 @@ class PagedLayout:
     """0 leaves scores as they are."""
     sinks_N: Tensor | None = None
     """A score per query head, fp32, that takes weight and gives nothing."""
+    fp8: Fp8Slots | None = None
+    """How slots of eight bits an element are made; None: they hold elements alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +97,32 @@ def list_tiles(num_tokens: list[int], tile_tokens: int) -> tuple[list[int], list
     return sequences, firsts
 
 
-def choose_attention_warps(num_rows: int) -> int:
-    """Warps of a program with that many query rows: as few as hold its sums in registers."""
-    return 8 if num_rows > 16 else 4
+@dataclass(frozen=True, slots=True)
+class TileLaunch:
+    """How the programs of tiles are launched."""
+
+    keys: int
+    """Of one product."""
+    num_warps: int
+    num_stages: int
+
+
+def choose_paged_attention_launch(
+    traits: GpuTraits, num_rows: int, padded_dim: int, itemsize: int
+) -> TileLaunch:
+    """The most keys and stages that fit beside the queries; as few warps as hold the sums.
+
+    Raises: `ValueError` where not even the fewest fit.
+    """
+    num_warps = 8 if num_rows > 16 or padded_dim > 128 else 4
+    room = traits.shared_bytes - num_rows * padded_dim * itemsize - _OTHER_SHARED_BYTES
+    for keys, num_stages in _LAUNCHES:
+        if (num_stages - 1) * 2 * keys * padded_dim * itemsize <= room:
+            return TileLaunch(keys, num_warps, num_stages)
+    raise ValueError(
+        f"Attention over heads of {padded_dim} elements of {itemsize} bytes does not fit into the "
+        f"{traits.shared_bytes} bytes of shared memory of this GPU."
+    )
 
 
 def paged_attention_reference(
@@ -100,7 +138,8 @@ def paged_attention_reference(
         positions_L = torch.arange(length, device=q_TNH.device)
         blocks_L = batch.tables_BC[sequence].long()[positions_L // layout.block_size]
         slots_L = (blocks_L * layout.num_layers + layout.layer) * layout.block_size
-        kv = slots_XE[slots_L + positions_L % layout.block_size]
+        slots_LE = slots_XE[slots_L + positions_L % layout.block_size]
+        kv = read_slots(slots_LE, layout.fp8, torch.float32)
         kv_L2NH = kv.view(length, 2, layout.num_kv_heads, head_dim).repeat_interleave(num_shared, 2)
         scores_NTL = torch.einsum("tnh,lnh->ntl", q_TNH[first:end].float(), kv_L2NH[:, 0].float())
         scores_NTL *= layout.scale
@@ -109,7 +148,7 @@ def paged_attention_reference(
         distance_TL = positions_L[length - (end - first) :, None] - positions_L
         is_hidden_TL = distance_TL < 0
         if layout.window:
-            is_hidden_TL |= positions_L < _find_first(
+            is_hidden_TL |= positions_L < find_first_position(
                 positions_L[length - (end - first) :, None], layout
             )
         weights_NTL = softmax_with_sinks(
@@ -128,7 +167,7 @@ def softmax_with_sinks(scores_NTL: Tensor, sinks_N: Tensor | None) -> Tensor:
     return torch.cat((scores_NTL, column_NT1), -1).softmax(-1)[..., :-1]
 
 
-def _find_first(positions: Tensor, layout: PagedLayout) -> Tensor:
+def find_first_position(positions: Tensor, layout: PagedLayout) -> Tensor:
     """The first position that a query at each of `positions` sees, of a layout with a window."""
     if layout.is_chunked:
         return positions - positions % layout.window
@@ -144,18 +183,43 @@ def _tanh(x):
 
 
 @jit
-def locate_keys(
-    table_ptr,
-    keys,
-    is_key,
-    layer,
-    num_layers,
-    BLOCK_SIZE: tl.constexpr,
-    ELEMENTS: tl.constexpr,
-):
-    """Where in KV memory the keys of a sequence begin, counted in elements."""
+def locate_slots(table_ptr, keys, is_key, layer, num_layers, BLOCK_SIZE: tl.constexpr):
+    """The slots of a sequence's keys."""
     blocks = tl.load(table_ptr + keys // BLOCK_SIZE, mask=is_key, other=0).to(tl.int64)
-    return ((blocks * num_layers + layer) * BLOCK_SIZE + keys % BLOCK_SIZE) * ELEMENTS
+    return (blocks * num_layers + layer) * BLOCK_SIZE + keys % BLOCK_SIZE
+
+
+@jit
+def load_kv(
+    memory,
+    slots,
+    is_key,
+    dims,
+    kv_head,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    SLOT: tl.constexpr,
+    SCALE_OFFSET: tl.constexpr,
+    HAS_FP8: tl.constexpr,
+):
+    """Keys and values of one head, and what each of them is to be multiplied by.
+
+    `memory` is where slots lie, and the same as fp32.
+    """
+    slots_ptr, scales_ptr = memory
+    kv_ptr = slots_ptr + (slots * SLOT + kv_head * HEAD_DIM)[:, None] + dims[None, :]
+    is_kv = is_key[:, None] & (dims < HEAD_DIM)[None, :]
+    k = tl.load(kv_ptr, mask=is_kv, other=0)
+    v = tl.load(kv_ptr + KV_HEADS * HEAD_DIM, mask=is_kv, other=0)
+    k_scales = 1.0
+    v_scales = 1.0
+    if SCALE_OFFSET > 0:
+        k = widen(k, HAS_FP8)
+        v = widen(v, HAS_FP8)
+        places = slots * (SLOT // 4) + SCALE_OFFSET // 4 + kv_head
+        k_scales = load_scales(scales_ptr, places, is_key, HAS_FP8)[None, :]
+        v_scales = load_scales(scales_ptr, places + KV_HEADS, is_key, HAS_FP8)[None, :]
+    return k, v, k_scales, v_scales
 
 
 @jit
@@ -183,8 +247,7 @@ def find_first(positions, window, IS_CHUNKED: tl.constexpr):
 @jit
 def mix_keys(
     q,
-    k,
-    v,
+    kv,
     is_seen,
     best,
     total,
@@ -195,7 +258,8 @@ def mix_keys(
     PRECISION: tl.constexpr,
 ):
     """One step of an online softmax: largest score, sum of weights and mixed values so far."""
-    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+    k, v, k_scales, v_scales = kv
+    scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision=PRECISION) * (scale * k_scales)
     if HAS_CAP:
         scores = soft_cap * _tanh(scores / soft_cap)
     # log2 e: from here on scores count in powers of two.
@@ -207,7 +271,8 @@ def mix_keys(
     shrink = tl.exp2(best - base)
     total = total * shrink + tl.sum(weights, 1)
     mixed = mixed * shrink[:, None]
-    mixed += tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
+    weighed = (weights * v_scales).to(q.dtype)
+    mixed += tl.dot(weighed, v.to(q.dtype), input_precision=PRECISION)
     return new_best, total, mixed
 
 
@@ -215,6 +280,7 @@ def mix_keys(
 def _paged_attention_kernel(
     q_ptr,
     slots_ptr,
+    scales_ptr,
     out_ptr,
     tables_ptr,
     starts_ptr,
@@ -240,11 +306,13 @@ def _paged_attention_kernel(
     IS_CHUNKED: tl.constexpr,
     HAS_CAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
+    SLOT: tl.constexpr,
+    SCALE_OFFSET: tl.constexpr,
+    HAS_FP8: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """One tile of query rows of one KV head per program, online softmax over stretches of keys."""
     SHARED: tl.constexpr = HEADS // KV_HEADS
-    ELEMENTS: tl.constexpr = 2 * KV_HEADS * HEAD_DIM
     tile = tl.program_id(0)
     kv_head = tl.program_id(1)
     sequence = tl.load(tile_sequences_ptr + tile)
@@ -264,6 +332,7 @@ def _paged_attention_kernel(
     row_offsets = (start + tokens).to(tl.int64) * q_stride + heads * HEAD_DIM
     q = tl.load(q_ptr + row_offsets[:, None] + dims[None, :], mask=is_q, other=0.0)
 
+    memory = (slots_ptr, scales_ptr)
     table_ptr = tables_ptr + sequence.to(tl.int64) * table_stride
     best, total = start_softmax(sinks_ptr, heads, is_row, HAS_SINKS, ROWS)
     mixed = tl.zeros([ROWS, PADDED_DIM], tl.float32)
@@ -274,15 +343,14 @@ def _paged_attention_kernel(
     for key_start in range(seen_start, seen_end, KEYS):
         keys = key_start + tl.arange(0, KEYS)
         is_key = keys < seen_end
-        offsets = locate_keys(table_ptr, keys, is_key, layer, num_layers, BLOCK_SIZE, ELEMENTS)
-        kv_ptr = slots_ptr + (offsets + kv_head * HEAD_DIM)[:, None] + dims[None, :]
-        is_kv = is_key[:, None] & is_dim[None, :]
-        k = tl.load(kv_ptr, mask=is_kv, other=0.0)
-        v = tl.load(kv_ptr + KV_HEADS * HEAD_DIM, mask=is_kv, other=0.0)
+        slots = locate_slots(table_ptr, keys, is_key, layer, num_layers, BLOCK_SIZE)
+        kv = load_kv(
+            memory, slots, is_key, dims, kv_head, KV_HEADS, HEAD_DIM, SLOT, SCALE_OFFSET, HAS_FP8
+        )
         is_seen = (keys[None, :] <= positions[:, None]) & is_key[None, :]
         is_seen = is_seen & (keys[None, :] >= oldest[:, None])
         best, total, mixed = mix_keys(
-            q, k, v, is_seen, best, total, mixed, scale, soft_cap, HAS_CAP, PRECISION
+            q, kv, is_seen, best, total, mixed, scale, soft_cap, HAS_CAP, PRECISION
         )
     out = (mixed / tl.where(total == 0.0, 1.0, total)[:, None]).to(out_ptr.dtype.element_ty)
     out_offsets = (start + tokens).to(tl.int64) * (HEADS * HEAD_DIM) + heads * HEAD_DIM
@@ -297,11 +365,16 @@ def paged_attention_triton(
     assert q_TNH.stride(1) == head_dim, "the heads of a token lie apart"
     num_shared = num_heads // layout.num_kv_heads
     rows = max(16, next_power_of_2(batch.tile_tokens * num_shared))
+    padded_dim = max(16, next_power_of_2(head_dim))
+    launch = choose_paged_attention_launch(
+        find_traits(q_TNH.device), rows, padded_dim, q_TNH.element_size()
+    )
     out_TNH = torch.empty(q_TNH.shape, dtype=q_TNH.dtype, device=q_TNH.device)
     grid = (batch.tile_sequences_W.shape[0], layout.num_kv_heads)
     _paged_attention_kernel[grid](
         q_TNH,
         slots_XE,
+        view_scales(slots_XE, layout.fp8),
         out_TNH,
         batch.tables_BC,
         batch.starts_B,
@@ -322,14 +395,16 @@ def paged_attention_triton(
         BLOCK_SIZE=layout.block_size,
         TILE_TOKENS=batch.tile_tokens,
         ROWS=rows,
-        KEYS=KEYS,
-        PADDED_DIM=max(16, next_power_of_2(head_dim)),
+        KEYS=launch.keys,
+        PADDED_DIM=padded_dim,
         IS_CHUNKED=layout.is_chunked,
         HAS_CAP=layout.soft_cap > 0,
         HAS_SINKS=layout.sinks_N is not None,
+        HAS_FP8=widens_itself(q_TNH.device),
+        **describe_slots(layout.fp8, slots_XE.shape[1]),
         PRECISION="ieee" if q_TNH.dtype == torch.float32 else "tf32",
-        num_warps=choose_attention_warps(rows),
-        num_stages=3,
+        num_warps=launch.num_warps,
+        num_stages=launch.num_stages,
     )
     return out_TNH
 
@@ -339,7 +414,7 @@ def paged_attention(
 ) -> Tensor:
     """The mixed values `[T, N, H]` of all tokens of a step, whose KV is in its slots already."""
     assert q_TNH.shape[1] % layout.num_kv_heads == 0, "N is no multiple of K"
-    assert slots_XE.shape[1] == 2 * layout.num_kv_heads * q_TNH.shape[2], "slots do not fit heads"
+    check_slots(slots_XE, 2 * layout.num_kv_heads * q_TNH.shape[2], layout.fp8)
     if uses_triton(q_TNH):
         return paged_attention_triton(q_TNH, slots_XE, batch, layout)
     return paged_attention_reference(q_TNH, slots_XE, batch, layout)

@@ -21,6 +21,7 @@ from gpu_pool.kernels.attention_form import (
     trim_values,
 )
 from gpu_pool.kernels.decode_attention import ROW_MULTIPLE
+from gpu_pool.kernels.fp8_slots import Fp8Slots, read_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,12 @@ def prefill_attention_reference(
     tiles: Sequence[AttentionTile],
     num_kv_heads: int,
     form: AttentionForm = PLAIN,
+    fp8: Fp8Slots | None = None,
 ) -> Tensor:
     """The mixed values `[T, N, H]`, in plain torch: gather the blocks, then one sdpa per tile."""
     num_tokens, num_heads, head_dim = q_TNH.shape
     num_shared = num_heads // num_kv_heads
-    rows = rows_XE.index_select(0, row_ids_C)
+    rows = read_rows(rows_XE.index_select(0, row_ids_C), fp8, q_TNH.dtype)
     k_BLKH, v_BLKH = split_kv(rows, 1, num_kv_heads, head_dim, form)
     k_KLH, v_KLH = k_BLKH[0].transpose(0, 1), v_BLKH[0].transpose(0, 1)
     q_KGTH = q_TNH.reshape(num_tokens, num_kv_heads, num_shared, head_dim).permute(1, 2, 0, 3)
@@ -81,10 +83,11 @@ def prefill_attention(
     tiles: Sequence[AttentionTile],
     num_kv_heads: int,
     form: AttentionForm = PLAIN,
+    fp8: Fp8Slots | None = None,
 ) -> Tensor:
     """The mixed values `[T, N, H]` of one chunk; `tiles` cover it in order."""
     num_tokens, num_heads, _ = q_TNH.shape
     assert num_heads % num_kv_heads == 0, "N is no multiple of K"
     assert (tiles[0].first, tiles[-1].end) == (0, num_tokens), "tiles do not cover the chunk"
     assert all(tile.mask_TL.shape[0] % ROW_MULTIPLE == 0 for tile in tiles), "tile rows not padded"
-    return prefill_attention_reference(q_TNH, rows_XE, row_ids_C, tiles, num_kv_heads, form)
+    return prefill_attention_reference(q_TNH, rows_XE, row_ids_C, tiles, num_kv_heads, form, fp8)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gpu_pool.kernels.dependent_launch import find_launch_options, wait_for_inputs
 from gpu_pool.kernels.triton_language import choose_warps, jit, next_power_of_2, tl, uses_triton
 
 
@@ -24,8 +25,18 @@ def rms_norm_reference(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
 
 
 @jit
-def _rms_norm_kernel(x_ptr, weight_ptr, out_ptr, x_stride, size, eps, BLOCK: tl.constexpr):
+def _rms_norm_kernel(
+    x_ptr,
+    weight_ptr,
+    out_ptr,
+    x_stride,
+    size,
+    eps,
+    BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
     """One row per program."""
+    wait_for_inputs(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     is_inside = columns < size
@@ -50,6 +61,7 @@ def rms_norm_triton(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
         eps,
         BLOCK=block,
         num_warps=choose_warps(block),
+        **find_launch_options(x_TD.device),
     )
     return out_TD
 

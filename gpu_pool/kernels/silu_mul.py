@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gpu_pool.kernels.dependent_launch import find_launch_options, wait_for_inputs
 from gpu_pool.kernels.triton_language import jit, tl, uses_triton
 
 _BLOCK = 1024
@@ -22,8 +23,9 @@ def silu_mul_reference(gate_up_T2F: Tensor) -> Tensor:
 
 
 @jit
-def _silu_mul_kernel(gate_up_ptr, out_ptr, size, BLOCK: tl.constexpr):
+def _silu_mul_kernel(gate_up_ptr, out_ptr, size, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
     """A stretch of one row per program."""
+    wait_for_inputs(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_inside = columns < size
@@ -41,7 +43,8 @@ def silu_mul_triton(gate_up_T2F: Tensor) -> Tensor:
     num_rows, size = gate_up_T2F.shape[0], gate_up_T2F.shape[1] // 2
     out_TF = torch.empty((num_rows, size), dtype=gate_up_T2F.dtype, device=gate_up_T2F.device)
     grid = (num_rows, -(-size // _BLOCK))
-    _silu_mul_kernel[grid](gate_up_T2F, out_TF, size, BLOCK=_BLOCK, num_warps=4)
+    options = find_launch_options(out_TF.device)
+    _silu_mul_kernel[grid](gate_up_T2F, out_TF, size, BLOCK=_BLOCK, num_warps=4, **options)
     return out_TF
 
 

@@ -1,26 +1,19 @@
 """Grouped-query attention over paged memory; query, key and value in one product.
 
-Shapes: T tokens, D hidden size, N query heads, K KV heads, X = N + K, H head dim, E = 2 · K · H.
+Shapes: T tokens, D hidden size, N query heads, K KV heads, X = N + 2 · K, H head dim,
+E = 2 · K · H.
 """
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from gpu_pool.attention.paged import attend
+from gpu_pool.attention.paged import attend, find_slots
 from gpu_pool.kernels.attention_form import PLAIN, AttentionForm
-from gpu_pool.kernels.head_norm import head_norm
-from gpu_pool.kernels.rotary import rotary
+from gpu_pool.kernels.head_norm import HeadNorm
+from gpu_pool.kernels.norm_rotate_write import norm_rotate_write
 from gpu_pool.layers.decoder_step import DecoderStep, LayerPlace
 from gpu_pool.layers.linear import Linear
-
-
-@dataclass(frozen=True, slots=True)
-class HeadNorm:
-    """A norm of every query and key head before they turn."""
-
-    weight_XH: Tensor
-    eps: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +51,13 @@ class GroupedAttention:
     def __call__(self, x_TD: Tensor, step: DecoderStep) -> Tensor:
         """The mixed states `[T, D]`."""
         sizes, place = self._sizes, self._place
-        num_tokens, num_turned = x_TD.shape[0], sizes.num_heads + sizes.num_kv_heads
+        group = step.groups[place.group]
         qkv = self._qkv(x_TD)
-        heads_TXH = qkv.view(num_tokens, -1, sizes.head_dim)
-        if self._norm is not None:
-            head_norm(heads_TXH[:, :num_turned], self._norm.weight_XH, self._norm.eps)
-        if place.rotation is not None:
-            rotary(heads_TXH[:, :num_turned], *step.rotations[place.rotation])
+        heads_TXH = qkv.view(x_TD.shape[0], -1, sizes.head_dim)
+        rotation = None if place.rotation is None else step.rotations[place.rotation]
+        slots = find_slots(place.index, qkv.dtype, group)
+        norm_rotate_write(heads_TXH, sizes.num_heads, self._norm, rotation, slots)
         q_TNH = heads_TXH[:, : sizes.num_heads]
-        kv_TE = qkv[:, sizes.num_heads * sizes.head_dim :]
-        mixed_TNH = attend(place.index, q_TNH, kv_TE, step.groups[place.group], self._form)
-        return self._o(mixed_TNH.view(num_tokens, -1))
+        kv_TE = qkv[:, sizes.num_heads * sizes.head_dim :] if slots is None else None
+        mixed_TNH = attend(place.index, q_TNH, kv_TE, group, self._form)
+        return self._o(mixed_TNH.view(x_TD.shape[0], -1))

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from gpu_pool.kernels.fp8_blocks import BlockScaledWeight
 from gpu_pool.kernels.linear import Weight, linear, pack_weight
 
 
@@ -10,7 +11,7 @@ class Linear:
 
     __slots__ = ("_bias", "_weight")
 
-    def __init__(self, weight_MK: Tensor, bias_M: Tensor | None = None) -> None:
+    def __init__(self, weight_MK: Tensor | BlockScaledWeight, bias_M: Tensor | None = None) -> None:
         """Takes weight and bias as checkpoints hold them."""
         self._weight: Weight = pack_weight(weight_MK)
         self._bias = bias_M

@@ -51,8 +51,13 @@ class PreNormDecoder:
         """Reads what stands before and behind the layers, where this stage has it."""
         self._eps = config.rms_norm_eps
         self._embedding = Embedding(read("embedding"), group) if config.holds_first else None
-        self._layers = layers
-        self._norm_D = read("norm") if config.holds_last else None
+        norm_D = read("norm") if config.holds_last else None
+        self._first_norm_D = layers[0].input_norm_D
+        next_norms = [layer.input_norm_D for layer in layers[1:]] + [norm_D]
+        self.passage: Sequence[tuple[PreNormLayer, Tensor | None]] = tuple(
+            zip(layers, next_norms, strict=True)
+        )
+        """The layers, each with the norm behind it."""
         self._head = VocabularyHead(read("head"), group) if config.holds_last else None
         self._rotaries = rotaries
         self._group = group
@@ -72,9 +77,8 @@ class PreNormDecoder:
         step = DecoderStep(positions_T, rotations, groups)
         residual_TD = states_TD if self._embedding is None else self._embedding(token_ids_T)
         assert residual_TD is not None, "a later stage needs the states of the one before it"
-        x_TD = rms_norm(residual_TD, self._layers[0].input_norm_D, self._eps)
-        next_norms = [layer.input_norm_D for layer in self._layers[1:]] + [self._norm_D]
-        for layer, next_norm_D in zip(self._layers, next_norms, strict=True):
+        x_TD = rms_norm(residual_TD, self._first_norm_D, self._eps)
+        for layer, next_norm_D in self.passage:
             x_TD = self._group.add_up(layer.attention(x_TD, step))
             x_TD, residual_TD = add_rms_norm(x_TD, residual_TD, layer.post_norm_D, self._eps)
             x_TD = self._group.add_up(layer.feed_forward(x_TD))

@@ -7,10 +7,13 @@ Read next: `llama.names`, then `decoder_sharding`.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from gpu_pool.models.decoder_config import DecoderConfig, ExpertSizes
 from gpu_pool.models.parameters import CheckpointTensor, ParameterSource, Split
 
+PRODUCTS: Final = frozenset({"qkv", "o", "gate_up", "down", "expert_gate_up", "expert_down"})
+"""Parameters that layers only multiply with, as they are stored."""
 Parts = dict[str, tuple[CheckpointTensor, ...]]
 """Parameter to tensors."""
 
@@ -128,7 +131,7 @@ def list_decoder(
         place_in_layer(layer, shared | (sparse if config.has_experts(layer) else dense))
         for layer in range(config.num_layers)
     ]
-    return join_parts([list_embeddings(config), *layers], splits)
+    return join_parts([list_embeddings(config), *layers], splits, PRODUCTS)
 
 
 def place_in_layer(layer: int, parts: Parts, prefix: str = "model.") -> Parts:
@@ -141,10 +144,16 @@ def place_in_layer(layer: int, parts: Parts, prefix: str = "model.") -> Parts:
     }
 
 
-def join_parts(parts: Iterable[Parts], splits: Mapping[str, Split]) -> dict[str, ParameterSource]:
-    """All parameters, each with the split of its last name."""
+def join_parts(
+    parts: Iterable[Parts], splits: Mapping[str, Split], products: frozenset[str] = frozenset()
+) -> dict[str, ParameterSource]:
+    """All parameters, each with the split of its last name; `products` are last names, too."""
+
+    def describe(tensors: tuple[CheckpointTensor, ...], last: str) -> ParameterSource:
+        return ParameterSource(tensors, splits[last], last in products)
+
     return {
-        name: ParameterSource(tensors, splits[name.rpartition(".")[2]])
+        name: describe(tensors, name.rpartition(".")[2])
         for part in parts
         for name, tensors in part.items()
     }

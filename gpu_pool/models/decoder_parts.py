@@ -6,11 +6,22 @@ Read next: `decoder`, which joins them to a network.
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from gpu_pool.kernels.attention_form import PLAIN, AttentionForm
-from gpu_pool.layers.experts import ExpertNetwork, FeedForward
+from gpu_pool.kernels.expert_order import HeldExperts
+from gpu_pool.kernels.fp8_blocks import FP8, BlockScaledWeight
+from gpu_pool.kernels.head_norm import HeadNorm
+from gpu_pool.layers.experts import (
+    ExpertForm,
+    ExpertNetwork,
+    ExpertWeights,
+    FeedForward,
+    MixExperts,
+    create_experts,
+)
 from gpu_pool.layers.gated_mlp import GatedMlp
-from gpu_pool.layers.grouped_attention import GroupedAttention, HeadNorm, HeadSizes
+from gpu_pool.layers.grouped_attention import GroupedAttention, HeadSizes
 from gpu_pool.layers.linear import Linear
 from gpu_pool.layers.routing import route_by_softmax
 from gpu_pool.models.decoder_config import DecoderConfig
@@ -19,7 +30,13 @@ from gpu_pool.models.parameters import ReadParameter
 
 def read_linear(read: ReadParameter, name: str, has_bias: bool = False) -> Linear:
     """The product called `name`, with the bias called after it."""
-    return Linear(read(name), read(f"{name}_bias") if has_bias else None)
+    return Linear(read_product(read, name), read(f"{name}_bias") if has_bias else None)
+
+
+def read_product(read: ReadParameter, name: str) -> Tensor | BlockScaledWeight:
+    """A matrix; where it has stayed in fp8, with the factors called after it."""
+    weight = read(name)
+    return weight if weight.dtype != FP8 else BlockScaledWeight(weight, read(f"{name}_scales"))
 
 
 def create_attention(
@@ -51,7 +68,7 @@ def create_gated_mlp(config: DecoderConfig, layer: int, read: ReadParameter) -> 
     )
 
 
-def create_experts(config: DecoderConfig, layer: int, read: ReadParameter) -> ExpertNetwork:
+def create_expert_network(config: DecoderConfig, layer: int, read: ReadParameter) -> ExpertNetwork:
     """The experts of one layer, chosen by softmax."""
     experts = config.experts
     assert experts is not None, "the network has no experts"
@@ -63,21 +80,20 @@ def create_experts(config: DecoderConfig, layer: int, read: ReadParameter) -> Ex
             num_chosen=experts.num_chosen,
             is_normalised=experts.is_normalised,
         ),
-        create_expert_mlps(read, prefix, experts.num_experts),
+        read_experts(read, prefix, experts.num_experts),
     )
 
 
-def create_expert_mlps(read: ReadParameter, prefix: str, num_experts: int) -> list[GatedMlp]:
-    """Experts whose products were read one below the other."""
-    gate_ups = read(f"{prefix}expert_gate_up").chunk(num_experts)
-    downs = read(f"{prefix}expert_down").chunk(num_experts)
-    return [
-        GatedMlp(Linear(gate_up), Linear(down))
-        for gate_up, down in zip(gate_ups, downs, strict=True)
-    ]
+def read_experts(read: ReadParameter, prefix: str, num_experts: int) -> MixExperts:
+    """Experts whose products are read one below the other; every rank has a part of each."""
+    weights = ExpertWeights(
+        read_product(read, f"{prefix}expert_gate_up").unflatten(0, (num_experts, -1)),
+        read_product(read, f"{prefix}expert_down").unflatten(0, (num_experts, -1)),
+    )
+    return create_experts(weights, ExpertForm(held=HeldExperts(0, num_experts, num_experts)))
 
 
 def create_feed_forward(config: DecoderConfig, layer: int, read: ReadParameter) -> FeedForward:
     """The network of one layer: experts where the configuration has them, else a dense one."""
-    create = create_experts if config.has_experts(layer) else create_gated_mlp
+    create = create_expert_network if config.has_experts(layer) else create_gated_mlp
     return create(config, layer, read)

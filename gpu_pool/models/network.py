@@ -6,7 +6,7 @@ Read next: `registry`, then `decoder`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -34,6 +34,12 @@ class KvLayers:
 
 class CausalModel(Protocol):
     """A network that predicts the next token, its weights in place."""
+
+    passage: Sequence[Any]
+    """What `forward` goes through once, in this order. When it comes to a part, it has used what
+    that part leads to, what those before it do and what belongs to no part, and nothing else. Who
+    puts another sequence of the same parts in its place is asked for each when its turn has come.
+    """
 
     def forward(
         self,
@@ -76,6 +82,7 @@ ShareNetwork = Callable[[RankPlace, TensorGroup], CausalNetwork]
 """What one rank holds of a whole network. Raises: `CheckpointError` where it does not divide."""
 
 
+@runtime_checkable
 class Encoder(Protocol):
     """A network that turns whole texts into hidden states, its weights in place.
 

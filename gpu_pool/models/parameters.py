@@ -33,6 +33,8 @@ class CheckpointTensor:
     shape: tuple[int, ...]
     num_heads: int | None = None
     """Heads that its rows are and that more ranks than heads have copies of; None: no copies."""
+    arrange: Callable[[Tensor], Tensor] | None = None
+    """What brings a rank's share into the order that the model computes with; None: it is."""
 
     def find_share(self, split: Split, rank: int, num_ranks: int) -> range | None:
         """The rows or columns that a rank holds; None where the tensor is not divided.
@@ -55,6 +57,8 @@ class ParameterSource:
 
     parts: tuple[CheckpointTensor, ...]
     split: Split
+    is_product: bool = False
+    """Rows are only multiplied with, as they are stored: fp8 blocks may stay what they are."""
 
 
 def count_parameters(sources: Mapping[str, ParameterSource], num_ranks: int = 1) -> int:

@@ -14,18 +14,34 @@ from gpu_pool.plan import BlockId
 
 
 class BlockTags:
-    """The newest tag of every block of one group."""
+    """The newest tag of every block of one group, and how many tables hold it."""
 
-    __slots__ = ("_tags",)
+    __slots__ = ("_num_holders", "_tags", "is_suspect")
 
     def __init__(self, num_blocks: int) -> None:
         """No block has been handed out."""
         self._tags: Int64Array = np.zeros(num_blocks, dtype=np.int64)
+        self._num_holders: Int64Array = np.zeros(num_blocks, dtype=np.int64)
+        self.is_suspect = False
+        """A block was handed out while a table held it, twice at once, or under a tag that is not
+        its newest: some table may disagree. Else all agree, and none need be looked at."""
 
     def learn(self, block_ids: Sequence[BlockId], tags: Sequence[int]) -> None:
-        """Takes in the tags of blocks that a table was given; an older one changes nothing."""
+        """Takes in the tags of blocks that a table is given; an older one changes nothing."""
         index = np.array(block_ids, dtype=np.int64)
-        self._tags[index] = np.maximum(self._tags[index], tags)
+        known = self._tags[index]
+        is_shared = self._num_holders[index] > 0
+        np.maximum.at(self._tags, index, tags)
+        is_old = self._tags[index] != tags
+        self.is_suspect |= bool((((known != tags) & is_shared) | is_old).any())
+
+    def hold(self, block_ids: Int64Array) -> None:
+        """A table holds these blocks, which are distinct, from now on."""
+        self._num_holders[block_ids] += 1
+
+    def let_go(self, block_ids: Int64Array) -> None:
+        """A table holds these blocks no longer."""
+        self._num_holders[block_ids] -= 1
 
     def agree(self, block_ids: Int64Array, tags: Int64Array) -> bool:
         """True when none of the blocks has changed hands since it came with its tag."""

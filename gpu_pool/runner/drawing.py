@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from gpu_pool.kernels.device_values import to_device
 from gpu_pool.plan import PromptScores, SampledTokens, TokenScore
 from gpu_pool.runner.work import Work
 from gpu_pool.sampling.sampler import SamplingRow, sample
@@ -31,7 +32,7 @@ def draw_tokens(
         drafts = work.item.draft_token_ids
         assert work.span.end == len(work.row.token_ids) + len(drafts), "samples too early"
         rows += work.row.to_sampling_rows(len(drafts), work.item.allowed_tokens)
-    logits_RV = compute_logits(_select_drawn(drawing, hidden_TD))
+    logits_RV = compute_logits(select_drawn(drawing, hidden_TD))
     scored = [i for i, row in enumerate(rows) if row.sampling.num_logprobs is not None]
     kept_RV = logits_RV[scored].clone() if scored else None  # sampling changes them
     token_ids = sample(logits_RV, rows)
@@ -65,7 +66,7 @@ def share_logits(works: Sequence[Work], hidden_TD: Tensor, compute_logits: Compu
                 compute_logits(piece_RD)
     drawing = [work for work in works if work.item.samples]
     if drawing:
-        compute_logits(_select_drawn(drawing, hidden_TD))
+        compute_logits(select_drawn(drawing, hidden_TD))
 
 
 def _is_scored(work: Work) -> bool:
@@ -74,14 +75,14 @@ def _is_scored(work: Work) -> bool:
     return is_wanted and work.span.start < work.row.num_prompt_tokens
 
 
-def _select_drawn(drawing: Iterable[Work], hidden_TD: Tensor) -> Tensor:
+def select_drawn(drawing: Iterable[Work], hidden_TD: Tensor) -> Tensor:
     """The states behind which tokens are drawn: of each newest token and of its drafts."""
     index: list[int] = []
     for work in drawing:
         index.extend(range(work.end - 1 - len(work.item.draft_token_ids), work.end))
     if len(index) == hidden_TD.shape[0]:
         return hidden_TD
-    return hidden_TD[torch.tensor(index, device=hidden_TD.device)]
+    return hidden_TD.index_select(0, to_device(index, torch.int64, hidden_TD.device))
 
 
 def _cut_targets(work: Work, hidden_TD: Tensor) -> Iterator[tuple[list[int], Tensor]]:

@@ -3,16 +3,23 @@
 Must not know sequences. Read next: `model_runner`, `gpu_pool.attention.kv_cache`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
+from torch import Tensor
 
 from gpu_pool.attention.kv_cache import KvCache
 from gpu_pool.attention.reach import Reach
+from gpu_pool.kernels.block_copy import gather_blocks, scatter_blocks
+from gpu_pool.kernels.device_values import to_device
 from gpu_pool.plan import BlockId, BlockMove, HostMemory
 from gpu_pool.runner.block_tags import BlockTags
 from gpu_pool.runner.host_blocks import HostBlocks
+
+_STAGED_BYTES: Final = 64 << 20
+"""What moves at once takes beside the blocks, on the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +34,7 @@ class KvGroupMemory:
 class GroupBlocks:
     """All blocks of one group, on the device and on the host."""
 
-    __slots__ = ("_blocks", "_cache", "_host", "_host_blocks", "reach", "tags")
+    __slots__ = ("_blocks", "_cache", "_host", "reach", "tags")
 
     def __init__(self, memory: KvGroupMemory) -> None:
         """Takes host memory at once; where the device is a GPU, pinned."""
@@ -35,12 +42,11 @@ class GroupBlocks:
         self.tags = BlockTags(memory.cache.num_blocks)
         self._cache = memory.cache
         self._blocks = memory.cache.blocks
-        self._host_blocks = HostBlocks(
+        self._host = HostBlocks(
             (memory.num_host_blocks, *self._blocks.shape[1:]),
             self._blocks.dtype,
             pins=self._blocks.device.type == "cuda" and memory.num_host_blocks > 0,
         )
-        self._host = self._host_blocks.blocks
 
     @property
     def cache(self) -> KvCache:
@@ -50,36 +56,60 @@ class GroupBlocks:
     @property
     def host_memory(self) -> HostMemory:
         """The host's memory as bytes."""
-        num_host_blocks = max(1, self._host.shape[0])
-        host_bytes = self._host.reshape(-1).view(torch.uint8)
+        blocks = self._host.blocks
+        host_bytes = blocks.reshape(-1).view(torch.uint8)
         return HostMemory(
             host_bytes.numpy().data,
-            host_bytes.numel() // num_host_blocks,
-            self._host_blocks.handle,
+            host_bytes.numel() // max(1, blocks.shape[0]),
+            self._host.handle,
         )
 
     def close(self) -> None:
         """Gives back what is held beside tensors."""
-        self._host_blocks.close()
+        self._host.close()
 
     def zero(self, block_ids: Sequence[BlockId] | Sequence[int]) -> None:
         """Makes blocks clean."""
         if block_ids:
-            self._cache.clear(torch.tensor(block_ids, device=self._blocks.device))
+            self._cache.clear(to_device(block_ids, torch.int64, self._blocks.device))
+
+    def copy_out(self, moves: Sequence[BlockMove]) -> None:
+        """Begins to copy blocks to the host; they are there once the device has come so far."""
+        for host_ids, block_ids in self._cut(moves):
+            self._host.put(host_ids, gather_blocks(self._blocks, block_ids))
 
     def move_out(self, moves: Sequence[BlockMove]) -> None:
-        """Copies blocks to the host."""
-        if moves:
-            block_ids = [move.block_id for move in moves]
-            index = torch.tensor(block_ids, device=self._blocks.device)
-            host_ids = torch.tensor([move.host_id for move in moves])
-            self._host[host_ids] = self._blocks.index_select(0, index).cpu()
+        """Copies blocks to the host, where they are when this returns."""
+        self.copy_out(moves)
+        self._wait(moves)
 
     def move_in(self, moves: Sequence[BlockMove]) -> None:
         """Copies blocks back; nothing of them remains on the host."""
-        if moves:
-            block_ids = [move.block_id for move in moves]
-            index = torch.tensor(block_ids, device=self._blocks.device)
-            host_ids = torch.tensor([move.host_id for move in moves])
-            self._blocks[index] = self._host[host_ids].to(self._blocks.device)
-            self._host[host_ids] = 0
+        for host_ids, block_ids in self._cut(moves):
+            staged = torch.empty(
+                (len(host_ids), *self._blocks.shape[1:]),
+                dtype=self._blocks.dtype,
+                device=self._blocks.device,
+            )
+            self._host.get(host_ids, staged)
+            scatter_blocks(self._blocks, block_ids, staged)
+        self._wait(moves)
+        self._host.zero([move.host_id for move in moves])
+
+    def _cut(self, moves: Sequence[BlockMove]) -> Iterator[tuple[list[int], Tensor]]:
+        """Host ids in their order, and blocks on the device, of as much as is staged at once."""
+        moves = sorted(moves, key=lambda move: move.host_id)
+        block_bytes = self._blocks[:1].nbytes
+        num_staged = max(1, _STAGED_BYTES // block_bytes)
+        for first in range(0, len(moves), num_staged):
+            part = moves[first : first + num_staged]
+            block_ids = [move.block_id for move in part]
+            yield (
+                [move.host_id for move in part],
+                to_device(block_ids, torch.int64, self._blocks.device),
+            )
+
+    def _wait(self, moves: Sequence[BlockMove]) -> None:
+        """Returns when transfers between device and host have ended."""
+        if moves and self._blocks.device.type == "cuda":
+            torch.cuda.current_stream(self._blocks.device).synchronize()

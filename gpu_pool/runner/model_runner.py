@@ -1,56 +1,64 @@
-"""Turns plans into tensors, runs the model and draws tokens, one plan at a time.
+"""Carries out plans: whose rows and blocks there are, and what is computed for them, in order.
 
-Owns the rows of sequence state and the KV memory; must not know how weights came to be.
-Shapes: T tokens of the step, D hidden size.
-Read next: `sequence_row`, `drawing`, then `gpu_pool.attention.batch`.
+Owns the rows of sequence state and the KV memory; must not know how weights came to be, nor how
+works become tokens. Read next: `lane`, `sequence_row`, `group_blocks`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from gpu_pool.attention.batch import Span, order_key
 from gpu_pool.attention.padding import pad_context
-from gpu_pool.attention.paged import create_paged_step
-from gpu_pool.models.network import CausalModel
-from gpu_pool.parallel.stage_link import ONLY_STAGE, StageLink
 from gpu_pool.plan import (
     ForwardPlan,
     ForwardResult,
     HostMemory,
     NewSequence,
-    ScheduledSequence,
     SequenceId,
 )
-from gpu_pool.runner.drawing import draw_tokens, score_prompts, share_logits
 from gpu_pool.runner.group_blocks import GroupBlocks, KvGroupMemory
+from gpu_pool.runner.lane import Draws, Lane, Outcome
 from gpu_pool.runner.sequence_row import SequenceRow
+from gpu_pool.runner.transfers import Moment
 from gpu_pool.runner.work import Work
+
+CreateLane = Callable[[Sequence[GroupBlocks], int], Lane]
+"""A lane over these groups, whose tables have at most so many blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepUnderWay:
+    """A plan that has been begun."""
+
+    number: int
+    outcome: Outcome | None
+    """None where nothing was to be computed."""
+    failed: tuple[SequenceId, ...]
+    copied: Moment | None
+    """When what the plan has copied out is on the host; None where that is nothing."""
 
 
 class ModelRunner:
-    """One model with its KV memory and the rows of the sequences that run on it."""
+    """The KV memory of one model and the rows of the sequences that run on it."""
 
     def __init__(
         self,
-        model: CausalModel,
         groups: Sequence[KvGroupMemory],
+        create_lane: CreateLane,
         *,
         vocab_size: int,
         context_window: int,
-        link: StageLink = ONLY_STAGE,
     ) -> None:
         """Starts without rows. The groups' blocks are of one size in tokens."""
-        self._model = model
-        self._link = link
-        self._undrawn: dict[SequenceId, tuple[int, int]] = {}
-        """On a rank that does not draw: the step that draws, and where its tokens end."""
         self._groups = tuple([GroupBlocks(group) for group in groups])
+        self._tags = tuple([group.tags for group in self._groups])
         self._vocab_size = vocab_size
         self._block_size = groups[0].cache.shape.block_size
         self._table_size = pad_context(context_window) // self._block_size
         self._device = groups[0].cache.blocks.device
+        self._lane = create_lane(self._groups, self._table_size)
         self._rows: dict[SequenceId, SequenceRow] = {}
 
     @property
@@ -65,61 +73,47 @@ class ModelRunner:
 
     def take_in(self, drawn: ForwardResult) -> None:
         """Learns what another rank has drawn, before the next plan that needs it."""
-        for sampled in drawn.sampled:
-            step, end = self._undrawn.get(sampled.sequence_id, (None, 0))
-            if step == drawn.step:  # else the row is gone, or another run's
-                del self._undrawn[sampled.sequence_id]
-                row = self._rows[sampled.sequence_id]
-                row.append(sampled.token_ids)
-                row.num_computed = min(end, len(row.token_ids) - 1)
+        self._lane.take_in(drawn)
 
     @torch.inference_mode()
-    def execute(self, plan: ForwardPlan) -> ForwardResult:
-        """The tokens drawn by `plan`, in its order; none on a rank that does not draw."""
+    def begin(self, plan: ForwardPlan) -> StepUnderWay:
+        """Begins a step behind those under way; it need not be over."""
         for sequence_id in plan.released:
-            del self._rows[sequence_id]
-            self._undrawn.pop(sequence_id, None)
+            row = self._rows.pop(sequence_id)
+            row.let_go(self._tags)
+            self._lane.release(row)
         self._move_blocks(plan)
         for new in plan.new:
             self._add_row(new)
         self._give_blocks(plan)
-        failed = tuple(item.sequence_id for item in plan.scheduled if not self._is_sound(item))
+        failed = self._find_unsound(plan)
         works = self._schedule(plan, failed)
-        if not works:
-            return ForwardResult(plan.step, (), (), failed)
-        hidden_TD = self._forward(works)
+        outcome = self._lane.run(plan.step, works) if works else None
         for index, group in enumerate(self._groups):
-            group.move_out([move for move in plan.copied_out if move.group == index])
-        if not self._link.place.draws:
-            self._hand_on(plan.step, works, hidden_TD)
-            return ForwardResult(plan.step, (), (), failed)
-        prompt_scores = score_prompts(works, hidden_TD, self._model.compute_logits)
-        sampled = draw_tokens(works, hidden_TD, self._model.compute_logits)
-        for work in works:  # what was drawn last has not been computed, nor what no draft foresaw
-            work.row.num_computed = min(work.span.end, len(work.row.token_ids) - work.item.samples)
-        return ForwardResult(plan.step, sampled, prompt_scores, failed)
+            group.copy_out([move for move in plan.copied_out if move.group == index])
+        copied = Moment(self._device) if plan.copied_out else None
+        return StepUnderWay(plan.step, outcome, failed, copied)
 
-    def _hand_on(self, step: int, works: Sequence[Work], hidden_TD: Tensor) -> None:
-        """Gives others what they need of a step, and notes what they will draw."""
-        if self._link.place.is_last_stage:
-            share_logits(works, hidden_TD, self._model.compute_logits)
-        else:
-            self._link.send(hidden_TD)
-        for work in works:
-            work.row.num_computed = work.span.end
-            if work.item.samples:
-                self._undrawn[work.item.sequence_id] = (step, work.span.end)
+    @torch.inference_mode()
+    def finish(self, step: StepUnderWay) -> ForwardResult:
+        """The tokens drawn by the oldest step under way, in its plan's order."""
+        draws = Draws() if step.outcome is None else step.outcome.settle()
+        if step.copied is not None:
+            step.copied.wait()
+        return ForwardResult(step.number, draws.sampled, draws.prompt_scores, step.failed)
 
     def _add_row(self, new: NewSequence) -> None:
         """Begins a sequence."""
         assert new.sequence_id not in self._rows, "the sequence has a row already"
-        self._rows[new.sequence_id] = SequenceRow(
+        row = SequenceRow(
             new,
             num_groups=len(self._groups),
             table_size=self._table_size,
             vocab_size=self._vocab_size,
             device=self._device,
         )
+        self._rows[new.sequence_id] = row
+        self._lane.add(row)
 
     def _move_blocks(self, plan: ForwardPlan) -> None:
         """Saves what is preempted, zeroes what may not remain, brings back what goes on."""
@@ -133,19 +127,20 @@ class ModelRunner:
     def _give_blocks(self, plan: ForwardPlan) -> None:
         """Hands out all new blocks, before any table is looked at."""
         for item in plan.scheduled:
-            self._rows[item.sequence_id].take_blocks(item)
-            for group, ids, tags in zip(
-                self._groups, item.new_block_ids, item.new_block_tags, strict=False
-            ):
-                if ids:
-                    group.tags.learn(ids, tags)
+            row = self._rows[item.sequence_id]
+            row.take_blocks(item, self._tags)
+            if any(item.new_block_ids):
+                self._lane.take_blocks(row, item)
 
-    def _is_sound(self, item: ScheduledSequence) -> bool:
-        """False when a sequence would read what has become another's."""
-        tables = self._rows[item.sequence_id].tables
-        return all(
-            table.agrees_with(group.tags) for table, group in zip(tables, self._groups, strict=True)
-        )
+    def _find_unsound(self, plan: ForwardPlan) -> tuple[SequenceId, ...]:
+        """Scheduled sequences that would read what has become another's."""
+        if not any(known.is_suspect for known in self._tags):
+            return ()
+        unsound = {key for key, row in self._rows.items() if not row.agrees_with(self._tags)}
+        if not unsound:  # a window's block has come back to where it was, or to a neighbour
+            for known in self._tags:
+                known.is_suspect = False
+        return tuple(i.sequence_id for i in plan.scheduled if i.sequence_id in unsound)
 
     def _schedule(self, plan: ForwardPlan, failed: tuple[SequenceId, ...]) -> list[Work]:
         """The plan's work in the order of the step, less `failed`; new blocks are made clean."""
@@ -169,20 +164,3 @@ class ModelRunner:
             first = works[-1].end if works else 0
             works.append(Work(order, first, plan.scheduled[order], row, spans))
         return works
-
-    def _forward(self, works: Sequence[Work]) -> Tensor:
-        """Hidden states `[T, D]` of all tokens of the step, as far as this stage computes them."""
-        token_ids: list[int] = []
-        positions: list[int] = []
-        for work in works:
-            span = work.span
-            token_ids.extend(work.row.token_ids[span.start : span.end])
-            token_ids.extend(work.item.draft_token_ids)
-            positions.extend(range(span.start, span.end))
-        inputs = torch.tensor([token_ids, positions], device=self._device)
-        steps = [
-            create_paged_step([work.spans[index] for work in works], group.cache, group.reach)
-            for index, group in enumerate(self._groups)
-        ]
-        states_TD = self._link.receive(len(token_ids))
-        return self._model.forward(inputs[0], inputs[1], steps, states_TD)

@@ -1,12 +1,14 @@
 """The tensor side's state of one sequence: its tokens, how far they are computed, its blocks.
 
-Owned by the model runner and changed only there; must not know the scheduler's `Sequence`.
+Owned by the model runner and its lane and changed only there; must not know the scheduler's
+`Sequence`.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gpu_pool.attention.batch import Span
 from gpu_pool.attention.kv_cache import Int64Array
@@ -41,24 +43,37 @@ class BlockTable:
         self._block_ids[end:] = block_ids[-1]
         self._num_blocks = end
 
+    def list_newest(self, count: int) -> tuple[int, list[BlockId]]:
+        """The place of the newest `count` blocks in the table, and the blocks."""
+        first = self._num_blocks - count
+        return first, self._block_ids[first : self._num_blocks].tolist()
+
     def skip(self, count: int) -> None:
         """Lets a table without blocks begin behind `count` that it never held."""
         assert self._num_blocks == 0, "the table has begun"
         self._num_blocks = self._num_dropped = count
 
-    def drop(self, count: int) -> None:
-        """Forgets the first `count` blocks, which no later token reads.
+    def drop(self, count: int) -> Int64Array:
+        """Forgets the first `count` blocks, which no later token reads; those it held until now.
 
         Masked reads go to the first one that is left, never to a neighbour's.
         """
         assert count < self._num_blocks, "no block is left"
+        dropped = self._block_ids[self._num_dropped : count].copy()
         self._num_dropped = count
         self._block_ids[:count] = self._block_ids[count]
+        return dropped
+
+    @property
+    def held_ids(self) -> Int64Array:
+        """The blocks that it has been given and not dropped."""
+        return self._block_ids[self._num_dropped : self._num_blocks]
 
     def agrees_with(self, known: BlockTags) -> bool:
         """True unless one of the blocks has become another's."""
-        held = slice(self._num_dropped, self._num_blocks)
-        return self._tags is None or known.agree(self._block_ids[held], self._tags[held])
+        if self._tags is None:
+            return True
+        return known.agree(self.held_ids, self._tags[self._num_dropped : self._num_blocks])
 
     def create_span(self, start: int, num_tokens: int, block_size: int) -> Span:
         """The span of `num_tokens` from `start` on."""
@@ -81,7 +96,9 @@ class SequenceRow:
         "_counts",
         "_is_new",
         "num_computed",
+        "num_pending",
         "num_prompt_tokens",
+        "place",
         "sampling",
         "tables",
         "token_ids",
@@ -102,7 +119,12 @@ class SequenceRow:
         assert max(new.token_ids) < vocab_size, "token id outside the vocabulary"
         self.token_ids = list(new.token_ids)
         self.num_computed = new.num_computed_tokens
-        """Leading tokens whose keys and values are in the blocks."""
+        """Leading tokens whose keys and values are in the blocks, or will be after the steps under
+        way."""
+        self.num_pending = 0
+        """Tokens that steps under way draw, behind those known here."""
+        self.place = -1
+        """Where the device keeps its part of the row, if it keeps one."""
         self.num_prompt_tokens = new.num_prompt_tokens
         self.tables = tuple([BlockTable(table_size) for _ in range(num_groups)])
         """One per KV group."""
@@ -115,26 +137,44 @@ class SequenceRow:
             output = new.token_ids[new.num_prompt_tokens :]
             self._counts = TokenCounts(prompt, output, vocab_size, device)
 
-    def take_blocks(self, item: ScheduledSequence) -> None:
-        """Appends the blocks of a plan and lets go of those it says are gone."""
+    def take_blocks(self, item: ScheduledSequence, known: Sequence[BlockTags]) -> None:
+        """Appends the blocks of a plan and lets go of those it says are gone.
+
+        `known`, one for each table, learns of both.
+        """
         is_new = self._is_new
         self._is_new = False
+        if not (is_new or item.nums_dropped or any(item.new_block_ids)):
+            return
         tags = item.new_block_tags or ((),) * len(self.tables)
         dropped = item.nums_dropped or (0,) * len(self.tables)
-        groups = zip(self.tables, item.new_block_ids, tags, dropped, strict=True)
-        for table, new_ids, new_tags, num_dropped in groups:
+        groups = zip(self.tables, known, item.new_block_ids, tags, dropped, strict=True)
+        for table, known_tags, new_ids, new_tags, num_dropped in groups:
             if is_new:
                 table.skip(num_dropped)
             if new_ids:
+                if new_tags:
+                    known_tags.learn(new_ids, new_tags)
                 table.add_blocks(new_ids, new_tags)
+                known_tags.hold(table.held_ids[-len(new_ids) :])
             if num_dropped:
-                table.drop(num_dropped)
+                known_tags.let_go(table.drop(num_dropped))
+
+    def agrees_with(self, known: Sequence[BlockTags]) -> bool:
+        """True unless a block of one of the tables has become another's."""
+        pairs = zip(self.tables, known, strict=True)
+        return all(table.agrees_with(known_tags) for table, known_tags in pairs)
+
+    def let_go(self, known: Sequence[BlockTags]) -> None:
+        """Gives up all blocks, of which `known` is told."""
+        for table, known_tags in zip(self.tables, known, strict=True):
+            known_tags.let_go(table.held_ids)
 
     def schedule(self, num_tokens: int, num_drafts: int, block_size: int) -> tuple[Span, ...]:
         """The span in each group of the next `num_tokens` known ones and the drafts behind them."""
         assert num_tokens > 0, "scheduled no token"
         start = self.num_computed
-        assert start + num_tokens <= len(self.token_ids), "scheduled unknown tokens"
+        assert start + num_tokens <= len(self.token_ids) + self.num_pending, "unknown tokens"
         return tuple(
             [table.create_span(start, num_tokens + num_drafts, block_size) for table in self.tables]
         )
@@ -142,15 +182,20 @@ class SequenceRow:
     def to_sampling_rows(self, num_drafts: int, allowed_tokens: bytes | None) -> list[SamplingRow]:
         """What the sampler needs to draw the token behind the newest and behind each draft."""
         assert not (num_drafts and (self._counts or allowed_tokens)), "drafts with a history"
-        first = len(self.token_ids)
+        first = len(self.token_ids) + self.num_pending
         return [
             SamplingRow(self.sampling, position, self._counts, allowed_tokens)
             for position in range(first, first + 1 + num_drafts)
         ]
 
-    def append(self, token_ids: Sequence[int]) -> None:
-        """Takes drawn tokens."""
+    def append(self, token_ids: Sequence[int], *, is_counted: bool = False) -> None:
+        """Takes drawn tokens, which penalties look at from now on if they did not already."""
         self.token_ids += token_ids
-        if self._counts is not None:
+        if self._counts is not None and not is_counted:
             for token_id in token_ids:
                 self._counts.add(token_id)
+
+    def count_drawn(self, token_ids: Tensor) -> None:
+        """Lets penalties look at tokens that may still be on their way."""
+        if self._counts is not None:
+            self._counts.add_drawn(token_ids)

@@ -1,7 +1,7 @@
 """Draws the next token of every row.
 
-In this order: biases, penalties, a grammar's mask, temperature, filters, a race of noise.
-Shapes: R rows, V vocabulary. Read next: `noise`, `filters`, `penalties`, `restrictions`.
+In this order: biases, penalties, a grammar's mask, then `kernels.draw`: temperature, filters, a
+race of noise. Shapes: R rows, V vocabulary. Read next: `penalties`, `restrictions`.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from contracts.inference import SamplingParams
-from gpu_pool.sampling.filters import compute_cutoffs
-from gpu_pool.sampling.noise import draw_log_exponentials, mix_key
+from gpu_pool.kernels.device_values import to_device
+from gpu_pool.kernels.draw import DrawParameters, draw
 from gpu_pool.sampling.penalties import TokenCounts
 from gpu_pool.sampling.restrictions import add_biases, forbid_tokens
 
-_LIMIT: Final = torch.finfo(torch.float32).max
 _SMALLEST_TEMPERATURE: Final = torch.finfo(torch.float32).tiny
+_MASK_64: Final = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,46 +35,56 @@ class SamplingRow:
 
 
 def sample(logits_RV: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
-    """One token id per row, always inside the vocabulary; `logits_RV` may be changed.
+    """One token id per row, always inside the vocabulary; `logits_RV` may be changed."""
+    adjust_logits(logits_RV, rows)
+    return draw(logits_RV, create_draw_parameters(rows, logits_RV.device)).tolist()
 
-    NaN counts as impossible, so that a row of garbage harms neither itself nor its neighbours.
-    """
-    for logits_V, row in zip(logits_RV, rows, strict=True):
-        if row.sampling.logit_bias:
-            add_biases(logits_V, row.sampling)
+
+def adjust_logits(logits_RV: Tensor, rows: Sequence[SamplingRow]) -> None:
+    """Biases, penalties and masks, in place; launches for rows that ask, and waits for nothing."""
+    biases = {i: row.sampling.logit_bias for i, row in enumerate(rows) if row.sampling.logit_bias}
+    if biases:
+        add_biases(logits_RV, biases)
+    for i, row in enumerate(rows):
         if row.counts is not None:
-            row.counts.penalise(logits_V, row.sampling)
-        if row.allowed_tokens is not None:
-            forbid_tokens(logits_V, row.allowed_tokens)
-    torch.nan_to_num_(logits_RV, nan=-_LIMIT, posinf=_LIMIT, neginf=-_LIMIT)
-    random_rows = [i for i, row in enumerate(rows) if row.sampling.temperature > 0]
-    if len(random_rows) == len(rows):
-        return _draw(logits_RV, rows)
-    token_ids = logits_RV.argmax(-1).tolist()
-    if random_rows:
-        index = torch.tensor(random_rows, device=logits_RV.device)
-        drawn = _draw(logits_RV[index], [rows[i] for i in random_rows])
-        for i, token_id in zip(random_rows, drawn, strict=True):
-            token_ids[i] = token_id
-    return token_ids
+            row.counts.penalise(logits_RV[i], row.sampling)
+    masks = {i: row.allowed_tokens for i, row in enumerate(rows) if row.allowed_tokens is not None}
+    if masks:
+        forbid_tokens(logits_RV, masks)
 
 
-def _draw(logits_RV: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
-    """One token per row by its probability; every temperature is above 0."""
-    device = logits_RV.device
-    temperatures_R1 = torch.tensor([[row.sampling.temperature] for row in rows], device=device)
-    temperatures_R1.clamp_min_(_SMALLEST_TEMPERATURE)
-    # The largest is moved to 0 first, so that it stays finite at any temperature.
-    scores_RV = (logits_RV - logits_RV.amax(-1, keepdim=True)).div_(temperatures_R1)
-    cutoffs_R1 = compute_cutoffs(scores_RV, [row.sampling for row in rows])
-    keys = [mix_key(_seed_of(row.sampling), row.position) for row in rows]
-    race_RV = scores_RV - draw_log_exponentials(keys, logits_RV.shape[1], device)
-    if cutoffs_R1 is not None:
-        race_RV.masked_fill_(scores_RV < cutoffs_R1, float("-inf"))
-    return race_RV.argmax(-1).tolist()
+def create_draw_parameters(rows: Sequence[SamplingRow], device: torch.device) -> DrawParameters:
+    """What `kernels.draw` needs of the rows, in three copies to the device."""
+    params = [row.sampling for row in rows]
+    floats = [
+        [to_drawn_temperature(s.temperature) for s in params],
+        [s.top_p for s in params],
+        [s.min_p for s in params],
+    ]
+    integers = [[to_drawn_seed(s) for s in params], [row.position for row in rows]]
+    top_ks = [s.top_k for s in params]
+    temperatures_R, top_ps_R, min_ps_R = to_device(floats, torch.float32, device).unbind()
+    seeds_R, positions_R = to_device(integers, torch.int64, device).unbind()
+    return DrawParameters(
+        temperatures_R=temperatures_R,
+        top_ks_R=to_device(top_ks, torch.int32, device),
+        top_ps_R=top_ps_R,
+        min_ps_R=min_ps_R,
+        seeds_R=seeds_R,
+        positions_R=positions_R,
+        has_filters=any(s.has_filters for s in params),
+    )
 
 
-def _seed_of(sampling: SamplingParams) -> int:
-    """The seed, which the engine has drawn where the client gave none."""
+def to_drawn_temperature(temperature: float) -> float:
+    """A temperature that is above 0 in fp32 exactly where `temperature` is above 0."""
+    return max(temperature, _SMALLEST_TEMPERATURE) if temperature > 0 else 0.0
+
+
+def to_drawn_seed(sampling: SamplingParams) -> int:
+    """The seed modulo 2⁶⁴ as an int64; the engine has drawn one where the client gave none."""
+    if sampling.temperature <= 0:
+        return 0
     assert sampling.seed is not None, "a sampled sequence has no seed"
-    return sampling.seed
+    seed = sampling.seed & _MASK_64
+    return seed - (1 << 64) if seed >> 63 else seed

@@ -14,10 +14,10 @@ from contracts.encoding import Pooling
 from gpu_pool.models.network import Encoder, EncoderNetwork
 from gpu_pool.plan import EncodePlan, EncoderExecutor, EncoderInfo
 from gpu_pool.weights.config import CheckpointConfig
+from gpu_pool.worker.compute import choose_dtype, choose_num_threads
 from gpu_pool.worker.model_loading import ModelLoader, list_files
 from gpu_pool.worker.model_memory import ModelMemory, create_places
 from gpu_pool.worker.settings import WorkerSettings
-from gpu_pool.worker.worker import choose_dtype, choose_num_threads
 
 
 class EncoderWorker:
@@ -115,7 +115,7 @@ def create_encoder_executor(
         settings.model_dir, checked.find_packed, dtype, None, settings.check_weights
     )
     places = create_places(device, loader.measure_bytes(network))
-    encoder = loader.load_encoder(network, places.put)
+    encoder = loader.load_encoder(network, places.join)
     memory = places.finish(encoder)
     info = EncoderInfo(
         context_window=min(

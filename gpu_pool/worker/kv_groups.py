@@ -17,7 +17,7 @@ from gpu_pool.models.network import KvLayers
 from gpu_pool.parallel.ranks import SOLE_RANK, Ranks
 from gpu_pool.plan import KvGroup
 from gpu_pool.runner.group_blocks import KvGroupMemory
-from gpu_pool.worker.kv_memory import shape_kv
+from gpu_pool.worker.kv_memory import count_blocks, shape_kv
 from gpu_pool.worker.settings import WorkerSettings
 
 _USUAL_TOKENS: Final = 8192
@@ -37,6 +37,14 @@ class KvDivision:
     dtype: torch.dtype
     is_even: bool = False
     """All groups get the same number of blocks, whatever they keep."""
+    num_spare: int = 0
+    """Blocks of each group beside those, which are no sequence's."""
+
+    @property
+    def stored_dtype(self) -> str:
+        """What blocks are made of, as others are told: those of two kinds never mix."""
+        is_fp8 = any(shape.is_fp8 for shape in self.shapes)
+        return "fp8_e4m3" if is_fp8 else str(self.dtype).removeprefix("torch.")
 
     @property
     def block_bytes(self) -> int:
@@ -49,7 +57,26 @@ class KvDivision:
 
     def bound_bytes(self, num_blocks: int) -> int:
         """What all groups take at most where groups that keep everything have `num_blocks`."""
-        return num_blocks * sum(shape.block_bytes(self.dtype) for shape in self.shapes)
+        each = sum(shape.block_bytes(self.dtype) for shape in self.shapes)
+        return (num_blocks + self.num_spare) * each
+
+    def count_all(
+        self,
+        settings: WorkerSettings,
+        device: torch.device,
+        weights_bytes: int,
+        *,
+        is_measured: bool = False,
+    ) -> int:
+        """Blocks of groups that keep everything, before weights of that size are loaded.
+
+        `is_measured` where what steps need is taken off later.
+
+        Raises: `SettingsError` when there is room for none.
+        """
+        return count_blocks(
+            settings, self.block_bytes, device, weights_bytes, is_measured=is_measured
+        )
 
     def count_blocks(self, place: int, num_blocks: int) -> int:
         """Blocks of one group where groups that keep everything have `num_blocks`."""
@@ -80,6 +107,7 @@ class KvDivision:
                     self.dtype,
                     kernels=kernels,
                     create_zeros=create_zeros,
+                    num_spare=self.num_spare,
                 ),
                 self.reaches[place],
                 num_host_blocks,
@@ -103,15 +131,16 @@ class KvDivision:
 
 
 def divide_kv(
-    layers: Sequence[KvLayers], settings: WorkerSettings, dtype: torch.dtype
+    layers: Sequence[KvLayers], settings: WorkerSettings, dtype: torch.dtype, num_spare: int = 0
 ) -> KvDivision:
     """How the KV memory of a network is divided; a number of blocks in `settings` is each group's.
 
     Raises: `SettingsError` when blocks of that size do not fill padded contexts.
     """
-    shapes = tuple([shape_kv(group, settings.block_size) for group in layers])
+    shapes = tuple([shape_kv(group, settings) for group in layers])
     reaches = tuple([group.reach for group in layers])
-    return KvDivision(shapes, reaches, dtype, is_even=settings.num_blocks is not None)
+    is_even = settings.num_blocks is not None
+    return KvDivision(shapes, reaches, dtype, is_even, num_spare)
 
 
 def _weigh(reach: Reach) -> int:

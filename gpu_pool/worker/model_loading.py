@@ -4,9 +4,10 @@ Joins a family's mathematics and names with the reader of files; must not know K
 Read next: `gpu_pool.weights.reader`, `gpu_pool.models.network`.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -16,10 +17,33 @@ from gpu_pool.kernels.linear import packing_with
 from gpu_pool.models.network import CausalModel, CausalNetwork, Encoder, EncoderNetwork, Network
 from gpu_pool.models.parameters import ReadParameter, count_parameters
 from gpu_pool.parallel.ranks import SOLE_RANK, Ranks
+from gpu_pool.weights.block_reader import BlockReader, measure_kept
 from gpu_pool.weights.checkpoint import Checkpoint, list_tensor_files
 from gpu_pool.weights.guard import WeightGuard
 from gpu_pool.weights.packing import FindPacked, UnpackedSource
-from gpu_pool.weights.reader import ParameterReader, PutTensor
+from gpu_pool.weights.reader import JoinParts, ParameterReader
+
+
+class CausalLoader(Protocol):
+    """Brings the weights of a network that generates."""
+
+    def measure_bytes(self, network: Network) -> int:
+        """What the weights will take."""
+        ...
+
+    def load_causal(
+        self, network: CausalNetwork, context_window: int, join: JoinParts
+    ) -> CausalModel:
+        """The model with its weights where `join` has put them."""
+        ...
+
+    def compute_revision(self) -> str:
+        """What tells these weights from others."""
+        ...
+
+
+CreateLoader = Callable[..., CausalLoader]
+"""Takes what `ModelLoader` takes."""
 
 
 class ModelLoader:
@@ -33,12 +57,15 @@ class ModelLoader:
         kernels: NativeKernels | None = None,
         check: WeightCheck = WeightCheck.FIRST,
         ranks: Ranks = SOLE_RANK,
+        keeps_blocks: bool = False,
     ) -> None:
         """Takes what `read_config` says of the folder; `dtype` is what is computed in. One of
         several `ranks` reads its own part.
 
-        Weights are packed for `kernels`, None: for torch. Raises: `CheckpointError`.
+        Weights are packed for `kernels`, None: for torch. With `keeps_blocks`, what is stored in
+        fp8 blocks stays so where layers can multiply it. Raises: `CheckpointError`.
         """
+        self._keeps_blocks = keeps_blocks
         self._guard = WeightGuard(model_dir, check)
         self._kernels = kernels
         self._model_dir = model_dir
@@ -48,21 +75,26 @@ class ModelLoader:
 
     def measure_bytes(self, network: Network) -> int:
         """What the weights will take."""
-        return count_parameters(network.parameters, self._ranks.tensor.size) * self._dtype.itemsize
+        num_ranks, itemsize = self._ranks.tensor.size, self._dtype.itemsize
+        if self._keeps_blocks and self._find_packed is not None:
+            with Checkpoint(self._model_dir) as checkpoint:
+                source = UnpackedSource(checkpoint, self._find_packed)
+                return measure_kept(source, network.parameters, itemsize, num_ranks)
+        return count_parameters(network.parameters, num_ranks) * itemsize
 
     def load_causal(
-        self, network: CausalNetwork, context_window: int, put: PutTensor
+        self, network: CausalNetwork, context_window: int, join: JoinParts
     ) -> CausalModel:
-        """The model with its weights packed for its device, where `put` has put them.
+        """The model with its weights packed for its device, where `join` has put them.
 
         Raises: `CheckpointError` naming the file or tensor that does not fit.
         """
-        with self._open(network, put) as read:
+        with self._open(network, join) as read:
             return network.create(read, context_window)
 
-    def load_encoder(self, network: EncoderNetwork, put: PutTensor) -> Encoder:
+    def load_encoder(self, network: EncoderNetwork, join: JoinParts) -> Encoder:
         """The encoder, as `load_causal` hands out a model; raises the same."""
-        with self._open(network, put) as read:
+        with self._open(network, join) as read:
             return network.create(read)
 
     def compute_revision(self) -> str:
@@ -70,29 +102,40 @@ class ModelLoader:
         return self._guard.compute_revision()
 
     @contextmanager
-    def _open(self, network: Network, put: PutTensor) -> Generator[ReadParameter]:
+    def _open(self, network: Network, join: JoinParts) -> Generator[ReadParameter]:
         """What hands out the network's parameters."""
         with (
             torch.inference_mode(),
             packing_with(self._kernels),
             Checkpoint(self._model_dir, self._guard.expected) as checkpoint,
         ):
-            source = checkpoint
-            if self._find_packed is not None:
-                source = UnpackedSource(checkpoint, self._find_packed)
-            reader = ParameterReader(
-                source,
-                network.parameters,
-                network.ignored,
-                dtype=self._dtype,
-                put=put,
-                rank=self._ranks.tensor.rank,
-                num_ranks=self._ranks.tensor.size,
-            )
-            reader.expect_all()
-            yield reader.read
+            yield self._create_reader(network, join, checkpoint)
         if self._ranks.place.shape.num_ranks == 1:  # else each has seen a part
             self._guard.note_sound()
+
+    def _create_reader(
+        self, network: Network, join: JoinParts, checkpoint: Checkpoint
+    ) -> ReadParameter:
+        """What hands out the network's parameters; files are being read ahead."""
+        unpacked = (
+            None if self._find_packed is None else UnpackedSource(checkpoint, self._find_packed)
+        )
+        rank, num_ranks = self._ranks.tensor.rank, self._ranks.tensor.size
+        reader = ParameterReader(
+            checkpoint if unpacked is None else unpacked,
+            network.parameters,
+            network.ignored,
+            dtype=self._dtype,
+            join=join,
+            rank=rank,
+            num_ranks=num_ranks,
+        )
+        reader.expect_all()
+        if unpacked is None or not self._keeps_blocks:
+            return reader.read
+        return BlockReader(
+            reader, unpacked, network.parameters, join=join, rank=rank, num_ranks=num_ranks
+        ).read
 
 
 def list_files(model_dir: Path) -> list[Path]:

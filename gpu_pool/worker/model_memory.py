@@ -5,17 +5,20 @@ Read next: `gpu_pool.weights.device_memory`.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 import structlog
 import torch
 from torch import Tensor
 
+from gpu_pool.models.network import CausalModel, Encoder
 from gpu_pool.weights.arena import Arena
 from gpu_pool.weights.cpu_memory import DroppedMemory, KeptMemory
-from gpu_pool.weights.device_memory import DeviceMemory, FixedMemory
-from gpu_pool.weights.tensor_search import find_tensors
+from gpu_pool.weights.device_memory import DeviceMemory, FixedMemory, LandingMemory
+from gpu_pool.weights.landing import Landing
+from gpu_pool.weights.tensor_search import find_portions, find_tensors
 from gpu_pool.weights.virtual_memory import CudaVirtualMemory, VirtualMemory, has_cuda_bindings
 
 _ROOM_BYTES: Final = 1 << 30
@@ -25,7 +28,7 @@ _ROOM_BYTES: Final = 1 << 30
 class ModelMemory:
     """Weights, whose content is kept, and KV memory, whose content is not."""
 
-    def __init__(self, weights: DeviceMemory, kv: Sequence[DeviceMemory] = ()) -> None:
+    def __init__(self, weights: LandingMemory, kv: Sequence[DeviceMemory] = ()) -> None:
         """All on the device."""
         self.weights_bytes = weights.num_bytes
         self.kv_bytes = sum(part.num_bytes for part in kv)
@@ -38,7 +41,16 @@ class ModelMemory:
 
     def come_back(self) -> int:
         """Takes all again, weights as they were and KV memory as zeros; returns the bytes."""
-        return sum([part.come_back() for part in (self._weights, *self._kv)])
+        return sum([part.come_back() for part in (*self._kv, self._weights)])
+
+    def begin_return(self) -> Landing:
+        """The same, while weights are still on their way: in the portions of `list_parts`.
+
+        Raises: `OSError` when the device has no memory left.
+        """
+        for part in self._kv:
+            part.come_back()
+        return self._weights.begin_return()
 
     def close(self) -> None:
         """Gives back what is held beside the device's memory."""
@@ -53,11 +65,15 @@ class Places(Protocol):
         """A parameter, which is on a CPU, in its final place."""
         ...
 
+    def join(self, parts: Iterator[Tensor], num_rows: int) -> Tensor:
+        """A parameter whose rows, `num_rows` in all, come in parts, in its final place."""
+        ...
+
     def create_zeros(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """KV memory."""
         ...
 
-    def finish(self, model: object, kv: Sequence[Tensor] = ()) -> ModelMemory:
+    def finish(self, model: CausalModel | Encoder, kv: Sequence[Tensor] = ()) -> ModelMemory:
         """The memory of the model that was built from what was put, and its KV memory."""
         ...
 
@@ -69,13 +85,19 @@ class CpuPlaces:
         """The tensor itself."""
         return tensor
 
+    def join(self, parts: Iterator[Tensor], num_rows: int) -> Tensor:
+        """The only part itself, or all one below the other."""
+        del num_rows
+        first, *others = parts
+        return torch.cat((first, *others)) if others else first
+
     def create_zeros(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Zeros, of which the system gives pages at the first write."""
         return torch.zeros(tuple(shape), dtype=dtype)
 
-    def finish(self, model: object, kv: Sequence[Tensor] = ()) -> ModelMemory:
+    def finish(self, model: CausalModel | Encoder, kv: Sequence[Tensor] = ()) -> ModelMemory:
         """All tensors that the model leads to."""
-        weights = KeptMemory(find_tensors(model), os.cpu_count() or 1)
+        weights = KeptMemory(find_portions(model, list_parts(model)), os.cpu_count() or 1)
         return ModelMemory(weights, [DroppedMemory(kv)] if kv else ())
 
 
@@ -91,13 +113,18 @@ class GpuPlaces:
         """The tensor's content on the device."""
         return self._weights.create(tensor.shape, tensor.dtype).copy_(tensor)
 
+    def join(self, parts: Iterator[Tensor], num_rows: int) -> Tensor:
+        """The parts' content on the device; each goes to where it belongs as soon as it is read."""
+        return fill_rows(self._weights.create, parts, num_rows)
+
     def create_zeros(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Zeros on the device."""
         return self._kv.create(shape, dtype).zero_()
 
-    def finish(self, model: object, kv: Sequence[Tensor] = ()) -> ModelMemory:
+    def finish(self, model: CausalModel | Encoder, kv: Sequence[Tensor] = ()) -> ModelMemory:
         """The two arenas."""
-        del model, kv
+        del kv
+        self._weights.set_order(find_portions(model, list_parts(model)))
         return ModelMemory(self._weights, [self._kv])
 
 
@@ -112,14 +139,46 @@ class PlainPlaces:
         """The tensor on the device."""
         return tensor.to(self._device)
 
+    def join(self, parts: Iterator[Tensor], num_rows: int) -> Tensor:
+        """The parts on the device; each goes to where it belongs as soon as it is read."""
+        return fill_rows(partial(torch.empty, device=self._device), parts, num_rows)
+
     def create_zeros(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Zeros on the device."""
         return torch.zeros(tuple(shape), dtype=dtype, device=self._device)
 
-    def finish(self, model: object, kv: Sequence[Tensor] = ()) -> ModelMemory:
+    def finish(self, model: CausalModel | Encoder, kv: Sequence[Tensor] = ()) -> ModelMemory:
         """What there is, which stays."""
         weights = sum(tensor.nbytes for tensor in find_tensors(model))
         return ModelMemory(FixedMemory(weights), [FixedMemory(sum(part.nbytes for part in kv))])
+
+
+def list_parts(model: CausalModel | Encoder) -> Sequence[object]:
+    """What a step comes to one after the other; nothing of an encoder, which is woken whole."""
+    return () if isinstance(model, Encoder) else model.passage
+
+
+class CreateTensor(Protocol):
+    """Makes a tensor that holds anything."""
+
+    def __call__(self, shape: Sequence[int], /, *, dtype: torch.dtype) -> Tensor:
+        """Of that shape."""
+        ...
+
+
+def fill_rows(create: CreateTensor, parts: Iterator[Tensor], num_rows: int) -> Tensor:
+    """A new tensor that holds the rows of all parts; no two parts are there at once."""
+    first = next(parts)
+    whole = create((num_rows, *first.shape[1:]), dtype=first.dtype)
+    end = len(first)
+    whole[:end].copy_(first)
+    del first
+    for part in parts:
+        start, end = end, end + len(part)
+        whole[start:end].copy_(part)
+        del part
+    assert end == num_rows, "the parts have other rows than were announced"
+    return whole
 
 
 def create_places(device: torch.device, weights_bytes: int, kv_bytes: int = 0) -> Places:

@@ -13,6 +13,7 @@ import torch
 
 from gpu_pool.parallel.process_groups import RankGroups
 from gpu_pool.parent_death import end_with_parent
+from gpu_pool.worker.plan_worker import Worker
 from gpu_pool.worker.rank_words import (
     CloseRank,
     RankFailed,
@@ -27,7 +28,7 @@ from gpu_pool.worker.rank_words import (
     WakeRank,
     to_rank_decoder,
 )
-from gpu_pool.worker.worker import Worker, create_executor
+from gpu_pool.worker.worker import create_executor
 from telemetry.log_output import configure_log
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpu_pool.compute_choice import DtypeChoice, WeightCheck
+from gpu_pool.compute_choice import DtypeChoice, KvDtypeChoice, WeightCheck
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,6 +13,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     model_dir: Path
     """A folder in Hugging Face layout: `config.json` and safetensors."""
     dtype: DtypeChoice = DtypeChoice.AUTO
+    kv_dtype: KvDtypeChoice = KvDtypeChoice.AUTO
     block_size: int = 16
     """Tokens per KV block: 16, 32 or 64."""
     kv_bytes: int | None = None
@@ -26,6 +27,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     context_window: int | None = None
     """Tokens of prompt and output; None takes the model's own. Never more than it or the KV memory
     allow."""
+    max_rows: int = 256
+    """Sequences that may run at once where their rows stay on the device."""
+    max_step_tokens: int = 2048
+    """Tokens of the largest step."""
     num_threads: int | None = None
     """CPU threads; None takes the default, or one alone for a model of a few megabytes."""
     num_default_threads: int | None = None
@@ -34,3 +39,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     check_weights: WeightCheck = WeightCheck.FIRST
     native_kernels: bool = False
     """bf16 on a CPU: computes with kernels of our own where they can be built, else with torch."""
+
+    @property
+    def leaves_kv_open(self) -> bool:
+        """True where the device's memory decides on the KV memory."""
+        return self.num_blocks is None and self.kv_bytes is None

@@ -82,9 +82,12 @@ WITHOUT_TORCH = (
 # What of tenancy the gateway's parts may know: words, values and protocols, all without any I/O.
 TENANCY_INTERFACES = {
     "tenancy.interfaces",
+    "tenancy.actors",
     "tenancy.administration",
+    "tenancy.audit.entries",
     "tenancy.audit.verdict",
     "tenancy.batches.interface",
+    "tenancy.changes",
     "tenancy.payloads.interface",
     "tenancy.permissions",
     "tenancy.policies",

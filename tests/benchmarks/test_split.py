@@ -6,6 +6,9 @@ from benchmarks.split.__main__ import create_simulation
 from benchmarks.split.card import H100_8B
 from benchmarks.split.simulation import Figures
 from benchmarks.split.traces import Mix, draw_trace
+from benchmarks.split.turns import create_turning
+from contracts.node_roles import NodeRole
+from hot_standby.settings import RoleSettings
 
 MIX = Mix(chats_per_s=30, documents_per_s=3, seconds=3, warm_s=0.5)
 TRACE = draw_trace(MIX, seed=2)
@@ -23,6 +26,21 @@ def test_answers_are_whole_and_prompts_elsewhere_disturb_them_less() -> None:
     assert together.num_split == 0
     assert split.num_split > len(TRACE) / 4
     assert median(split.worst_gaps_s) < median(together.worst_gaps_s) / 2
+
+
+def test_nodes_that_are_turned_lose_no_token_and_keep_one_of_each() -> None:
+    trace = draw_trace(Mix(chats_per_s=8, documents_per_s=8, seconds=8, warm_s=0), seed=3)
+    wanted = sum(request.num_output for request in trace)
+    turned: dict[bool, int] = {}
+    for follows in (True, False):
+        quick = RoleSettings(carry_out=True, window_s=0.5, sustained_s=2.0, pause_s=2.0)
+        simulation, turner = create_turning("pddd", follows, 0.0, quick)
+        assert simulation.run(trace).num_tokens == wanted
+        turned[follows] = len(turner.turned_s)
+        prompts = [role for role in simulation.list_roles() if role is NodeRole.PREFILL]
+        assert len(prompts) == 1 + turned[follows]
+    assert turned[True] in (1, 2)
+    assert turned[False] == 0
 
 
 def test_it_is_the_same_again() -> None:

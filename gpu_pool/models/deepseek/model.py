@@ -22,7 +22,7 @@ from gpu_pool.layers.rotary_embedding import create_rotary_embedding, to_halves
 from gpu_pool.layers.routing import GroupLimit, Router, route_by_sigmoid, route_in_groups
 from gpu_pool.models.decoder import PreNormDecoder, create_layer
 from gpu_pool.models.decoder_config import DecoderConfig, ExpertSizes
-from gpu_pool.models.decoder_parts import create_expert_mlps, create_gated_mlp, read_linear
+from gpu_pool.models.decoder_parts import create_gated_mlp, read_experts, read_linear
 from gpu_pool.models.network import KvLayers
 from gpu_pool.models.parameters import ReadParameter
 from gpu_pool.parallel.tensor_group import TensorGroup
@@ -133,7 +133,7 @@ def _create_feed_forward(config: DeepseekConfig, layer: int, read: ReadParameter
     return ExpertNetwork(
         Linear(read(f"{prefix}router").float()),
         _create_router(config.routing, config.experts, prefix, read),
-        create_expert_mlps(read, prefix, config.experts.num_experts),
+        read_experts(read, prefix, config.experts.num_experts),
         shared,
     )
 

@@ -8,6 +8,8 @@ from gpu_pool.models.deepseek.model import DeepseekConfig
 from gpu_pool.models.deepseek.sharding import SPLITS
 from gpu_pool.models.parameters import CheckpointTensor, ParameterSource
 
+_OWN_PRODUCTS: Final = frozenset({"q_down", "shared_gate_up", "shared_down"})
+"""What is turned into halves or taken into the queries is not among them."""
 _EXPERTS: Final = names.ExpertNaming(
     router="mlp.gate.weight",
     experts="mlp.experts.",
@@ -26,7 +28,8 @@ def list_parameters(config: DeepseekConfig) -> dict[str, ParameterSource]:
         names.place_in_layer(layer, shared | (sparse if config.has_experts(layer) else dense))
         for layer in range(config.num_layers)
     ]
-    return names.join_parts([names.list_embeddings(config), *layers], SPLITS)
+    embeddings = names.list_embeddings(config)
+    return names.join_parts([embeddings, *layers], SPLITS, names.PRODUCTS | _OWN_PRODUCTS)
 
 
 def list_ignored(config: DeepseekConfig) -> frozenset[str]:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from gpu_pool.kernels.attention_form import AttentionForm
 from gpu_pool.kernels.gelu_mul import gelu_mul
+from gpu_pool.kernels.head_norm import HeadNorm
 from gpu_pool.layers.gated_mlp import GatedMlp
-from gpu_pool.layers.grouped_attention import GroupedAttention, HeadNorm, HeadSizes
+from gpu_pool.layers.grouped_attention import GroupedAttention, HeadSizes
 from gpu_pool.layers.rotary_embedding import RotaryForm
 from gpu_pool.models.decoder_config import DecoderConfig
 from gpu_pool.models.decoder_parts import read_linear

@@ -33,8 +33,14 @@ class GemmaModel:
         self._logit_softcap = config.logit_softcap
         self._group = group
         self._embedding = Embedding(read("embedding"), group) if config.holds_first else None
-        self._layers = [GemmaLayer(config, layer, read) for layer in config.held_layers]
-        self._norm_D = read_norm(read, "norm") if config.holds_last else None
+        layers = [GemmaLayer(config, layer, read) for layer in config.held_layers]
+        norm_D = read_norm(read, "norm") if config.holds_last else None
+        self._first_norm_D = layers[0].input_norm_D
+        next_norms = [layer.input_norm_D for layer in layers[1:]] + [norm_D]
+        self.passage: Sequence[tuple[GemmaLayer, Tensor | None]] = tuple(
+            zip(layers, next_norms, strict=True)
+        )
+        """The layers, each with the norm behind it."""
         self._head = VocabularyHead(read("head"), group) if config.holds_last else None
         like = read(f"layers.{config.held_layers.start}.input_norm")
         # Rounded to the dtype as the checkpoint's makers do it.
@@ -61,9 +67,8 @@ class GemmaModel:
         if self._embedding is not None:
             residual_TD = self._embedding(token_ids_T) * self._embedding_scale
         assert residual_TD is not None, "a later stage needs the states of the one before it"
-        x_TD = rms_norm(residual_TD, self._layers[0].input_norm_D, eps)
-        next_norms = [layer.input_norm_D for layer in self._layers[1:]] + [self._norm_D]
-        for layer, next_norm_D in zip(self._layers, next_norms, strict=True):
+        x_TD = rms_norm(residual_TD, self._first_norm_D, eps)
+        for layer, next_norm_D in self.passage:
             x_TD = self._group.add_up(layer.attention(x_TD, step))
             x_TD = rms_norm(x_TD, layer.output_norm_D, eps)
             x_TD, residual_TD = add_rms_norm(x_TD, residual_TD, layer.mlp_input_norm_D, eps)

@@ -1,20 +1,16 @@
 """gpt-oss: attention with a sink per head, windows in every other layer, experts everywhere.
 
-Checkpoints hold experts with inputs as rows and with gate and up interleaved; both are put right
-here. Shapes: E experts, D hidden size, F intermediate size.
+Shapes: E experts, D hidden size, F intermediate size.
 Read next: `gpu_pool.models.decoder` (what differs from it), then `names`.
 """
 
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-from torch import Tensor
-
 from gpu_pool.kernels.attention_form import AttentionForm
-from gpu_pool.kernels.clamped_swiglu import clamped_swiglu
-from gpu_pool.layers.experts import ExpertNetwork, place_experts
-from gpu_pool.layers.gated_mlp import GatedMlp
+from gpu_pool.kernels.expert_order import hold_neighbours
+from gpu_pool.kernels.grouped_linear import ClampedGate
+from gpu_pool.layers.experts import ExpertForm, ExpertNetwork, ExpertWeights, create_experts
 from gpu_pool.layers.linear import Linear
 from gpu_pool.layers.rotary_embedding import create_rotary_embedding
 from gpu_pool.layers.routing import route_among_highest
@@ -63,28 +59,19 @@ def _create_experts(
     """The experts of one layer; a rank has some of them."""
     assert config.experts is not None, "gpt-oss has experts"
     prefix = f"layers.{layer}."
-    gate = partial(clamped_swiglu, alpha=config.gate_alpha, limit=config.gate_limit)
-    gate_ups_EDF2, gate_up_biases_EF2 = (
+    weights = ExpertWeights(
         read(f"{prefix}expert_gate_up"),
+        read(f"{prefix}expert_down"),
         read(f"{prefix}expert_gate_up_bias"),
+        read(f"{prefix}expert_down_bias"),
     )
-    downs_EFD, down_biases_ED = read(f"{prefix}expert_down"), read(f"{prefix}expert_down_bias")
-    experts = [
-        GatedMlp(
-            Linear(_separate(gate_ups_EDF2[i].T), _separate(gate_up_biases_EF2[i])),
-            Linear(downs_EFD[i].T.contiguous(), down_biases_ED[i]),
-            gate,
-        )
-        for i in range(len(gate_ups_EDF2))
-    ]
+    form = ExpertForm(
+        held=hold_neighbours(weights.down_EDF.shape[0], config.experts.num_experts, group.rank),
+        gate=ClampedGate(config.gate_alpha, config.gate_limit),
+    )
     router = Linear(read(f"{prefix}router").float(), read(f"{prefix}router_bias").float())
     return ExpertNetwork(
         router,
         partial(route_among_highest, num_chosen=config.experts.num_chosen),
-        place_experts(experts, config.experts.num_experts, group.rank),
+        create_experts(weights, form),
     )
-
-
-def _separate(rows: Tensor) -> Tensor:
-    """Interleaved rows of gate and up as those of the gate, then those of up."""
-    return torch.cat((rows[0::2], rows[1::2]))

@@ -1,5 +1,13 @@
-"""Which checkpoint tensors make up the parameters of a gpt-oss, by Hugging Face's names."""
+"""Which checkpoint tensors make up the parameters of a gpt-oss, by Hugging Face's names.
 
+Checkpoints hold experts with inputs as rows, and with gate and up taking turns.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from gpu_pool.layers.experts import separate_gates, turn_experts
 from gpu_pool.models import decoder_names as names
 from gpu_pool.models.gpt_oss.model import GptOssConfig
 from gpu_pool.models.gpt_oss.sharding import SPLITS
@@ -19,9 +27,20 @@ def list_parameters(config: GptOssConfig) -> dict[str, ParameterSource]:
         "expert_down": ("mlp.experts.down_proj", (count, inner, hidden)),
         "expert_down_bias": ("mlp.experts.down_proj_bias", (count, hidden)),
     }
+    arranged: dict[str, Callable[[Tensor], Tensor]] = {
+        "expert_gate_up": _turn_and_separate,
+        "expert_gate_up_bias": separate_gates,
+        "expert_down": turn_experts,
+    }
     own: names.Parts = {
-        name: (CheckpointTensor(tensor, shape),) for name, (tensor, shape) in tensors.items()
+        name: (CheckpointTensor(tensor, shape, arrange=arranged.get(name)),)
+        for name, (tensor, shape) in tensors.items()
     }
     layer = names.list_layer_norms(config) | names.list_attention(config) | own
     layers = [names.place_in_layer(i, layer) for i in range(config.num_layers)]
     return names.join_parts([names.list_embeddings(config), *layers], SPLITS)
+
+
+def _turn_and_separate(gate_ups_EDF2: Tensor) -> Tensor:
+    """The products of gate and up in the order that experts compute with."""
+    return separate_gates(turn_experts(gate_ups_EDF2))

@@ -7,7 +7,14 @@ Read next: `attention`, then `gpu_pool.models.decoder`, then `names`.
 
 from functools import partial
 
-from gpu_pool.layers.experts import ExpertNetwork, FeedForward, place_experts
+from gpu_pool.kernels.expert_order import hold_neighbours
+from gpu_pool.layers.experts import (
+    ExpertForm,
+    ExpertNetwork,
+    ExpertWeights,
+    FeedForward,
+    create_experts,
+)
 from gpu_pool.layers.gated_mlp import GatedMlp
 from gpu_pool.layers.linear import Linear
 from gpu_pool.layers.rotary_embedding import create_rotary_embedding
@@ -41,23 +48,22 @@ def create_model(
 def _create_feed_forward(
     config: Llama4Config, layer: int, read: ReadParameter, group: TensorGroup
 ) -> FeedForward:
-    """A dense network or experts, of which a rank has some; they have inputs as rows."""
+    """A dense network or experts, of which a rank has some."""
     if not config.has_experts(layer):
         return create_gated_mlp(config, layer, read)
     assert config.experts is not None, "checked above"
     prefix = f"layers.{layer}."
-    gate_ups_EDF2, downs_EFD = read(f"{prefix}expert_gate_up"), read(f"{prefix}expert_down")
-    experts = [
-        GatedMlp(Linear(gate_up_DF2.T.contiguous()), Linear(down_FD.T.contiguous()))
-        for gate_up_DF2, down_FD in zip(gate_ups_EDF2, downs_EFD, strict=True)
-    ]
+    weights = ExpertWeights(read(f"{prefix}expert_gate_up"), read(f"{prefix}expert_down"))
+    form = ExpertForm(
+        held=hold_neighbours(weights.down_EDF.shape[0], config.experts.num_experts, group.rank),
+        weighs_inputs=True,
+    )
     shared = GatedMlp(
         read_linear(read, f"{prefix}shared_gate_up"), read_linear(read, f"{prefix}shared_down")
     )
     return ExpertNetwork(
         Linear(read(f"{prefix}router").float()),
         partial(route_by_own_sigmoid, num_chosen=config.experts.num_chosen),
-        place_experts(experts, config.experts.num_experts, group.rank),
+        create_experts(weights, form),
         shared,
-        weighs_inputs=True,
     )

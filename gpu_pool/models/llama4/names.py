@@ -3,6 +3,7 @@
 Where the text model is a part of one that sees, all its names begin with `language_model.`.
 """
 
+from gpu_pool.layers.experts import turn_experts
 from gpu_pool.models import decoder_names as names
 from gpu_pool.models.decoder_config import ExpertSizes
 from gpu_pool.models.llama4.attention import Llama4Config
@@ -27,16 +28,17 @@ def list_parameters(config: Llama4Config, outer: str) -> dict[str, ParameterSour
 
 
 def _list_experts(hidden_size: int, experts: ExpertSizes) -> names.Parts:
-    """Routed experts, and what every token passes through."""
+    """Routed experts, which have inputs as rows, and what every token passes through."""
     count, inner = experts.num_experts, experts.intermediate_size
     shared = names.list_gated_mlp(hidden_size, inner, "feed_forward.shared_expert.")
     tensors = {
-        "router": ("router.weight", (count, hidden_size)),
-        "expert_gate_up": ("experts.gate_up_proj", (count, hidden_size, 2 * inner)),
-        "expert_down": ("experts.down_proj", (count, inner, hidden_size)),
+        "expert_gate_up": ("gate_up_proj", (count, hidden_size, 2 * inner)),
+        "expert_down": ("down_proj", (count, inner, hidden_size)),
     }
     found: names.Parts = {
-        name: (CheckpointTensor(f"feed_forward.{tensor}", shape),)
+        name: (CheckpointTensor(f"feed_forward.experts.{tensor}", shape, arrange=turn_experts),)
         for name, (tensor, shape) in tensors.items()
     }
+    router = CheckpointTensor("feed_forward.router.weight", (count, hidden_size))
+    found["router"] = (router,)
     return found | {f"shared_{name}": tensors for name, tensors in shared.items()}

@@ -1,10 +1,13 @@
 """Mixed batches over blocks: the kernel against the reference, the reference against plain sdpa."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gpu_pool.kernels.fp8_slots import Fp8Slots, narrow_slots
 from gpu_pool.kernels.paged_attention import (
     PagedBatch,
     PagedLayout,
@@ -63,6 +66,22 @@ def test_the_kernel_agrees_with_the_reference(
     layout = create_layout(heads, window, soft_cap)
     expected = paged_attention_reference(q, slots, batch, layout)
     actual = paged_attention_triton(q, slots, batch, layout)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", PRODUCT_DTYPES)
+@pytest.mark.parametrize("heads", [(8, 2, 64), (3, 1, 40)])
+def test_slots_of_eight_bits_are_widened_as_the_reference_does(
+    heads: tuple[int, int, int], dtype: torch.dtype
+) -> None:
+    q, slots, batch = create_step([5, 20, 1], [37, 20, 60], heads, dtype)
+    fp8 = Fp8Slots(slots.shape[1], 2 * heads[1])
+    layout = replace(create_layout(heads, 33, 3.0), fp8=fp8)
+    narrow = narrow_slots(slots, fp8)
+    expected = paged_attention_reference(q, narrow, batch, layout)
+    actual = paged_attention_triton(q, narrow, batch, layout)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 

@@ -39,13 +39,13 @@ def create_driver(folder: Path, dtype: DtypeChoice = DtypeChoice.FLOAT32) -> Pla
 
 def record_logits(driver: PlanDriver) -> list[Seen]:
     """A list that fills with the logits of every token the driver's executor computes."""
-    runner: Any = driver.executor._runner  # type: ignore[attr-defined]
-    forward: Callable[[Sequence[Any]], Tensor] = runner._forward
+    lane: Any = driver.executor._runner._lane  # type: ignore[attr-defined]
+    forward: Callable[[Sequence[Any]], Tensor] = lane._compute_hidden
     seen: list[Seen] = []
 
     def record(works: Sequence[Any]) -> Tensor:
         hidden_TD = forward(works)
-        logits = runner._model.compute_logits(hidden_TD).clone()
+        logits = lane._model.compute_logits(hidden_TD).clone()
         end = 0
         for work in works:
             start, end = end, end + work.span.num_tokens
@@ -53,7 +53,7 @@ def record_logits(driver: PlanDriver) -> list[Seen]:
             seen.append(Seen(token_ids, work.span.start, logits[start:end]))
         return hidden_TD
 
-    runner._forward = record
+    lane._compute_hidden = record
     return seen
 
 

@@ -12,8 +12,9 @@ import torch
 
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.runner.model_runner import ModelRunner
+from gpu_pool.worker.plan_worker import Worker
 from gpu_pool.worker.settings import WorkerSettings
-from gpu_pool.worker.worker import Worker, create_executor
+from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.engine.engine_rig import EngineRig, create_request
 from tests.gpu_pool.models.deepseek.test_model import V3
 from tests.gpu_pool.models.family_checkpoint import create_prompt, write_checkpoint

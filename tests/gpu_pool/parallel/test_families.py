@@ -74,7 +74,7 @@ def ask_ranks(folder: Path, shape: ParallelShape, *, repeats_shares: bool = Fals
         for worker in executor.workers:
             runner: Any = worker._runner  # type: ignore[attr-defined]
             assert not runner._rows, "a rank keeps rows that are gone"
-            assert not runner._undrawn, "a rank waits for what nobody draws"
+            assert not runner._lane._undrawn, "a rank waits for what nobody draws"
         return answers
     finally:
         executor.close()

@@ -105,7 +105,7 @@ def check_life(start: Start, folder: Path, shape: ParallelShape) -> None:
         assert executor.wake() > info.kv_bytes
     os.kill(pids[-1], signal.SIGKILL)
     with pytest.raises(RankLost, match=f"rank {shape.num_ranks - 1} was killed by SIGKILL"):
-        step(executor, 100)
+        step(executor, 40)
     executor.close()
     assert not any(is_alive(pid) for pid in pids)
 

@@ -17,8 +17,9 @@ from torch import Tensor
 from gpu_pool.parallel.place import ParallelShape, RankPlace
 from gpu_pool.plan import ForwardPlan, ForwardResult, HostMemory
 from gpu_pool.worker.parallel_executor import join_infos, strip_scores
+from gpu_pool.worker.plan_worker import Worker
 from gpu_pool.worker.settings import WorkerSettings
-from gpu_pool.worker.worker import Worker, create_executor
+from gpu_pool.worker.worker import create_executor
 
 TIMEOUT_S = 120.0
 ResultT = TypeVar("ResultT")

@@ -13,8 +13,9 @@ from gpu_pool.plan import (
     ScheduledSequence,
     SequenceId,
 )
+from gpu_pool.worker.plan_worker import Worker
 from gpu_pool.worker.settings import WorkerSettings
-from gpu_pool.worker.worker import Worker, create_executor
+from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.plan_driver import GREEDY
 from tests.gpu_pool.tiny_llama import write_tiny_llama
 
@@ -58,6 +59,7 @@ def test_a_sequence_whose_block_was_given_away_fails_and_the_new_owner_is_served
     assert result.failed == (FIRST,)
     assert [sampled.sequence_id for sampled in result.sampled] == [SECOND]
     assert result.sampled[0].token_ids == alone.token_ids  # the same prompt, computed cleanly
+    assert run(worker, 2, work(FIRST, 1)).failed == (FIRST,)  # planned before that was known
 
 
 def test_two_sequences_that_share_a_block_under_one_tag_are_both_served(worker: Worker) -> None:
@@ -75,6 +77,30 @@ def test_a_block_under_an_older_tag_than_it_has_is_not_read(worker: Worker) -> N
     run(worker, 0, work(FIRST, 20, (2, 3), tag=7), new=1)
     result = run(worker, 1, work(SECOND, 20, (3, 4), tag=6), new=2)
     assert result.failed == (SECOND,)
+
+
+@pytest.mark.parametrize("tags", [(3, 4), (4, 3)])
+def test_a_block_that_one_table_is_given_twice_at_once_is_not_read(
+    worker: Worker, tags: tuple[int, int]
+) -> None:
+    twice = ScheduledSequence(FIRST, 20, ((BlockId(2), BlockId(2)),), True, (tags,))
+    assert run(worker, 0, twice, new=1).failed == (FIRST,)
+
+
+def test_a_block_that_comes_back_to_its_table_or_goes_to_a_neighbour_leaves_no_suspicion(
+    worker: Worker,
+) -> None:
+    """Windows drop blocks; who drops one may be told later than who gets it."""
+    (known,) = worker._runner._tags  # type: ignore[union-attr]
+    run(worker, 0, work(FIRST, 20, (2, 3)), new=1)
+    back = ScheduledSequence(FIRST, 1, ((BlockId(2),),), True, ((2,),), (1,))
+    assert run(worker, 1, back).failed == ()
+    assert not known.is_suspect
+    gone = ScheduledSequence(FIRST, 1, ((),), True, ((),), (2,))
+    assert run(worker, 2, work(SECOND, 20, (3, 4), tag=3), gone, new=2).failed == ()
+    assert not known.is_suspect
+    assert known._num_holders.tolist() == [0, 0, 1, 1, 1, 0, 0, 0]
+    assert run(worker, 3, work(FIRST, 1), work(SECOND, 1, (2,), tag=4)).failed == (FIRST,)
 
 
 def test_blocks_are_zeroed_when_a_plan_says_so(worker: Worker) -> None:

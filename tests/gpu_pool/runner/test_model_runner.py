@@ -10,7 +10,7 @@ from gpu_pool.attention.kv_cache import KvCache
 from gpu_pool.models.decoder import PreNormDecoder
 from gpu_pool.plan import ForwardPlan, NewSequence, ScheduledSequence, SequenceId
 from gpu_pool.runner.group_blocks import KvGroupMemory
-from gpu_pool.runner.model_runner import ModelRunner
+from gpu_pool.runner.model_runner import CreateLane, ModelRunner
 from gpu_pool.worker.settings import DtypeChoice, WorkerSettings
 from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.plan_driver import GREEDY, PlanDriver
@@ -133,10 +133,10 @@ def caches(monkeypatch: pytest.MonkeyPatch) -> list[KvCache]:
     build = ModelRunner.__init__
 
     def keep(
-        self: ModelRunner, model: PreNormDecoder, groups: list[KvGroupMemory], **sizes: int
+        self: ModelRunner, groups: list[KvGroupMemory], create_lane: CreateLane, **sizes: int
     ) -> None:
         built.extend(group.cache for group in groups)
-        build(self, model, groups, **sizes)
+        build(self, groups, create_lane, **sizes)
 
     monkeypatch.setattr(ModelRunner, "__init__", keep)
     return built

@@ -42,3 +42,13 @@ def test_only_changed_defaults_count_as_penalties() -> None:
     assert SamplingParams(repetition_penalty=1.1).has_penalties
     assert SamplingParams(frequency_penalty=-0.1).has_penalties
     assert SamplingParams(presence_penalty=0.1).has_penalties
+
+
+def test_tokens_on_the_device_count_as_those_of_the_host_do() -> None:
+    one, other = TokenCounts([0], [2], 5, CPU), TokenCounts([0], [2], 5, CPU)
+    for token_id in (3, 2, 3):
+        one.add(token_id)
+    other.add_drawn(torch.tensor([3, 2, 3]))
+    fields = {"repetition_penalty": 2.0, "frequency_penalty": 1.0}
+    assert penalise([4, 4, 4, 4, 4], one, **fields) == [2, 4, 0, 0, 4]
+    assert penalise([4, 4, 4, 4, 4], other, **fields) == [2, 4, 0, 0, 4]

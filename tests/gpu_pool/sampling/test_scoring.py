@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gpu_pool.sampling.scoring import ROWS_AT_ONCE, score_tokens
+from gpu_pool.sampling.scoring import ROWS_AT_ONCE, gather_scores, score_tokens
 
 
 @pytest.mark.parametrize("num_rows", [1, ROWS_AT_ONCE, ROWS_AT_ONCE + 1, 3 * ROWS_AT_ONCE - 1])
@@ -49,3 +49,10 @@ def test_no_logits_make_a_score_that_is_not_a_number() -> None:
 
 def test_no_row_is_no_score() -> None:
     assert score_tokens(torch.empty(0, 9), [], []) == []
+
+
+def test_scores_can_be_gathered_first_and_read_later() -> None:
+    logits = torch.randn(3, 9, generator=torch.Generator().manual_seed(0))
+    gathered = gather_scores(logits, torch.tensor([4, 0, 8]), 2)
+    assert gathered.values_RN.shape == (3, 2)
+    assert gathered.read([2, 0, 1]) == score_tokens(logits, [4, 0, 8], [2, 0, 1])

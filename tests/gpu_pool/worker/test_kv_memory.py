@@ -36,8 +36,10 @@ def test_room_for_no_block_is_refused(asked: WorkerSettings) -> None:
         count_blocks(asked, 300, CPU, 0)
 
 
-def test_a_gpu_gives_all_but_weights_and_a_reserve() -> None:
+def test_a_gpu_gives_all_but_weights_and_a_reserve_where_steps_are_not_measured() -> None:
     gib = 1 << 30
+    device = torch.device("cuda")
+    assert share_memory(120 * gib, 16 * gib, device, is_measured=True) == (120 - 16) * gib
     assert share_memory(120 * gib, 16 * gib, torch.device("cuda")) == (120 - 10 - 16) * gib
     assert share_memory(12 * gib, 16 * gib, torch.device("cuda")) == 0
     assert share_memory(120 * gib, 16 * gib, CPU) == 4 * gib

@@ -59,7 +59,7 @@ def test_no_weight_of_a_model_is_overlooked(tmp_path: Path) -> None:
     write_tiny_llama(tmp_path)
     checked = read_config(tmp_path)
     loader = ModelLoader(tmp_path, None, torch.float32)
-    model = loader.load_causal(checked.network, 64, CpuPlaces().put)  # type: ignore[arg-type]
+    model = loader.load_causal(checked.network, 64, CpuPlaces().join)  # type: ignore[arg-type]
     num_parameters = sum(
         tensor.numel() for tensor in find_tensors(model) if tensor.is_mkldnn or tensor.dim() < 3
     )

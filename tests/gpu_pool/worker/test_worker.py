@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from contracts.settings import SettingsError
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.plan import ForwardPlan
+from gpu_pool.worker.model_loading import ModelLoader
 from gpu_pool.worker.settings import DtypeChoice, WorkerSettings
 from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.plan_driver import PlanDriver
@@ -135,3 +136,15 @@ def test_without_a_compiler_torch_computes_alone_and_one_line_says_so(
     assert lines == []
     driver = PlanDriver(switched_off)
     assert driver.generate([driver.add(p) for p in prompts], 5) == outputs
+
+
+def test_weights_may_come_from_a_loader_of_their_own(tmp_path: Path) -> None:
+    write_tiny_llama(tmp_path)
+
+    class OtherLoader(ModelLoader):
+        def compute_revision(self) -> str:
+            return "other"
+
+    settings = settings_for(tmp_path)
+    assert create_executor(settings, create_loader=OtherLoader).info.model_revision == "other"
+    assert create_executor(settings).info.model_revision != "other"

@@ -56,7 +56,7 @@ def load(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[Encoder, Enc
     """The encoder in a folder."""
     network = read_config(folder).network
     assert isinstance(network, EncoderNetwork)
-    return ModelLoader(folder, None, dtype).load_encoder(network, CpuPlaces().put), network
+    return ModelLoader(folder, None, dtype).load_encoder(network, CpuPlaces().join), network
 
 
 def create_texts() -> list[list[int]]:

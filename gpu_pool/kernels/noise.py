@@ -4,14 +4,19 @@ The Gumbel-max trick in its race form: argmax(logit − log E) with E exponentia
 its softmax probability. E of a token is a hash of (seed, position, token id), so that a sequence
 draws the same noise alone, in a batch, after preemption and on any device.
 Two rounds of a 32-bit mixer keyed by 64 bits; int32 products wrap around on every device.
+The first half is for tensors, the second for kernels, which compute noise where they use it.
 Shapes: R rows, V vocabulary. Source: Steele et al. 2014 (splitmix64); Wellons 2018 (lowbias32).
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
 import torch
 from torch import Tensor
+
+from gpu_pool.kernels.triton_language import jit, tl
 
 _MASK_64: Final = (1 << 64) - 1
 _GOLDEN_32: Final = 0x9E3779B1 - (1 << 32)
@@ -57,3 +62,44 @@ def _splitmix(state: int) -> int:
 def _to_signed(word: int) -> int:
     """An unsigned 32-bit word as the signed one of the same bits."""
     return word - (1 << 32) if word >> 31 else word
+
+
+@jit
+def mix_key_in_kernel(seed, position):
+    """`mix_key` of two int64, by the wrapping products of int64."""
+    state = _splitmix_in_kernel(_splitmix_in_kernel(seed) ^ position)
+    return (state >> 32).to(tl.int32), state.to(tl.int32)
+
+
+@jit
+def log_exponential_in_kernel(tokens, key_1, key_2):
+    """log E of each of `tokens` (int32)."""
+    bits = (tokens * -1640531535) ^ key_1
+    bits = (bits ^ _shift_in_kernel(bits, 16, 0xFFFF)) * 2146121005 + key_2
+    bits = (bits ^ _shift_in_kernel(bits, 15, 0x1FFFF)) * -2073254261
+    bits = (bits ^ _shift_in_kernel(bits, 16, 0xFFFF)) & 2147483647
+    uniform = tl.minimum((bits.to(tl.float32) + 0.5) * 4.656612873077393e-10, 1 - 5.9604645e-8)
+    return tl.log(-_log_of_rest(uniform))
+
+
+@jit
+def _splitmix_in_kernel(state):
+    """One step of splitmix64 in signed words; the multipliers are those of `_splitmix`."""
+    state = state + -7046029254386353131
+    state = (state ^ _shift_in_kernel(state, 30, 0x3FFFFFFFF)) * -4658895280553007687
+    state = (state ^ _shift_in_kernel(state, 27, 0x1FFFFFFFFF)) * -7723592293110705685
+    return state ^ _shift_in_kernel(state, 31, 0x1FFFFFFFF)
+
+
+@jit
+def _shift_in_kernel(bits, COUNT: tl.constexpr, MASK: tl.constexpr):
+    """A logical shift; the language's own drags the sign along."""
+    return (bits >> COUNT) & MASK
+
+
+@jit
+def _log_of_rest(u):
+    """log(1 − u) at full relative precision, for u between 0 and 1."""
+    rest = 1.0 - u
+    lost = (1.0 - rest) - u  # what rounding took from the difference, exactly
+    return tl.where(u < 1e-4, -u - u * u * 0.5, tl.log(rest) + lost / rest)

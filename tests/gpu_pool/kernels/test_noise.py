@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from gpu_pool.sampling.noise import draw_log_exponentials, mix_key
+from gpu_pool.kernels.noise import draw_log_exponentials, mix_key
 
 CPU = torch.device("cpu")
 

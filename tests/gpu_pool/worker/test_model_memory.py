@@ -1,0 +1,38 @@
+"""Where parameters come to lie while a model is loaded."""
+
+from collections.abc import Iterator
+from functools import partial
+from weakref import ref
+
+import pytest
+import torch
+from torch import Tensor
+
+from gpu_pool.worker.model_memory import CpuPlaces, PlainPlaces, fill_rows
+
+
+def test_parts_become_one_tensor() -> None:
+    parts = [torch.full((rows, 3), float(rows)) for rows in (2, 1, 4)]
+    for join in (CpuPlaces().join, PlainPlaces(torch.device("cpu")).join):
+        assert torch.equal(join(iter(parts), 7), torch.cat(parts))
+    assert CpuPlaces().join(iter(parts[:1]), 2) is parts[0]
+
+
+def test_a_part_is_gone_before_the_next_is_read() -> None:
+    seen: list[ref[Tensor]] = []
+
+    def read() -> Iterator[Tensor]:
+        for rows in (2, 1, 4):
+            assert not any(part() is not None for part in seen)
+            part = torch.ones(rows, 3)
+            seen.append(ref(part))
+            yield part
+            del part
+
+    whole = fill_rows(partial(torch.zeros), read(), 7)
+    assert whole.sum() == 21
+
+
+def test_missing_rows_are_noticed() -> None:
+    with pytest.raises(AssertionError, match="announced"):
+        fill_rows(partial(torch.zeros), iter([torch.ones(2, 3)]), 3)
