@@ -10,6 +10,7 @@ import sys
 import structlog
 
 from gpu_pool.core_runner import find_settings_path, run_core
+from gpu_pool.garbage import settle_garbage
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.network import EncoderNetwork
 from gpu_pool.parallel.place import ParallelShape
@@ -23,6 +24,16 @@ from gpu_pool.worker.worker import create_executor
 
 
 def load_model(settings: CoreSettings) -> Executor | EncoderExecutor:
+    """The model that `settings` names, loaded, and out of the garbage collector's way.
+
+    Raises: as `create_model_executor`.
+    """
+    executor = create_model_executor(settings)
+    settle_garbage()
+    return executor
+
+
+def create_model_executor(settings: CoreSettings) -> Executor | EncoderExecutor:
     """The model that `settings` names, loaded: one that generates, or an encoder.
 
     Raises: `ValueError` when it cannot be; the message names the file or setting.
@@ -31,10 +42,13 @@ def load_model(settings: CoreSettings) -> Executor | EncoderExecutor:
         model_dir=settings.model.path,
         dtype=settings.model.dtype,
         device=settings.engine.device,
+        kv_dtype=settings.engine.kv_dtype,
         block_size=settings.engine.block_size,
         kv_bytes=settings.engine.kv_bytes,
         swap_bytes=settings.engine.swap_bytes,
         staging_tokens=0 if settings.engine.tiers is None else settings.engine.tiers.staging_tokens,
+        max_rows=settings.engine.max_running,
+        max_step_tokens=settings.engine.max_batch_tokens,
         num_threads=settings.engine.num_threads,
         num_default_threads=settings.num_default_threads,
         check_weights=settings.engine.check_weights,

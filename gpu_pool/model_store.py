@@ -18,6 +18,7 @@ import msgspec
 
 from contracts.errors import Conflict, InvalidModelName, InvalidRequest, NotFound, UnknownModel
 from contracts.ids import ModelName, is_model_name
+from gpu_pool.weight_origin import read_origin
 
 MANIFEST: Final = "hearth-model.json"
 BUNDLED_NAME: Final = ModelName("@hearth/tiny-chat")
@@ -195,7 +196,8 @@ def _read_stored(path: Path) -> StoredModel:
 def check_model_directory(source: Path) -> list[Path]:
     """The files of a checkpoint that are brought along: never a pickle, never code.
 
-    Raises: `InvalidRequest` when something is missing or would have to be executed.
+    Weights may be elsewhere, where that is noted. Raises: `InvalidRequest` when something is
+    missing or would have to be executed, `UnsupportedFeature` for a note that is malformed.
     """
     if not source.is_dir():
         raise InvalidRequest(f"{source} is not a folder.")
@@ -207,12 +209,14 @@ def check_model_directory(source: Path) -> list[Path]:
     for path in files:
         if path.suffix == ".json" and _mentions_code(_read_json(path)):
             raise InvalidRequest(f"`{path.name}` asks for code of its own (`auto_map`): refused.")
-    if not any(name.endswith(".safetensors") for name in names):
+    origin = read_origin(source)
+    elsewhere = set() if origin is None else {file.name for file in origin.files}
+    if not any(name.endswith(".safetensors") for name in names | elsewhere):
         pickles = sorted(name for name in names if name.endswith(_PICKLE_SUFFIXES))
         hint = f" ({pickles[0]} may run code when loaded and is refused)" if pickles else ""
         raise InvalidRequest(f"{source} has no weights in safetensors form{hint}.")
     if _INDEX in names:
-        _check_index(source / _INDEX, names)
+        _check_index(source / _INDEX, names | elsewhere)
     wanted = [p for p in files if p.suffix in _WANTED_SUFFIXES or p.name in _WANTED_NAMES]
     return [*wanted, source / _POOLING] if (source / _POOLING).is_file() else wanted
 

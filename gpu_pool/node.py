@@ -28,7 +28,7 @@ from gpu_pool.server.http_app import NodeApp, WireSettings
 from gpu_pool.server.model_creation import create_models
 from gpu_pool.server.node_server import NodeParts, NodeServer
 from gpu_pool.server.placement.keeper import create_keeper
-from gpu_pool.server.status_creation import create_machine_metrics, create_status
+from gpu_pool.server.status_creation import create_follower, create_machine_metrics, create_status
 from gpu_pool.server.text.text_files import TextSources
 from gpu_pool.settings import CoreSettings, EngineSettings, PoolSettings, ServedModelSettings
 from telemetry.log_output import configure_log
@@ -82,11 +82,13 @@ def create_node(
         )
         return CoreSupervisor(core, launcher, policy, time.monotonic, note_change)
 
-    models, refused = create_models(settings, create_supervisor, keeper, threads, sources, unix_ms)
+    models, refused = create_models(
+        settings, create_supervisor, keeper, threads, sources, unix_ms, note_change
+    )
     status.serve(models, refused, keeper.books)
     keys = GatewayKeys(settings.gateways, time.time)
     wire = WireSettings(keys, unix_ms, secrets.token_bytes, settings.hello_timeout_s)
-    app = NodeApp(wire, status, keeper.follow)
+    app = NodeApp(wire, status, create_follower(keeper.follow, status))
     machine = create_machine_metrics(settings)
     parts = NodeParts(app, wire, status, launcher, keeper, list(models.values()), machine)
     return NodeServer(

@@ -307,9 +307,10 @@ class Executor(Protocol):
         ...
 
     def wake(self) -> int:
-        """Brings the weights back to where they were; returns the bytes that the device gave.
+        """Brings the weights back to where they were; returns the bytes that the device gives.
 
-        The KV memory is zeros.
+        The KV memory is zeros. Weights may be on their way still: the next step, or `sleep`, waits
+        for those that it needs, and fails when they do not come.
         """
         ...
 

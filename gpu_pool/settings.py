@@ -11,14 +11,15 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from contracts.fleet import NodeRole
 from contracts.ids import GatewayId, ModelName, NodeId, RegionId, is_model_name, is_node_id
+from contracts.node_roles import NodeRole
 from contracts.placement import ServiceClass
 from contracts.sections import LogSettings, MetricsSettings, Port, TlsSettings, TracingSettings
 from contracts.settings import Secret
-from gpu_pool.compute_choice import DeviceChoice, DtypeChoice, WeightCheck
+from gpu_pool.compute_choice import DeviceChoice, DtypeChoice, KvDtypeChoice, WeightCheck
 from gpu_pool.engine.settings import NgramSettings, SchedulerSettings
 from gpu_pool.kv.tiers.settings import TierSettings
+from gpu_pool.upstream_settings import UpstreamSettings
 
 PREFIX: Final = "HEARTH_POOL"
 PATH_FROM_STDIN: Final = "-"
@@ -66,6 +67,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     device: DeviceChoice = DeviceChoice.CPU
     block_size: Positive = 16
     """Tokens of KV memory handed out together."""
+    kv_dtype: KvDtypeChoice = KvDtypeChoice.AUTO
+    """In what keys and values are kept: `auto`, what a model computes in, or `fp8_e4m3`."""
     kv_bytes: Positive = 512 * 1024 * 1024
     """KV memory of each model."""
     swap_bytes: NotNegative = 0
@@ -154,6 +157,8 @@ class PlacementSettings(msgspec.Struct, frozen=True, kw_only=True):
     device_bytes: Positive
     host_bytes: NotNegative = 0
     """For models that sleep; what has no room there is read from disk again."""
+    disk_bytes: Positive | None = None
+    """For weights that were fetched and can be fetched again; None bounds nothing."""
     turn_s: Annotated[float, msgspec.Meta(ge=0)] = 2.0
     """How long a model at work stays when another waits for its room."""
 
@@ -210,11 +215,18 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     listen: ListenSettings = ListenSettings()
     gateways: tuple[GatewaySettings, ...] = ()
     models: tuple[ServedModelSettings, ...] = ()
+    upstreams: tuple[UpstreamSettings, ...] = ()
+    """Models that engines of others compute."""
     engine: EngineSettings = EngineSettings()
     placement: PlacementSettings | None = None
     """None: all models stay on the device."""
+    weights_token: Secret | None = None
+    """For servers that weights are fetched from; sent to those named beside a model alone."""
     role: NodeRole = NodeRole.MIXED
-    """Which half of a generation this node is there for."""
+    """Which half of a generation this node is there for when it starts."""
+    roles: tuple[NodeRole, ...] = ()
+    """`prefill` and `decode`, `role` among them: hot standby may turn this node from one to the
+    other. Empty: `role` holds."""
     transfer: TransferSettings | None = None
     """None: KV blocks stay on this node."""
     hello_timeout_s: float = 2.0
@@ -240,11 +252,23 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
         if not is_node_id(self.node_id):
             raise ValueError("node_id has letters, digits, `-`, `_`, `.`; at most 63")
         for what, names in (
-            ("model", [model.name for model in self.models]),
+            ("model", [model.name for model in (*self.models, *self.upstreams)]),
             ("gateway", [gateway.gateway_id for gateway in self.gateways]),
         ):
             if len(set(names)) < len(names):
                 raise ValueError(f"a {what} is listed twice")
+        self._check_roles()
+
+    def _check_roles(self) -> None:
+        """A node that may be turned has to be able to do its part in either role."""
+        if not self.roles:
+            return
+        if sorted(self.roles) != [NodeRole.DECODE, NodeRole.PREFILL]:
+            raise ValueError('`roles` are "prefill" and "decode", both of them, or left out')
+        if self.role not in self.roles:
+            raise ValueError(f'`role` is "{self.role}", which is none of `roles`')
+        if self.transfer is None:
+            raise ValueError("`roles` need `[transfer]`: without it no prompt leaves this node")
 
 
 class CoreSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from contracts.settings import SettingsError
 from gpu_pool.row_invariance import ROW_INVARIANT_ENVIRON
 from gpu_pool.server.engine_client import CoreListener, EngineClient
 from gpu_pool.server.spare_core import SpareCore
@@ -106,7 +107,14 @@ class CoreLauncher:
 
         Nobody but this user may enter `directory`. `keeps_spare` has a process
         ready for the next start.
+
+        Raises: `SettingsError` where pipes would have paths that are too long for the system.
         """
+        if len(os.fsencode(directory / "core-1.out")) >= MAX_SOCKET_PATH:
+            raise SettingsError(
+                f"The temporary folder {directory.parent} has too long a name for pipes inside it. "
+                "Name a shorter one in TMPDIR."
+            )
         self._spare: Final = SpareCore(command) if keeps_spare else None
         self._command = command
         self._directory = directory

@@ -17,11 +17,12 @@ from contracts.grant import Grant
 from contracts.ids import ModelName
 from contracts.kv_transfer import KvEndpoint
 from contracts.placement import ServiceClass, Tier
-from gpu_pool.engine.messages import CoreReady
+from gpu_pool.engine.messages import CoreReady, KvTiers
 from gpu_pool.server.core_supervisor import CoreSupervisor
 from gpu_pool.server.engine_client import EngineClient
 from gpu_pool.server.placement.keeper import PlacementKeeper
 from gpu_pool.server.placement.model_size import ModelSize
+from gpu_pool.server.remote.fetched_weights import WeightFiles
 
 _DEFAULT_BLOCK_SIZE: Final = 16
 
@@ -57,6 +58,7 @@ class HostedCore:
         keeper: PlacementKeeper,
         limits: ColdLimits,
         unix_ms: Callable[[], int],
+        files: WeightFiles,
     ) -> None:
         """Nothing is started. The keeper is to have this in its books before requests come."""
         self.facts: Final = facts
@@ -64,6 +66,7 @@ class HostedCore:
         self._keeper = keeper
         self._limits = limits
         self._unix_ms = unix_ms
+        self.files: Final = files
         self._num_preparing = 0
         self._is_leaving = False
         self.num_waiting = 0
@@ -79,6 +82,14 @@ class HostedCore:
     def is_ready(self) -> bool:
         """True while requests can start at once."""
         return self.client is not None
+
+    @property
+    def is_loading(self) -> bool:
+        """True while its first load or a restart is under way; one that was ready once and is not
+        on the device comes when asked for.
+        """
+        is_first_load = self.ready is None and self._keeper.books.is_coming(self.name)
+        return is_first_load or self.supervisor.is_restarting
 
     @property
     def failure(self) -> str | None:
@@ -176,8 +187,9 @@ class HostedCore:
 
     @property
     def tier(self) -> Tier:
-        """Where memory is held for it."""
-        return self.supervisor.place
+        """Where memory is held for it, or whether its files are to be fetched."""
+        place = self.supervisor.place
+        return Tier.REMOTE if place is Tier.DISK and not self.files.are_here else place
 
     @property
     def size(self) -> ModelSize:
@@ -200,11 +212,24 @@ class HostedCore:
     async def move_to(self, tier: Tier) -> None:
         """Returns when it is there, or nearer because it would not sleep.
 
-        Raises: `ModelCold`, `ModelFailed`.
+        Raises: as `Movable` has it.
         """
+        if not self.files.are_here:
+            assert tier is Tier.DISK, "weights are fetched before they are loaded"
+            await self.files.fetch()
+            return
         await self.supervisor.move_to(tier)
 
-    # -- as the node tells of it -----------------------------------------------------------------
+    # -- as the node runs it and tells of it -----------------------------------------------------
+
+    @property
+    def kv_tiers(self) -> KvTiers:
+        """What the tiers of the core that runs came to."""
+        return self.supervisor.kv_tiers
+
+    async def run(self) -> None:
+        """Keeps the core alive while it is wanted, until cancelled or it has failed for good."""
+        await self.supervisor.run()
 
     def measure_load(self) -> ModelLoad:
         """How busy it is."""

@@ -1,22 +1,60 @@
 """What a node needs of every model it has, whatever the model does.
 
-Read next: `served_model` (generates text), `served_encoder` (encodes it), `request_start`.
+Read next: `served_model` (generates text), `served_encoder` (encodes it), `upstream.upstream_model`
+(an engine of others does), `request_start`.
 """
 
 from typing import Protocol
 
 from contracts.errors import ServiceError
-from contracts.fleet import ModelCard
-from contracts.kv_transfer import KvImport, KvRelease, KvStop, KvTicket
-from gpu_pool.server.hosted_core import HostedCore
+from contracts.fleet import ModelCard, ModelLoad
+from contracts.kv_transfer import KvEndpoint, KvImport, KvRelease, KvStop, KvTicket
+from gpu_pool.engine.messages import KvTiers
+
+
+class ModelEngine(Protocol):
+    """What computes a model, as the node sees it: a core of our own, or an engine of others."""
+
+    @property
+    def is_ready(self) -> bool:
+        """True while requests can start at once."""
+        ...
+
+    @property
+    def is_loading(self) -> bool:
+        """True while it is expected to be ready soon, without anybody asking for it."""
+        ...
+
+    @property
+    def failure(self) -> str | None:
+        """Why it is not on offer, for operators; None while it is served or may yet be."""
+        ...
+
+    @property
+    def kv_endpoint(self) -> KvEndpoint | None:
+        """What other nodes have to know to exchange KV blocks with it; None while they cannot."""
+        ...
+
+    @property
+    def kv_tiers(self) -> KvTiers:
+        """What its tiers of KV blocks came to."""
+        ...
+
+    def measure_load(self) -> ModelLoad:
+        """How busy it is."""
+        ...
+
+    async def run(self) -> None:
+        """Keeps it running, or keeps an eye on it, until cancelled."""
+        ...
 
 
 class HostedModel(Protocol):
     """A model that requests can name."""
 
     @property
-    def core(self) -> HostedCore:
-        """The way to its engine core."""
+    def core(self) -> ModelEngine:
+        """What computes it."""
         ...
 
     def describe(self) -> ModelCard:

@@ -1,9 +1,11 @@
 """Creates the models of a node one by one, so that a bad one stops none of the others.
 
 Owns what counts as a model that cannot be served before its engine has even started.
-Read next: `model_kinds`, `core_supervisor` (failures after that).
+Read next: `model_kinds`, `core_supervisor` (failures after that), `upstream.upstream_model` (models
+that engines of others compute).
 """
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 
@@ -17,6 +19,7 @@ from gpu_pool.server.model_kinds import Surroundings, create_hosted_model
 from gpu_pool.server.placement.keeper import PlacementKeeper
 from gpu_pool.server.text.text_files import TextSources
 from gpu_pool.server.tier_folders import clean_tier_folders
+from gpu_pool.server.upstream.upstream_model import create_upstream_model
 from gpu_pool.settings import EngineSettings, PoolSettings, ServedModelSettings
 
 
@@ -27,13 +30,21 @@ def create_models(
     threads: Executor,
     sources: TextSources,
     unix_ms: Callable[[], int],
+    note_change: Callable[[], None],
 ) -> tuple[dict[ModelName, HostedModel], dict[ModelName, str]]:
     """The models whose files can be read as text, and the reasons of the others.
 
-    `threads` do what takes longer than an event loop may be held up.
+    `threads` do what takes longer than an event loop may be held up; `note_change` is called when
+    an engine of others comes or goes. Raises: `SettingsError` (an engine's key or certificates).
     """
     around = Surroundings(
-        threads, sources, keeper, settings.max_cold_wait_s, settings.max_cold_waiting, unix_ms
+        threads,
+        sources,
+        keeper,
+        settings.max_cold_wait_s,
+        settings.max_cold_waiting,
+        unix_ms,
+        None if settings.weights_token is None else settings.weights_token.reveal(),
     )
     clean_tier_folders(settings)
     models: dict[ModelName, HostedModel] = {}
@@ -50,4 +61,8 @@ def create_models(
         except Exception as error:  # a checkpoint may be malformed in ways nobody has thought of
             log.exception("the model cannot be served")
             refused[model.name] = f"{type(error).__name__}: {error}"
+    for upstream in settings.upstreams:
+        models[upstream.name] = create_upstream_model(
+            upstream, time.monotonic, unix_ms, note_change
+        )
     return models, refused

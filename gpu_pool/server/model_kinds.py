@@ -13,6 +13,7 @@ from gpu_pool.server.hosted_core import ColdLimits, HostedCore, ModelFacts
 from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.placement.keeper import PlacementKeeper
 from gpu_pool.server.placement.model_size import expect_size
+from gpu_pool.server.remote.fetched_weights import find_weights
 from gpu_pool.server.served_encoder import ServedEncoder
 from gpu_pool.server.served_model import ServedModel
 from gpu_pool.server.text.encoder_text import load_encoder_text
@@ -32,6 +33,8 @@ class Surroundings:
     """How long a request may wait for a core that is coming up."""
     max_cold_waiting: int
     unix_ms: Callable[[], int]
+    weights_token: str | None
+    """For servers that weights are fetched from."""
 
 
 def create_hosted_model(
@@ -53,7 +56,8 @@ def create_hosted_model(
     )
     around.keeper.books.check_size(facts.expected_size)
     limits = ColdLimits(around.max_cold_wait_s, around.max_cold_waiting)
-    core = HostedCore(facts, supervisor, around.keeper, limits, around.unix_ms)
+    files = find_weights(model.path, around.weights_token)
+    core = HostedCore(facts, supervisor, around.keeper, limits, around.unix_ms, files)
     hosted = _join(model, core, around)
     around.keeper.books.add(core)
     return hosted

@@ -71,7 +71,7 @@ class NodeServer:
 
     async def start(self) -> int:
         """The port, once gateways can connect; models may still be loading."""
-        self._tasks = [asyncio.create_task(m.core.supervisor.run()) for m in self.parts.models]
+        self._tasks = [asyncio.create_task(m.core.run()) for m in self.parts.models]
         self._tasks.append(asyncio.create_task(self.parts.status.run()))
         self.parts.keeper.start()
         await self._runner.setup()

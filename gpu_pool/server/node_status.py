@@ -11,11 +11,12 @@ from typing import Final
 
 import msgspec
 
-from contracts.fleet import FailedModel, NodeReport, NodeRole
+from contracts.fleet import FailedModel, NodeReport
 from contracts.ids import BootId, ModelName, NodeId, RegionId
+from contracts.placement import PlacementPlan
 from gpu_pool.engine.messages import KvTiers
-from gpu_pool.server.hosted_core import HostedCore
-from gpu_pool.server.hosted_model import HostedModel
+from gpu_pool.server.held_role import HeldRole
+from gpu_pool.server.hosted_model import HostedModel, ModelEngine
 from gpu_pool.server.placement.books import PlacementBooks
 from gpu_pool.server.placement.room import MemoryBudget
 from gpu_pool.server.recent_sessions import RecentSessions
@@ -41,11 +42,13 @@ class Readiness(StrEnum):
     DRAINING = "draining"
 
 
-class ModelState(msgspec.Struct, frozen=True, kw_only=True):
+class ModelState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One model, for whoever watches the node: why it has failed is told to gateways alone."""
 
     name: ModelName
     state: Readiness
+    engine: str = ""
+    """Whose engine computes it, such as `vllm`; empty, and left out: our own."""
 
 
 def create_boot_id(randomness: bytes) -> BootId:
@@ -63,7 +66,7 @@ class NodeStatus:
         region: RegionId,
         jurisdiction: str,
         monotonic_s: Callable[[], float],
-        role: NodeRole = NodeRole.MIXED,
+        role: HeldRole | None = None,
         tracer: NodeTracer = NO_TRACER,
     ) -> None:
         """A node without models; `serve` names them."""
@@ -75,7 +78,7 @@ class NodeStatus:
         self.boot_id: Final = boot_id
         self.region: Final = region
         self._jurisdiction = jurisdiction
-        self._role = role
+        self._role = role or HeldRole()
         self._models: Mapping[ModelName, HostedModel] = {}
         self._refused: Mapping[ModelName, str] = {}
         self._books = PlacementBooks(MemoryBudget())
@@ -122,7 +125,7 @@ class NodeStatus:
 
     def list_kv_tiers(self) -> dict[ModelName, KvTiers]:
         """What the KV tiers of each model came to."""
-        return {name: model.core.supervisor.kv_tiers for name, model in self._models.items()}
+        return {name: model.core.kv_tiers for name, model in self._models.items()}
 
     def find_model(self, name: ModelName) -> HostedModel | None:
         """The model of that name, if this node serves it."""
@@ -132,6 +135,14 @@ class NodeStatus:
         """Announces that the node is going away."""
         self._is_draining = True
         self.publish()
+
+    def follow(self, plan: PlacementPlan) -> None:
+        """Takes the role that a plan gives this node, or tells of the one that it suggests.
+
+        What is under way is not touched: gateways route what comes by the next report.
+        """
+        if self._role.take_plan(plan):
+            self.publish_soon()
 
     def subscribe(self, receiver: Receiver) -> None:
         """Calls `receiver` with a report now and with every one that follows."""
@@ -178,6 +189,9 @@ class NodeStatus:
         failures = {name: model.core.failure for name, model in self._models.items()} | dict(
             self._refused
         )
+        endpoints = tuple(
+            endpoint for model in models if (endpoint := model.core.kv_endpoint) is not None
+        )
         return NodeReport(
             node_id=self.node_id,
             boot_id=self.boot_id,
@@ -193,23 +207,24 @@ class NodeStatus:
             ),
             placements=self._books.describe(),
             memory=self._books.measure(),
-            role=self._role,
-            kv_endpoints=tuple(
-                endpoint for model in models if (endpoint := model.core.kv_endpoint) is not None
-            ),
+            role=self._role.current,
+            roles=self._role.may_take if endpoints else (),  # without them no prompt leaves it
+            suggested_role=self._role.suggested,
+            kv_endpoints=endpoints,
             sessions=self.sessions.list_recent(),
         )
 
     def _describe(self, name: ModelName, model: HostedModel) -> ModelState:
         """How far `model` is."""
-        if model.core.failure is not None:
-            return ModelState(name=name, state=Readiness.FAILED)
-        return ModelState(name=name, state=self._find_readiness(model.core))
+        return ModelState(
+            name=name, state=_find_readiness(model.core), engine=model.describe().engine
+        )
 
-    def _find_readiness(self, core: HostedCore) -> Readiness:
-        """How far a model is that has not failed; one that was ready once comes when asked for."""
-        if core.is_ready:
-            return Readiness.READY
-        is_first_load = core.ready is None and self._books.is_coming(core.name)
-        is_loading = is_first_load or core.supervisor.is_restarting
-        return Readiness.LOADING if is_loading else Readiness.STANDBY
+
+def _find_readiness(engine: ModelEngine) -> Readiness:
+    """How far a model is."""
+    if engine.failure is not None:
+        return Readiness.FAILED
+    if engine.is_ready:
+        return Readiness.READY
+    return Readiness.LOADING if engine.is_loading else Readiness.STANDBY

@@ -105,8 +105,27 @@ class NvmlGpus:
         )
 
 
+class DriverGpus:
+    """The GPUs of this machine's driver, which is loaded by whoever reads first: a driver that
+    hangs holds that up, too, and a node's start must not wait for it.
+    """
+
+    def __init__(self, name: str = NVML) -> None:
+        """Nothing is loaded yet."""
+        self._name = name
+        self._gpus: GpuSource | None = None
+
+    def read(self) -> Sequence[GpuFigures]:
+        """All of them at this moment; one caller at a time."""
+        if self._gpus is None:
+            self._gpus = open_gpus(self._name)
+        return self._gpus.read()
+
+
 def open_gpus(name: str = NVML) -> GpuSource:
-    """The GPUs of the driver whose library has this name; none where there is no driver."""
+    """The GPUs of the driver whose library has this name; none where there is no driver. Takes
+    milliseconds, or for ever where a driver hangs.
+    """
     try:
         library: Any = ctypes.CDLL(name)
         for function in _FUNCTIONS:

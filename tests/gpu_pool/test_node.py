@@ -219,5 +219,5 @@ path = {json.dumps(str(tmp_path / "empty"))}
             assert "config.json" in reasons[ModelName("@test/empty")]
             assert isinstance((await client.generate(ask(MODEL)))[-1], Finished)
         await wait_until(lambda: len(list_children(process.pid)) == 1)
-        log = (tmp_path / "node.log").read_text(encoding="utf-8")
-        assert "the model has failed for good" in log
+        log = tmp_path / "node.log"
+        await wait_until(lambda: "the model has failed for good" in log.read_text("utf-8"))

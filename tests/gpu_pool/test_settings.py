@@ -1,5 +1,6 @@
 """The node's settings: every option name is frozen, and odd values are refused by name."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from gpu_pool.settings import (
     decode_core_settings,
     encode_core_settings,
 )
+from gpu_pool.upstream_settings import PrefixCache
 
 OPTIONS = """
 drain_s engine.block_size engine.check_weights engine.device engine.kv_bytes
+engine.kv_dtype
 engine.max_account_waiting
 engine.max_account_waiting_tokens engine.max_batch_tokens engine.max_chunk_tokens engine.max_running
 engine.max_waiting engine.max_waiting_tokens engine.ngram.max_draft_tokens
@@ -38,10 +41,15 @@ metrics.host metrics.port metrics.tls.certificate_file metrics.tls.key_file
 models[].description models[].dtype models[].name models[].path models[].pipeline_parallel
 models[].service_class models[].tensor_parallel
 node_id placement.device_bytes placement.host_bytes placement.turn_s region
-role running_costs.per_hour running_costs.per_kilowatt_hour
+role roles running_costs.per_hour running_costs.per_kilowatt_hour
 tracing.ca_file tracing.endpoint tracing.flush_s tracing.headers_file tracing.max_waiting
 tracing.sample_share tracing.timeout_s transfer.batch_s transfer.engine transfer.host
 transfer.network_namespace
+placement.disk_bytes weights_token
+upstreams[].api_key_file upstreams[].ca_file upstreams[].connect_s upstreams[].context_window
+upstreams[].description upstreams[].features upstreams[].keeps_nothing upstreams[].kind
+upstreams[].max_running upstreams[].name upstreams[].poll_s upstreams[].prefix_cache
+upstreams[].served_name upstreams[].silence_s upstreams[].url
 """
 
 
@@ -87,6 +95,56 @@ def test_a_file_is_decoded() -> None:
     assert settings.models[0].path == Path("/models/llama")
     assert settings.engine.max_running == 8
     assert settings.engine.kv_bytes == 1_000_000
+
+
+UPSTREAM: dict[str, Any] = {
+    "name": "@a/b",
+    "url": "http://127.0.0.1:8000",
+    "kind": "vllm",
+    "served_name": "b",
+    "prefix_cache": "salted",
+}
+
+
+def test_an_engine_of_others_is_described() -> None:
+    (upstream,) = decode({"upstreams": [UPSTREAM]}).upstreams
+    assert upstream.prefix_cache is PrefixCache.SALTED
+    assert not upstream.keeps_nothing
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"prefix_cache": ""}, "`prefix_cache` must be said.*by timing"),
+        ({"prefix_cache": "shared"}, "prefix_cache"),
+        ({"url": "localhost:8000"}, "`url` must be"),
+        ({"url": "http://me:pass@host"}, "api_key_file"),
+        ({"url": "http://host/v1/"}, "before `/v1`"),
+        ({"kind": "openai"}, "`context_window` must be said"),
+        ({"kind": "ollama"}, "kind"),
+        ({"served_name": ""}, "served_name"),
+        ({"name": "b"}, "@scope"),
+        ({"max_running": 0}, "max_running"),
+        ({"silence_s": 0}, "silence_s"),
+        ({"features": ["flying"]}, "features"),
+    ],
+)
+def test_an_engine_of_others_that_is_described_badly_is_refused(
+    changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SettingsError, match=words):
+        decode({"upstreams": [UPSTREAM | changes]})
+
+
+def test_there_is_no_default_for_how_an_engine_of_others_keeps_accounts_apart() -> None:
+    unsaid = {name: value for name, value in UPSTREAM.items() if name != "prefix_cache"}
+    with pytest.raises(SettingsError, match="`prefix_cache` must be said"):
+        decode({"upstreams": [unsaid]})
+
+
+def test_a_model_is_our_own_or_of_others_but_not_both() -> None:
+    with pytest.raises(SettingsError, match="listed twice"):
+        decode({"models": [{"name": "@a/b", "path": "p"}], "upstreams": [UPSTREAM]})
 
 
 @pytest.mark.parametrize(
@@ -146,3 +204,19 @@ def test_a_core_reads_what_the_server_writes() -> None:
         parent_pid=1,
     )
     assert decode_core_settings(encode_core_settings(settings)) == settings
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"role": "decode", "roles": ["decode"], "transfer": {}}, "both of them"),
+        ({"role": "decode", "roles": ["decode", "mixed"], "transfer": {}}, "both of them"),
+        ({"role": "mixed", "roles": ["prefill", "decode"], "transfer": {}}, "none of `roles`"),
+        ({"role": "decode", "roles": ["prefill", "decode"]}, "need `[transfer]`"),
+    ],
+)
+def test_roles_that_a_node_could_not_take_are_refused(table: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(said)):
+        decode(table)
+    taken = {"role": "decode", "roles": ["prefill", "decode"], "transfer": {}}
+    assert decode(taken).roles  # the control

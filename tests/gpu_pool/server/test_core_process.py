@@ -7,8 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from contracts.settings import SettingsError
 from gpu_pool.row_invariance import ROW_INVARIANT_ENVIRON
-from gpu_pool.server.core_process import create_core_environ, open_private_directory
+from gpu_pool.server.core_process import (
+    CoreLauncher,
+    create_core_environ,
+    open_private_directory,
+)
 from gpu_pool.settings import EngineSettings
 
 HOLD = """
@@ -81,3 +88,10 @@ def test_a_start_removes_what_a_killed_node_left_and_nothing_else(tmp_path: Path
             process.wait(10)
             assert process.stdout is not None
             process.stdout.close()
+
+
+def test_a_folder_whose_pipes_would_have_too_long_names_is_refused_by_name(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)
+    with pytest.raises(SettingsError, match="TMPDIR"):
+        CoreLauncher(("true",), deep, {})
+    CoreLauncher(("true",), Path("/tmp/hearth-node-a"), {})

@@ -17,20 +17,27 @@ from contracts.sections import MetricsSettings
 from gpu_pool.compute_choice import DeviceChoice
 from gpu_pool.server.machine_metrics import MachineMetrics
 from gpu_pool.server.node_metrics import MetricsPort, NodeMetrics
-from gpu_pool.server.nvml import GpuFigures, NoGpus, open_gpus
+from gpu_pool.server.nvml import DriverGpus, GpuFigures, NoGpus, open_gpus
 from gpu_pool.server.status_creation import create_machine_metrics
 from gpu_pool.settings import EngineSettings, PoolSettings, RunningCosts, ServedModelSettings
 from tests.fixtures.double_node import run_double_node
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 SOURCE = """
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 typedef struct { int number; } device_t;
 typedef struct { unsigned int gpu, memory; } utilization_t;
 typedef struct { unsigned long long total, free, used; } memory_t;
 static device_t devices[] = {{0}, {1}, {2}};
 static int is_ready;
-int nvmlInit_v2(void) { is_ready = 1; return INIT; }
+int nvmlInit_v2(void) {
+    const char *gate = getenv("HEARTH_TEST_NVML_GATE");
+    while (gate && access(gate, F_OK) != 0) usleep(1000);  /* a driver that hangs */
+    is_ready = 1;
+    return INIT;
+}
 int nvmlDeviceGetCount_v2(unsigned int *count) { *count = 3; return is_ready ? 0 : 1; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned int index, device_t **device) {
     *device = &devices[index];
@@ -125,6 +132,30 @@ async def test_a_driver_that_hangs_holds_up_no_scrape_and_is_asked_once(
     assert gpus.num_asked == before + 1  # and asked anew
 
 
+async def test_a_driver_that_hangs_when_it_is_loaded_holds_up_neither_start_nor_scrape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tmp_path / "gate"
+    monkeypatch.setenv("HEARTH_TEST_NVML_GATE", str(gate))
+    monkeypatch.setattr("gpu_pool.server.machine_metrics._PATIENCE_S", 0.05)
+    library = build(tmp_path)
+    opening = threading.Thread(target=open_gpus, args=(library,), daemon=True)
+    opening.start()
+    opening.join(0.2)
+    assert opening.is_alive()  # the control: whoever loads it waits
+    machine = MachineMetrics(DriverGpus(library), None)
+    try:
+        for _ in range(2):
+            await asyncio.wait_for(machine.look(), 30)
+            assert list(machine.collect()) == []
+    finally:
+        gate.touch()
+    opening.join(30)
+    monkeypatch.setattr("gpu_pool.server.machine_metrics._PATIENCE_S", 30.0)
+    await machine.look()
+    assert "hearth_node_gpu_power_watts" in {f.name for f in machine.collect()}  # it is back
+
+
 async def test_a_scrape_reads_the_gpus_and_the_prices(tmp_path: Path, checkpoint: Path) -> None:
     async with run_double_node(tmp_path, checkpoint, is_ready=False) as node:
         without = "".join(f.name for f in node.server.parts.machine.collect())
@@ -159,7 +190,7 @@ def test_a_node_that_computes_on_no_gpu_asks_for_none(
 ) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(
-        "gpu_pool.server.status_creation.open_gpus", lambda: asked.append(True) or NoGpus()
+        "gpu_pool.server.status_creation.DriverGpus", lambda: asked.append(True) or NoGpus()
     )
     model = ServedModelSettings(name="@hearth/a", path=Path())
     create_machine_metrics(PoolSettings(models=(model,), engine=EngineSettings(device=device)))
