@@ -10,7 +10,8 @@ import typer
 from cli.tenancy_command import AccountIdArgument, TenancyDesk, tenancy_command
 from cli.terminal import format_unix_s, print_table
 from contracts.ids import AccountId, RegionId
-from tenancy.administration import AccountChange, Administration
+from tenancy.administration import Administration
+from tenancy.changes import AccountChange
 from tenancy.interfaces import Account, AccountStatus
 
 PAGE_SIZE: Final = 500
@@ -133,11 +134,19 @@ def rotate_salt(desk: TenancyDesk, account_id: AccountIdArgument) -> None:
 
 
 @tenancy_command(app, "purge")
-def purge(desk: TenancyDesk, account_id: AccountIdArgument) -> None:
+def purge(
+    desk: TenancyDesk,
+    account_id: AccountIdArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
     """Remove a suspended account for ever: tokens, members, limits, and the key of its secrets.
 
-    The books keep what it has used.
+    The books keep what it has used. Says what will be gone and asks, unless told `--yes`.
     """
+    if not yes:
+        typer.confirm(
+            desk.run(lambda tenancy: _describe(tenancy, account_id)), abort=True, err=True
+        )
     desk.run(lambda tenancy: tenancy.purge_account(AccountId(account_id)))
     desk.report({"account_id": account_id}, f"Account {account_id} is purged.")
 
@@ -162,6 +171,19 @@ def _set_status(desk: TenancyDesk, account_id: str, status: AccountStatus) -> No
     """Sets and reports the account's status."""
     account = desk.run(lambda tenancy: tenancy.set_account_status(AccountId(account_id), status))
     desk.report(account, f"Account {account.account_id} ({account.name}) is {account.status}.")
+
+
+async def _describe(tenancy: Administration, account_id: str) -> str:
+    """What a purge of the account would end, as a question. Raises: `NotFound`."""
+    account = await tenancy.get_account(AccountId(account_id))
+    num_tokens = len(await tenancy.list_api_tokens(account.account_id))
+    num_members = len(await tenancy.list_members(account.account_id))
+    num_limits = len(await tenancy.list_quotas(account.account_id))
+    return (
+        f"Account {account_id} ({account.name}, {account.status}) goes for ever, and with it: "
+        f"API tokens ({num_tokens}), members ({num_members}), limits ({num_limits}), its batches "
+        "and payload logs, and the key of all that it has kept encrypted. Purge it?"
+    )
 
 
 async def _list_all(tenancy: Administration) -> list[Account]:

@@ -10,7 +10,8 @@ import typer
 from cli.tenancy_command import TenancyDesk, tenancy_command
 from cli.terminal import CommandFailed, format_unix_s, print_table
 from contracts.ids import AccountId
-from tenancy.administration import Administration, AuditEntry, AuditFilter
+from tenancy.administration import Administration
+from tenancy.audit.entries import AuditEntry, AuditFilter
 
 MAX_SHOWN_FINDINGS: Final = 50
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.tenancy_access import TenancyPlace, find_place, verify_audit_log
+from cli.tenancy_access import TenancyPlace, find_place, run_with_tenancy
 from cli.terminal import CommandFailed
 
 HEADS_NAME: Final = "audit_heads.jsonl"
@@ -106,7 +106,7 @@ def _put_back(source: Path, target: Path) -> None:
 
 def _check(place: TenancyPlace) -> None:
     """Says whether the audit log fits its heads. Raises: `CommandFailed`."""
-    verdict = verify_audit_log(place)
+    verdict = run_with_tenancy(place, lambda tenancy: tenancy.verify_audit_log())
     if verdict.findings:
         raise CommandFailed(
             f"Restored, but the audit log does not fit its signed heads "

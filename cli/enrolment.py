@@ -19,6 +19,7 @@ import typer
 from cli.operator_client import open_operator_client
 from cli.operator_options import DEFAULT_DIRECTORY, AdminUrlOption, DirectoryOption
 from cli.process_settings import read_settings
+from cli.tenancy_access import record_first
 from cli.terminal import CommandFailed
 from contracts.enrolment import Enrolment, format_enrolment, parse_enrolment
 from contracts.ids import GatewayId, NodeId, RegionId, is_node_id
@@ -33,6 +34,10 @@ key_file = "{key_file}"{more}"""
 _GATEWAY_SECTION: Final = """[[gateways]]
 gateway_id = "{gateway_id}"
 key_file = "{key_file}\""""
+_IS_THERE: Final = (
+    "{file} exists already, and keys are never replaced in place: take it away if no process uses "
+    "it, or name another file by `--key-file`."
+)
 
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="As settings name it.")]
 KeyFileOption = Annotated[
@@ -85,6 +90,8 @@ def enrol(
     prints the section for the settings. Prints the token for `hearth node join`. The key is secret
     until the two have met; then they agree on another, and the token opens nothing.
 
+    It goes into the audit log first: without the gateway's database nothing is enrolled.
+
     Example: `hearth node enrol gpu-7 --region weur --jurisdiction eu --config gateway.toml`
     """
     from gateway.settings import PREFIX, GatewaySettings
@@ -101,9 +108,16 @@ def enrol(
     default = f"{settings.gateway_id}--{node}.key" if members is None else members / f"{node}.key"
     file = key_file or Path(default)
     until_unix_s = int(time.time()) + valid_for_s
-    key = secrets.token_bytes(PAIR_KEY_BYTES)
-    _write_key(file, PairKey(key, until_unix_s))
-    token = format_enrolment(Enrolment(settings.gateway_id, NodeId(node), key, until_unix_s))
+    key = PairKey(secrets.token_bytes(PAIR_KEY_BYTES), until_unix_s)
+    _require_new(file)
+    record_first(
+        config,
+        lambda log: log.note_enrolment(
+            NodeId(node), settings.gateway_id, RegionId(region), key.name
+        ),
+    )
+    _write_key(file, key)
+    token = format_enrolment(Enrolment(settings.gateway_id, NodeId(node), key.key, until_unix_s))
     if members is None:
         assert url is not None
         more = "\nallow_plaintext = true" if allow_plaintext else ""
@@ -141,7 +155,8 @@ def join(
         settings = read_settings(PoolSettings, config, PREFIX, os.environ)
         if settings.node_id != enrolment.node_id:
             raise CommandFailed(f"This token is for {enrolment.node_id}, not {settings.node_id}.")
-    file = key_file or Path(f"{enrolment.gateway_id}.key")
+    # Both names: one folder may hold the keys of several nodes, and a certificate's key as well.
+    file = key_file or Path(f"{enrolment.node_id}--{enrolment.gateway_id}.key")
     _write_key(file, PairKey(enrolment.key, enrolment.until_unix_s))
     section = _GATEWAY_SECTION.format(gateway_id=GatewayId(enrolment.gateway_id), key_file=file)
     print(f"Add to the node's settings, then start it:\n\n{section}")
@@ -177,14 +192,17 @@ def remove(
     Example: `hearth node remove gpu-7 --config gateway.toml`
     """
     from contracts.settings import SettingsError
-    from gateway.membership.enrolments import remove_enrolment
+    from gateway.membership.enrolments import read_enrolment, remove_enrolment
     from gateway.settings import PREFIX, GatewaySettings
 
     settings = read_settings(GatewaySettings, config, PREFIX, os.environ)
     if settings.membership is None:
         raise CommandFailed(f"{config} has no `membership`: take the node's section away.")
+    folder = settings.membership.folder
     try:
-        remove_enrolment(settings.membership.folder, NodeId(node))
+        read_enrolment(folder, NodeId(node))
+        record_first(config, lambda log: log.note_removal(NodeId(node), settings.gateway_id))
+        remove_enrolment(folder, NodeId(node))
     except (OSError, SettingsError) as error:
         raise CommandFailed(f"{node} is not enrolled here: {error}") from error
     print(f"{node} is no member of {settings.gateway_id} any more.")
@@ -242,19 +260,26 @@ def _check_section(node: str, url: str, region: str, allow_plaintext: bool) -> N
         )
 
 
+def _require_new(file: Path) -> None:
+    """Raises: `CommandFailed` when there is such a file, whatever it is."""
+    if os.path.lexists(file):
+        raise CommandFailed(_IS_THERE.format(file=file))
+
+
 def _write_key(file: Path, key: PairKey) -> None:
     """A new file for its owner alone. Raises: `CommandFailed`, also when there is one."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
-        raise CommandFailed(
-            f"{file} exists already, and keys are never replaced in place: take it away if no "
-            "process uses it, or name another file by `--key-file`."
-        ) from error
+        raise CommandFailed(_IS_THERE.format(file=file)) from error
     except OSError as error:
         raise CommandFailed(f"Cannot write {file}: {error.strerror}.") from error
-    with os.fdopen(descriptor, "w") as content:
-        content.write(format_pair_keys(PairKeys((key,))))
-        content.flush()
-        os.fsync(descriptor)
+    try:
+        with os.fdopen(descriptor, "w") as content:
+            content.write(format_pair_keys(PairKeys((key,))))
+            content.flush()
+            os.fsync(descriptor)
+    except OSError as error:
+        file.unlink()  # part of a key would be in the way of the next try
+        raise CommandFailed(f"Cannot write {file}: {error.strerror}.") from error

@@ -101,12 +101,19 @@ def format_row(node: NodeState, unix_s: float) -> tuple[str, ...]:
     return (
         node.node_id,
         node.region or NONE,
-        node.role if node.region else NONE,
+        describe_role(node) if node.region else NONE,
         describe_state(node, unix_s),
         f"{num_ready} of {len(node.models) + len(node.failed)} ready",
         str(node.num_requests),
         NONE if age_s is None else f"{age_s:.1f} s ago",
     )
+
+
+def describe_role(node: NodeState) -> str:
+    """What a node is there for, and what it had better be there for."""
+    if node.suggested_role is None:
+        return node.role
+    return f"{node.role}, better {node.suggested_role}"
 
 
 def describe_state(node: NodeState, unix_s: float) -> str:

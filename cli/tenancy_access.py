@@ -19,8 +19,8 @@ from cli.terminal import CommandFailed
 from contracts.errors import StoreUnavailable
 
 if TYPE_CHECKING:
-    from tenancy.administration import Actor, Administration
-    from tenancy.audit.verdict import Verdict
+    from tenancy.actors import Actor
+    from tenancy.administration import Administration
     from tenancy.encryption.key_ring import KeyRing
 
 ResultT = TypeVar("ResultT")
@@ -67,12 +67,11 @@ def run_with_tenancy(
     return asyncio.run(_run(place, action, may_create))
 
 
-def verify_audit_log(place: TenancyPlace) -> "Verdict":
-    """What a check of the whole audit log finds; nothing is changed.
-
-    Raises: `CommandFailed`, `SettingsError`.
+def record_first(config: Path, note: "Callable[[Administration], Awaitable[None]]") -> None:
+    """An entry in the audit log of the gateway with these settings, made before what it tells of:
+    then that never happens without its entry. Raises: `CommandFailed`, `SettingsError`.
     """
-    return run_with_tenancy(place, lambda tenancy: tenancy.verify_audit_log())
+    run_with_tenancy(find_place(config, None, None), note)
 
 
 async def _run(
@@ -118,8 +117,8 @@ async def prepare(place: TenancyPlace, may_create: bool) -> "KeyRing":
         return key_ring
     if state is SchemaState.EMPTY:
         raise CommandFailed(
-            f"{name} holds nothing of Hearth yet. `hearth accounts create NAME` begins there; "
-            "is --database-url or --config missing?"
+            f"{name} holds nothing of Hearth yet. `hearth db upgrade` or `hearth accounts create "
+            "NAME` begins there; is --database-url or --config missing?"
         )
     if state is SchemaState.BEHIND:
         raise CommandFailed(f"{name} has an older schema; run `hearth db upgrade` first.")
@@ -130,7 +129,7 @@ async def prepare(place: TenancyPlace, may_create: bool) -> "KeyRing":
 
 def _find_actor() -> "Actor":
     """Whoever runs this command, as the audit log names them."""
-    from tenancy.administration import Actor, ActorKind
+    from tenancy.actors import Actor, ActorKind
 
     user_id = os.getuid()
     try:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from cli.tenancy_access import TenancyPlace, find_place, run_with_tenancy, verify_audit_log
+from cli.tenancy_access import TenancyPlace, find_place, run_with_tenancy
 from cli.terminal import print_json
-from cli.usage_access import export_usage, find_export_key
+from cli.usage_access import export_usage, find_export_key, list_totals
 from contracts.ids import AccountId
 from tenancy.administration import Administration
 
 if TYPE_CHECKING:
+    from contracts.usage import Step, UsageTotal
     from tenancy.audit.verdict import Verdict
 
 ResultT = TypeVar("ResultT")
@@ -81,13 +82,19 @@ class TenancyDesk:
 
     def verify_audit_log(self) -> "Verdict":
         """What a check of the whole audit log against the signed heads finds."""
-        return verify_audit_log(self.place)
+        return self.run(lambda tenancy: tenancy.verify_audit_log())
 
     def export_usage(
         self, account_id: AccountId, days: range, write: Callable[[bytes], object]
     ) -> int:
         """How many records of requests that began on `days` were written, signed."""
         return export_usage(self.place, account_id, days, write)
+
+    def list_totals(
+        self, account_id: AccountId, step: "Step", periods: range
+    ) -> "list[UsageTotal]":
+        """What the account used in these hours or days, by model and token."""
+        return list_totals(self.place, account_id, step, periods)
 
     def find_export_key(self) -> str:
         """The key that verifies exports."""

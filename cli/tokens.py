@@ -105,7 +105,7 @@ def list_all(desk: TenancyDesk, account_id: AccountIdArgument) -> None:
         desk.report([_to_plain(api_token) for api_token in api_tokens])
         return
     print_table(
-        ("TOKEN ID", "NAME", "VALUE", "STATUS", "ISSUED", "EXPIRES", "PERMISSIONS"),
+        ("TOKEN ID", "NAME", "VALUE", "STATUS", "ISSUED", "LAST USED", "EXPIRES", "PERMISSIONS"),
         [
             (
                 api_token.api_token_id,
@@ -113,6 +113,7 @@ def list_all(desk: TenancyDesk, account_id: AccountIdArgument) -> None:
                 f"{api_token.hint}…",
                 api_token.status,
                 format_unix_s(api_token.issued_unix_s),
+                format_unix_s(api_token.last_used_unix_s),
                 format_unix_s(api_token.expires_unix_s),
                 ", ".join(sorted(api_token.permissions)),
             )

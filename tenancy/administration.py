@@ -2,166 +2,36 @@
 
 An `Administration` belongs to one actor: every change is recorded under that actor's name in the
 same transaction. Must not know HTTP. Implemented in `tenancy.directory`; times are seconds since
-1970, UTC. Read next: `tenancy.interfaces` (the values), `tenancy.audit.chain`.
+1970, UTC. Read next: `tenancy.actors`, `tenancy.changes`, `tenancy.audit.entries` (the values),
+`tenancy.platform_administration`.
 """
 
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
-from msgspec import UNSET, UnsetType
-
-from contracts.fleet_view import NodeDrain, PlacementRule
 from contracts.grant import RetentionClass
-from contracts.ids import AccountId, ApiTokenId, ModelName, NodeId, OperatorId, RegionId
-from contracts.pricing import Price, TokenRates
+from contracts.ids import AccountId, ApiTokenId, RegionId
 from contracts.quotas import Quota, QuotaLimits, QuotaScope
+from tenancy.actors import Actor
+from tenancy.audit.entries import AuditEntry, AuditFilter
 from tenancy.audit.verdict import Verdict
+from tenancy.changes import AccountChange, ApiTokenChange
 from tenancy.interfaces import (
     Account,
     AccountStatus,
     ApiToken,
     ApiTokenStatus,
     IssuedApiToken,
-    IssuedOperator,
     Member,
-    Operator,
 )
 from tenancy.payloads.interface import PayloadAdministration
+from tenancy.platform_administration import (
+    NodeAdministration,
+    OperatorAdministration,
+    PlacementAdministration,
+    PriceAdministration,
+    UsageAdministration,
+)
 from tenancy.policies import AddressCondition, AnyPolicies
-
-
-class ActorKind(StrEnum):
-    """How somebody reached tenancy."""
-
-    API_TOKEN = "api_token"
-    OPERATOR = "operator"
-    COMMAND_LINE = "command_line"
-    """A command on a machine that holds database and key ring; the id is the system's user."""
-    SYSTEM = "system"
-    """Hearth itself, such as at the first start."""
-
-
-@dataclass(frozen=True, slots=True)
-class Actor:
-    """Who makes a change, as the audit log names them."""
-
-    kind: ActorKind
-    actor_id: str
-    account_id: AccountId | None = None
-    """Set for API tokens, which reach nothing outside it."""
-    address: str | None = None
-    """The client's, as far as it is known."""
-    request_id: str | None = None
-
-
-class Action(StrEnum):
-    """Every change there is, as `resource.verb`."""
-
-    ACCOUNT_CREATE = "account.create"
-    ACCOUNT_UPDATE = "account.update"
-    ACCOUNT_PURGE = "account.purge"
-    CACHE_SALT_ROTATE = "account.rotate_cache_salt"
-    DATA_KEY_REWRAP = "data_key.rewrap"
-    API_TOKEN_CREATE = "api_token.create"
-    API_TOKEN_UPDATE = "api_token.update"
-    API_TOKEN_ROLL = "api_token.roll"
-    API_TOKEN_DELETE = "api_token.delete"
-    MEMBER_ADD = "member.add"
-    MEMBER_REMOVE = "member.remove"
-    OPERATOR_CREATE = "operator.create"
-    OPERATOR_DELETE = "operator.delete"
-    QUOTA_SET = "quota.set"
-    QUOTA_DELETE = "quota.delete"
-    PRICE_SET = "price.set"
-    PRICE_END = "price.end"
-    PLACEMENT_RULE_SET = "placement_rule.set"
-    PLACEMENT_RULE_END = "placement_rule.end"
-    NODE_DRAIN = "node.drain"
-    NODE_UNDRAIN = "node.undrain"
-    NODE_KEY_ROTATE = "node.rotate_key"
-    PAYLOAD_LOG_SET = "payload_log.set"
-    PAYLOAD_LOG_DELETE = "payload_log.delete"
-
-
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
-    """One change, as it was recorded."""
-
-    sequence: int
-    """Counts from 1 without a gap."""
-    occurred_unix_us: int
-    account_id: AccountId | None
-    """The account that was changed; None for what belongs to the platform."""
-    actor: Actor
-    action: str
-    resource_id: str
-    details: str
-    """A JSON object of what changed; never a secret."""
-
-
-class AuditPart(StrEnum):
-    """A part of an entry. Those of tokens are as if absent where somebody else has acted, whom the
-    account is not told: no condition can find out what no answer says.
-    """
-
-    SEQUENCE = "sequence"
-    ACTION = "action"
-    ACTOR_KIND = "actor_kind"
-    RESOURCE_ID = "resource_id"
-    TOKEN_ID = "token_id"
-    TOKEN_ADDRESS = "token_address"
-    TOKEN_REQUEST_ID = "token_request_id"
-
-
-@dataclass(frozen=True, slots=True)
-class AuditTerm:
-    """Entries whose part is one of `values`, or is none of them; no entry's part is one of none."""
-
-    part: AuditPart
-    values: tuple[str | int, ...]
-    is_excluded: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AuditFilter:
-    """Which entries to list. Times in microseconds since 1970, `before` exclusive."""
-
-    account_id: AccountId | None = None
-    since_unix_us: int | None = None
-    before_unix_us: int | None = None
-    action: str | None = None
-    actor_id: str | None = None
-    resource_id: str | None = None
-    terms: tuple[AuditTerm, ...] = ()
-    """Further conditions, all of which must hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class AccountChange:
-    """What to change in an account; a field that is not set stays as it is."""
-
-    name: str | UnsetType = UNSET
-    status: AccountStatus | UnsetType = UNSET
-    allowed_regions: tuple[RegionId, ...] | UnsetType | None = UNSET
-    allowed_models: tuple[str, ...] | UnsetType | None = UNSET
-    retention: RetentionClass | UnsetType = UNSET
-    priority: int | UnsetType = UNSET
-    is_metered: bool | UnsetType = UNSET
-    payload_days: UnsetType | None = UNSET
-    """None deletes the payload logs and ends them; only the account itself can begin them."""
-
-
-@dataclass(frozen=True, slots=True)
-class ApiTokenChange:
-    """What to change in an API token; a field that is not set stays as it is."""
-
-    name: str | UnsetType = UNSET
-    policies: AnyPolicies | UnsetType = UNSET
-    condition: AddressCondition | UnsetType | None = UNSET
-    status: ApiTokenStatus | UnsetType = UNSET
-    not_before_unix_s: int | UnsetType | None = UNSET
-    expires_unix_s: int | UnsetType | None = UNSET
 
 
 class AccountAdministration(Protocol):
@@ -281,22 +151,6 @@ class MemberAdministration(Protocol):
         ...
 
 
-class OperatorAdministration(Protocol):
-    """Operators; an API token's actor is refused."""
-
-    async def create_operator(self, name: str) -> IssuedOperator:
-        """Raises: `InvalidRequest`."""
-        ...
-
-    async def list_operators(self) -> list[Operator]:
-        """All operators, oldest first."""
-        ...
-
-    async def delete_operator(self, operator_id: OperatorId) -> None:
-        """Its credential is void at once. Raises: `NotFound`, `Conflict` for the last one."""
-        ...
-
-
 class QuotaAdministration(Protocol):
     """Limits; an API token's actor may read those of its own account."""
 
@@ -313,63 +167,6 @@ class QuotaAdministration(Protocol):
         ...
 
 
-class PriceAdministration(Protocol):
-    """The price list; an API token's actor may read it."""
-
-    async def set_price(
-        self, model: str, money: TokenRates, neurons: TokenRates | None = None
-    ) -> Price:
-        """The price of a model or pattern from now on; neurons follow from money if left out.
-
-        Raises: `InvalidRequest`.
-        """
-        ...
-
-    async def end_price(self, model: str) -> None:
-        """The model or pattern has no price of its own any more. Raises: `NotFound`."""
-        ...
-
-    async def list_prices(self) -> list[Price]:
-        """The prices that hold now, in order of model."""
-        ...
-
-
-class PlacementAdministration(Protocol):
-    """What operators want of where weights are; an API token's actor is refused."""
-
-    async def set_placement_rule(self, rule: PlacementRule) -> PlacementRule:
-        """What holds for the model from now on. Raises: `InvalidRequest`."""
-        ...
-
-    async def end_placement_rule(self, model: ModelName) -> None:
-        """Demand alone decides about the model from now on. Raises: `NotFound`."""
-        ...
-
-    async def list_placement_rules(self) -> list[PlacementRule]:
-        """Every rule, in order of model, those that are over included."""
-        ...
-
-
-class NodeAdministration(Protocol):
-    """Which nodes are to get nothing new; an API token's actor is refused."""
-
-    async def drain_node(self, node_id: NodeId, move_after_s: int | None = None) -> NodeDrain:
-        """The drain that begins now, instead of one before. Raises: `InvalidRequest`."""
-        ...
-
-    async def undrain_node(self, node_id: NodeId) -> None:
-        """The node gets requests again. Raises: `NotFound`."""
-        ...
-
-    async def list_node_drains(self) -> list[NodeDrain]:
-        """Every drain, in order of node."""
-        ...
-
-    async def note_node_key(self, node_id: NodeId, key_name: str) -> None:
-        """A gateway and the node share another key: the log has its name, the store has no key."""
-        ...
-
-
 class Administration(
     AccountAdministration,
     ApiTokenAdministration,
@@ -377,6 +174,7 @@ class Administration(
     OperatorAdministration,
     QuotaAdministration,
     PriceAdministration,
+    UsageAdministration,
     PlacementAdministration,
     NodeAdministration,
     PayloadAdministration,
@@ -390,9 +188,12 @@ class Administration(
         *,
         limit: int = 100,
         after: int | None = None,
+        skip: int = 0,
         oldest_first: bool = False,
     ) -> list[AuditEntry]:
         """At most `limit` entries, those beyond sequence `after` in the direction asked for.
+
+        `skip` entries are passed over first, which costs as much as reading them.
 
         Raises: `Forbidden` when an API token's actor asks for more than its own account.
         """

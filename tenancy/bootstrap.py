@@ -10,7 +10,8 @@ from typing import Final
 from contracts.ids import AccountId
 from contracts.pricing import EVERY_MODEL
 from contracts.settings import Secret
-from tenancy.administration import Actor, ActorKind, Administration
+from tenancy.actors import Actor, ActorKind
+from tenancy.administration import Administration
 from tenancy.directory import SqlTenancy
 from tenancy.interfaces import AccountStatus, ApiTokenStatus
 from tenancy.permissions import Permission

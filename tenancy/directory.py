@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from contracts.errors import ServiceError
-from tenancy.administration import Actor, ActorKind
+from tenancy.actors import Actor, ActorKind
 from tenancy.audit.heads import HeadFile, HeadLog, NoHeadLog
 from tenancy.db import Database, create_engine, parse_database_url
 from tenancy.encryption.key_ring import Keys

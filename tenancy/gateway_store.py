@@ -1,5 +1,5 @@
-"""What gateways alone ask of the database besides credentials: prices, drains, usage, budgets,
-batches, payload logs, the claim.
+"""What gateways alone ask of the database besides credentials: prices, drains, uses of
+tokens, usage, budgets, batches, payload logs, the claim.
 
 Read next: `tenancy.usage.ledger`, `tenancy.usage.roll_up`, `tenancy.usage.budgets`.
 """
@@ -10,6 +10,7 @@ from tenancy.nodes.store import NodeDrainList
 from tenancy.payloads.store import PayloadKeeper
 from tenancy.prices.store import PriceList
 from tenancy.process_claim import create_process_claim
+from tenancy.tokens.uses import TokenUseStore
 from tenancy.usage.budgets import BudgetStore
 from tenancy.usage.export_store import ExportStore
 from tenancy.usage.roll_up import RollUpStore
@@ -19,6 +20,7 @@ from tenancy.usage.summaries import SummaryStore
 class GatewayStore(
     PriceList,
     NodeDrainList,
+    TokenUseStore,
     ExportStore,
     RollUpStore,
     SummaryStore,

@@ -4,7 +4,7 @@ Implemented in `tenancy.directory`, on SQLite and PostgreSQL under the same test
 HTTP nor how anything is changed (`tenancy.administration`). Times are seconds since 1970, UTC.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -76,6 +76,8 @@ class ApiToken:
     modified_unix_s: int
     not_before_unix_s: int | None
     expires_unix_s: int | None
+    last_used_unix_s: int | None = None
+    """Written down within the minute that followed; None: never, as far as is known."""
 
     @property
     def permissions(self) -> frozenset[Permission]:
@@ -183,6 +185,17 @@ class PrincipalDirectory(Protocol):
         ...
 
 
+class TokenUseLog(Protocol):
+    """When API tokens were last used."""
+
+    async def note_api_token_uses(self, uses: Mapping[ApiTokenId, int]) -> None:
+        """Moves the tokens' last uses forward to these seconds since 1970, never back.
+
+        Raises: `StoreUnavailable`; some may have been noted then, and can be noted again.
+        """
+        ...
+
+
 class OperatorDirectory(Protocol):
     """Who is behind an operator's credential."""
 
@@ -233,10 +246,6 @@ class UsageLedger(Protocol):
 
         Raises: `StoreUnavailable`, then it ends without its last line.
         """
-        ...
-
-    async def drop_usage_before(self, day: int) -> int:
-        """The first day that is kept: whole months before `day` leave the ledger, not the sums."""
         ...
 
     async def roll_up_usage(self) -> int:
@@ -336,6 +345,7 @@ class UsageBooks(UsageLedger, UsageSummaries, BudgetStore, Protocol):
 
 class TenancyDirectory(
     PrincipalDirectory,
+    TokenUseLog,
     OperatorDirectory,
     PriceDirectory,
     DrainDirectory,

@@ -1,5 +1,5 @@
-"""One look at the database from outside: how long it takes to answer, what time it has, and the
-prices in it.
+"""One look at the database from outside: how long it takes to answer, what time it has, the prices
+in it and which accounts are bound to regions.
 
 For whoever sets an installation up. Read next: `tenancy.db`, `cli.doctor.store_checks`.
 """
@@ -10,9 +10,12 @@ from dataclasses import dataclass
 
 from sqlalchemy import func, select
 
+from contracts.ids import AccountId, RegionId
 from contracts.pricing import Price
 from tenancy.db import Database, create_engine, is_sqlite, parse_database_url
+from tenancy.interfaces import AccountStatus
 from tenancy.prices.store import find_prices
+from tenancy.tables import accounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +56,24 @@ async def read_prices(database_url: str) -> list[Price]:
             return await find_prices(connection)
     finally:
         await database.close()
+
+
+async def read_bound_accounts(
+    database_url: str,
+) -> list[tuple[AccountId, str, tuple[RegionId, ...]]]:
+    """Id, name and regions of every active account that is bound to some, in order of id.
+
+    Raises: `SettingsError` (URL), `StoreUnavailable`.
+    """
+    database = Database(create_engine(parse_database_url(database_url)))
+    query = (
+        select(accounts.c.account_id, accounts.c.name, accounts.c.allowed_regions)
+        .where(accounts.c.status == AccountStatus.ACTIVE, accounts.c.purged_unix_us.is_(None))
+        .order_by(accounts.c.account_id)
+    )
+    try:
+        async with database.read() as connection:
+            rows = (await connection.execute(query)).all()
+    finally:
+        await database.close()
+    return [(row[0], row[1], tuple(row[2])) for row in rows if row[2] is not None]

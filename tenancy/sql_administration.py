@@ -14,6 +14,7 @@ from tenancy.placement.store import PlacementRuleStore
 from tenancy.prices.store import PriceStore
 from tenancy.quotas.store import QuotaStore
 from tenancy.tokens.store import ApiTokenStore
+from tenancy.usage.retention import UsageRetentionStore
 
 
 class SqlAdministration(
@@ -23,6 +24,7 @@ class SqlAdministration(
     OperatorStore,
     QuotaStore,
     PriceStore,
+    UsageRetentionStore,
     PlacementRuleStore,
     NodeDrainStore,
     PayloadLogStore,

@@ -16,9 +16,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from contracts.errors import Forbidden, InvariantBroken
 from contracts.ids import AccountId
-from tenancy.administration import Action, Actor, ActorKind, AuditEntry
+from tenancy.actors import Actor, ActorKind
+from tenancy.audit.entries import AuditEntry
 from tenancy.audit.heads import HeadLog, sign_head
 from tenancy.audit.log import append_entry, claim_place
+from tenancy.changes import Action
 from tenancy.db import Database
 from tenancy.encryption.key_ring import Keys
 from tenancy.epoch import bump_epoch, read_epoch

@@ -94,6 +94,7 @@ api_tokens: Final = Table(
     Column("issued_unix_us", BigInteger, nullable=False),
     Column("not_before_unix_s", BigInteger),
     Column("expires_unix_s", BigInteger),
+    Column("last_used_unix_s", BigInteger),  # to the minute; NULL: never, as far as is known
     _one_of("status", ApiTokenStatus.ACTIVE, ApiTokenStatus.DISABLED),  # expiry is never stored
     Index(None, "account_id", "issued_unix_us"),
 )

@@ -15,6 +15,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Generator
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from contracts.ids import AccountId, ApiTokenId, GatewayId, ModelName, create_re
 from contracts.pricing import TokenCounts
 from contracts.usage import MS_PER_DAY, Outcome, Step, UsageCursor, UsageRecord
 from migrations.upgrade import upgrade_database
+from tenancy.actors import Actor, ActorKind
 from tenancy.db import Database, create_engine, parse_database_url
 from tenancy.directory import SqlTenancy, create_tenancy
 from tenancy.encryption.key_ring import create_key_ring
@@ -42,6 +44,8 @@ NUM_DAYS: Final = 60
 ACCOUNT: Final = AccountId(f"{7:032x}")
 NUM_SAMPLES: Final = 30
 BATCH: Final = 500
+PAUSE_S: Final = 0.1
+"""Between batches that are added while a month leaves."""
 CHUNK: Final = 500_000
 
 _INSERT_LEDGER = """
@@ -141,39 +145,48 @@ async def measure(tenancy: SqlTenancy, provider: str, num_rows: int) -> list[Fig
         summarise("usage", provider, name, "ms", num_rows, await time_each(work))
         for name, work in works.items()
     ]
-    batches = iter(create_batches(last_day))
-    appended = await time_each(lambda: tenancy.append_usage(next(batches), "bench"), 10)
-    per_row = [1000 * sample / BATCH for sample in appended]
+    numbers = count()
+
+    async def append() -> None:
+        await tenancy.append_usage(create_batch(last_day, next(numbers)), "bench")
+
+    per_row = [1000 * sample / BATCH for sample in await time_each(append, 10)]
     figures.append(summarise("usage", provider, "append", "us/row", num_rows, per_row))
     kept = first_day_of_month(to_month(FIRST_DAY) + 1)
-    dropped = await time_each(lambda: tenancy.drop_usage_before(kept), 1)
-    figures.append(summarise("usage", provider, "a month's retention", "ms", num_rows, dropped))
+    operator = tenancy.act_as(Actor(ActorKind.COMMAND_LINE, "bench"))
+    dropping = asyncio.create_task(time_each(lambda: operator.drop_usage_before(kept), 1))
+    beside: list[float] = []
+    while not dropping.done():
+        beside += await time_each(append, 1)
+        await asyncio.sleep(PAUSE_S)
+    figures += [
+        summarise("usage", provider, "append while a month leaves", "ms", num_rows, beside),
+        summarise("usage", provider, "slowest of these", "ms", num_rows, [max(beside)]),
+        summarise("usage", provider, "a month's retention", "ms", num_rows, await dropping),
+    ]
     assert await tenancy.list_usage_records(ACCOUNT, FIRST_DAY) == []
     return figures
 
 
-def create_batches(day: int) -> list[list[UsageRecord]]:
-    """What gateways would add next."""
+def create_batch(day: int, batch: int) -> list[UsageRecord]:
+    """What gateways would add next, after `batch` others."""
     return [
-        [
-            UsageRecord(
-                create_request_id(day * MS_PER_DAY - 1000, batch * BATCH + number),
-                AccountId(f"{number % 100:032x}"),
-                ApiTokenId(f"{number % 200:032x}"),
-                ModelName("@bench/model-0"),
-                None,
-                None,
-                GatewayId("gateway-1"),
-                day * MS_PER_DAY,
-                Outcome.COMPLETE,
-                TokenCounts(100, 20, 50),
-                1,
-                2000,
-                7,
-            )
-            for number in range(BATCH)
-        ]
-        for batch in range(10)
+        UsageRecord(
+            create_request_id(day * MS_PER_DAY - 1000, batch * BATCH + number),
+            AccountId(f"{number % 100:032x}"),
+            ApiTokenId(f"{number % 200:032x}"),
+            ModelName("@bench/model-0"),
+            None,
+            None,
+            GatewayId("gateway-1"),
+            day * MS_PER_DAY,
+            Outcome.COMPLETE,
+            TokenCounts(100, 20, 50),
+            1,
+            2000,
+            7,
+        )
+        for number in range(BATCH)
     ]
 
 

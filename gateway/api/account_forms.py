@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from contracts.grant import RetentionClass
 from contracts.ids import RegionId
 from gateway.api.forms import Form, FormReader, format_unix_s
-from tenancy.administration import AccountChange
+from tenancy.changes import AccountChange
 from tenancy.interfaces import Account, AccountStatus, Member
 
 

@@ -1,10 +1,10 @@
 """The routes of what a tenant sees of its own account.
 
-Read next: `gateway.api.account_pages`, `gateway.api.audit_pages`.
+Read next: `gateway.api.account_pages`, `gateway.api.audit_routes`.
 """
 
 from gateway.api.account_pages import AccountPages, MemberPages
-from gateway.api.audit_pages import AUDIT_QUERY, AuditPages
+from gateway.api.audit_routes import list_audit_routes
 from gateway.api.inference_routes import ACCOUNT
 from gateway.api.payload_pages import PayloadPages
 from gateway.api.payload_routes import list_payload_routes
@@ -19,7 +19,6 @@ def list_account_routes(services: PageServices) -> tuple[Route, ...]:
     """What a tenant sees of its own account."""
     accounts = AccountPages(services.administrations)
     members = MemberPages(services.administrations)
-    audit = AuditPages(services.administrations)
     usage, billing = UsagePages(services.ledger), Needs(Permission.BILLING_READ)
     reading = Needs(Permission.ACCOUNT_SETTINGS_READ)
     own = NeedsForOwn(Permission.ACCOUNT_SETTINGS_READ)
@@ -38,13 +37,6 @@ def list_account_routes(services: PageServices) -> tuple[Route, ...]:
             query=EXPORT_QUERY,
             media=EXPORT_MEDIA,
         ),
-        Route(
-            "audit",
-            "GET",
-            ACCOUNT + "/logs/audit",
-            reading,
-            audit.list_own,
-            query=AUDIT_QUERY,
-        ),
+        *list_audit_routes(services.administrations),
         *list_payload_routes(PayloadPages(services.administrations)),
     )

@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from tenancy.administration import ActorKind, AuditEntry
+from tenancy.actors import ActorKind
+from tenancy.audit.entries import AuditEntry
 from tenancy.audit.verdict import Finding, Verdict
 
 MAX_SHOWN_FINDINGS: Final = 100
@@ -77,6 +78,7 @@ class ResourceFields(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: str
     type: str
+    product: str
     request: msgspec.Raw | None = None
 
 
@@ -116,7 +118,7 @@ def to_operator_entry(entry: AuditEntry) -> OperatorEntry:
     """The entry as operators read it."""
     return OperatorEntry(
         sequence=entry.sequence,
-        time=_format_time(entry.occurred_unix_us),
+        time=format_time(entry.occurred_unix_us),
         account_id=entry.account_id,
         actor_kind=entry.actor.kind,
         actor_id=entry.actor.actor_id,
@@ -137,7 +139,7 @@ def to_tenant_entry(entry: AuditEntry) -> TenantEntry:
     if is_own:
         address = entry.actor.address or ""
         actor = ActorFields("user", "api_token", entry.actor.actor_id, address)
-    details = msgspec.Raw(entry.details.encode()) if resource_type in _TENANTS_OWN else None
+    details = find_own_details(entry)
     return TenantEntry(
         id=str(entry.sequence),
         account=AccountFields(entry.account_id),
@@ -145,12 +147,22 @@ def to_tenant_entry(entry: AuditEntry) -> TenantEntry:
             type=find_action_type(entry.action),
             description=entry.action,
             result="success",
-            time=_format_time(entry.occurred_unix_us),
+            time=format_time(entry.occurred_unix_us),
         ),
         actor=actor,
         raw=RawFields(entry.actor.request_id or "" if is_own else ""),
-        resource=ResourceFields(entry.resource_id, resource_type, details),
+        resource=ResourceFields(
+            entry.resource_id,
+            resource_type,
+            resource_type,
+            None if details is None else msgspec.Raw(details.encode()),
+        ),
     )
+
+
+def find_own_details(entry: AuditEntry) -> str | None:
+    """What was set, where that is the tenant's own affair; a JSON object."""
+    return entry.details if entry.action.partition(".")[0] in _TENANTS_OWN else None
 
 
 def find_action_type(action: str) -> str:
@@ -158,6 +170,6 @@ def find_action_type(action: str) -> str:
     return _TYPES.get(action.partition(".")[2], "update")
 
 
-def _format_time(unix_us: int) -> str:
+def format_time(unix_us: int) -> str:
     """RFC 3339 with microseconds."""
     return datetime.fromtimestamp(unix_us / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -11,18 +11,28 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from contracts.errors import InvalidRequest
+from contracts.errors import InvalidRequest, NotFound
 from contracts.ids import AccountId, is_account_id
 from gateway.api.audit_forms import to_operator_entry, to_tenant_entry, to_verdict_fields
-from gateway.api.audit_query import MAX_SEQUENCE, TERM_QUERY, read_terms
+from gateway.api.audit_products import CATEGORIES
+from gateway.api.audit_query import (
+    MAX_SEQUENCE,
+    TERM_QUERY,
+    find_resource_terms,
+    read_terms,
+    to_sequences,
+)
 from gateway.api.forms import read_choice, read_number, read_time_us, refuse_unknown_query
-from gateway.api.pages import find_account, reply, reply_cursor
+from gateway.api.pages import find_account, reply, reply_cursor, reply_history
 from gateway.api.query_fields import Direction, Limit, Moment, QueryField
 from gateway.auth.caller import Caller
-from tenancy.administration import Administrations, AuditEntry, AuditFilter
+from tenancy.administration import Administrations
+from tenancy.audit.entries import AuditEntry, AuditFilter, AuditPart, AuditTerm
 
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1000
+_ABOUT_US: Final = 86_400_000_000
+"""How far an entry may be from the time that is said of it."""
 _PAGE_QUERY: Final = (
     QueryField("limit", Limit),
     QueryField("cursor", Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQUENCE)]),
@@ -36,6 +46,13 @@ AUDIT_QUERY: Final = (
     *TERM_QUERY,
 )
 """Of an account's own entries."""
+HISTORY_QUERY: Final = (
+    QueryField("since", Moment, is_required=True),
+    QueryField("before", Moment, is_required=True),
+    QueryField("action_time", Moment),
+    *_PAGE_QUERY[:3],
+)
+"""Of what became of one resource."""
 PLATFORM_AUDIT_QUERY: Final = (
     QueryField("account_id", str),
     QueryField("since", Moment),
@@ -56,15 +73,31 @@ class AuditPages:
 
     async def list_own(self, request: Request, caller: Caller) -> Response:
         """The entries of the account between `since` and `before`, which must be given."""
-        for name in ("since", "before"):
-            if not request.query_params.get(name):
-                raise InvalidRequest(f"`{name}` is missing: give a date or a time.", param=name)
+        _require_window(request)
         refuse_unknown_query(request, {field.name for field in AUDIT_QUERY})
         wanted = AuditFilter(
             account_id=find_account(request, caller), terms=read_terms(request.query_params)
         )
         entries, limit, after = await self._read(request, caller, wanted)
         return reply_cursor([to_tenant_entry(entry) for entry in entries], limit, after)
+
+    async def list_categories(self, request: Request, caller: Caller) -> Response:
+        """The categories that `product_category` takes, and the products in each."""
+        refuse_unknown_query(request, ())
+        return reply(CATEGORIES)
+
+    async def list_history(self, request: Request, caller: Caller) -> Response:
+        """What became of the resource that one entry of the account is about."""
+        _require_window(request)
+        refuse_unknown_query(request, {field.name for field in HISTORY_QUERY})
+        entry = await self._find(request, caller)
+        wanted = AuditFilter(
+            account_id=entry.account_id,
+            resource_id=entry.resource_id,
+            terms=find_resource_terms(entry.action),
+        )
+        entries, limit, after = await self._read(request, caller, wanted)
+        return reply_history([to_tenant_entry(entry) for entry in entries], limit, after)
 
     async def list_all(self, request: Request, caller: Caller) -> Response:
         """The entries of the platform, or of the account that `account_id` names."""
@@ -87,6 +120,24 @@ class AuditPages:
         verdict = await self._administrations.act_as(caller.to_actor()).verify_audit_log()
         return reply(to_verdict_fields(verdict))
 
+    async def _find(self, request: Request, caller: Caller) -> AuditEntry:
+        """The account's entry in the path, of about `action_time` if that is said.
+
+        Raises: `NotFound`, `InvalidRequest`.
+        """
+        about_us = read_time_us(request.query_params.get("action_time"), "action_time")
+        sequences = to_sequences([request.path_params["entry_id"]])
+        wanted = AuditFilter(
+            account_id=find_account(request, caller),
+            since_unix_us=None if about_us is None else about_us - _ABOUT_US,
+            before_unix_us=None if about_us is None else about_us + _ABOUT_US,
+            terms=(AuditTerm(AuditPart.SEQUENCE, sequences),),
+        )
+        administration = self._administrations.act_as(caller.to_actor())
+        for entry in await administration.list_audit_entries(wanted, limit=1):
+            return entry
+        raise NotFound("There is no such entry.")
+
     async def _read(
         self, request: Request, caller: Caller, wanted: AuditFilter
     ) -> tuple[list[AuditEntry], int, str]:
@@ -108,3 +159,10 @@ class AuditPages:
             oldest_first=direction == "asc",
         )
         return entries, limit, str(entries[-1].sequence) if len(entries) == limit else ""
+
+
+def _require_window(request: Request) -> None:
+    """Raises `InvalidRequest` unless the time is bounded on both sides."""
+    for name in ("since", "before"):
+        if not request.query_params.get(name):
+            raise InvalidRequest(f"`{name}` is missing: give a date or a time.", param=name)

@@ -1,12 +1,13 @@
-"""Stands before every ordinary endpoint: authentication first, errors as envelopes last.
+"""Stands before every ordinary endpoint: authentication, the account's turn, errors as envelopes.
 
-Owns the order of the two and the headers of such answers; must not know what endpoints do. The
+Owns the order of these and the headers of such answers; must not know what endpoints do. The
 account is the one in the matched route, never one from a header, query or body.
 Read next: `gateway.auth.authenticator`, `gateway.errors`.
 """
 
 import traceback
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final
 
 import structlog
@@ -24,9 +25,10 @@ from contracts.errors import (
 )
 from contracts.ids import AccountId, is_account_id
 from gateway.api.route_table import Route
-from gateway.auth.access import Access, OperatorOnly, OperatorSession, Public
-from gateway.auth.authenticator import Authenticators
+from gateway.api.turns import Turns
+from gateway.auth.access import Access, OperatorOnly, OperatorOrStandby, OperatorSession, Public
 from gateway.auth.caller import Caller
+from gateway.auth.composition import Authenticators
 from gateway.errors import find_row, list_error_headers, render_error
 from gateway.request_context import OpenRequests, RequestContext
 from gateway.telemetry import Telemetry
@@ -45,11 +47,13 @@ class Guard:
         requests: OpenRequests,
         authenticators: Authenticators,
         telemetry: Telemetry,
+        turns: Turns,
     ) -> None:
-        """`requests` gives each answer its id."""
+        """`requests` gives each answer its id, `turns` bounds what one account asks at once."""
         self._requests = requests
         self._authenticators = authenticators
         self._telemetry = telemetry
+        self._turns = turns
 
     @property
     def exception_handlers(self) -> dict[Any, Callable[[Request, Any], Awaitable[Response]]]:
@@ -66,7 +70,8 @@ class Guard:
             context = self._requests.begin(route.name)
             try:
                 caller = await self._authenticate(request, access, context)
-                response = await page(request, caller)
+                async with self._take_turn(caller):
+                    response = await page(request, caller)
                 if route.method not in _READING_METHODS:
                     # What was changed through this gateway holds here at once.
                     await self._authenticators.cache.poll_epoch()
@@ -79,6 +84,12 @@ class Guard:
 
         return StarletteRoute(route.path, endpoint, methods=[route.method], name=route.name)
 
+    def _take_turn(self, caller: Caller) -> AbstractAsyncContextManager[None]:
+        """The account's turn; the platform's own people wait for nobody."""
+        if caller.principal is None:
+            return nullcontext()
+        return self._turns.take(caller.principal.account_id)
+
     async def _authenticate(
         self, request: Request, access: Access, context: RequestContext
     ) -> Caller:
@@ -90,7 +101,9 @@ class Guard:
             return Caller(context.request_id, address)
         account_id = request.path_params.get("account_id")
         is_routable = account_id is None or is_account_id(account_id)
-        if isinstance(access, OperatorOnly):
+        if isinstance(access, OperatorOrStandby) and self._authenticators.standby.is_shown(headers):
+            return Caller(context.request_id, address, is_standby=True)
+        if isinstance(access, OperatorOnly | OperatorOrStandby):
             operator = await self._authenticators.operators.authenticate(headers, peer)
             if not is_routable:
                 raise create_unroutable()

@@ -12,7 +12,8 @@ from gateway.api.operator_routes import create_metrics_routes, create_operator_r
 from gateway.api.ports import Console, InferenceRoutes, create_pages
 from gateway.api.services import PageServices
 from gateway.api.tenant_routes import create_tenant_routes
-from gateway.auth.authenticator import Authenticators
+from gateway.api.turns import Turns
+from gateway.auth.composition import Authenticators
 from gateway.middleware.servers import Port
 from gateway.request_context import OpenRequests
 from gateway.request_path import RequestPath
@@ -86,7 +87,7 @@ def create_listeners(
 ) -> Listeners:
     """All ports, not yet bound. Raises: `InvariantBroken` for a route that demands nothing."""
     readiness = Readiness(services.fleet.has_ready_model)
-    guard = Guard(requests, authenticators, services.telemetry)
+    guard = Guard(requests, authenticators, services.telemetry, Turns())
     cross_origin = CrossOrigin(settings.cross_origin)
     tenants = create_tenant_routes(services, readiness.is_ready)
     operators = create_operator_routes(services, readiness.is_ready, console.routes)

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from contracts.errors import InvalidRequest
 from contracts.ids import ApiTokenId, ModelName
 from contracts.pricing import Price, TokenRates
 from contracts.quotas import Quota, QuotaLimits
@@ -16,16 +17,22 @@ Amount = Annotated[int, msgspec.Meta(extra_json_schema={"minimum": 0})]
 """The bounds themselves are tenancy's, which says them in a sentence."""
 
 
-class QuotaSet(Form, frozen=True, kw_only=True):
-    """The limits of a scope; one that is left out is none, 0 is nothing at all."""
+class LimitsForm(Form, frozen=True, kw_only=True):
+    """Limits; one that is left out is none, 0 is nothing at all."""
 
-    api_token_id: ApiTokenId | None = None
-    model: ModelName | None = None
     requests_per_min: Amount | None = None
     tokens_per_min: Amount | None = None
     concurrent_streams: Amount | None = None
     neurons_per_day: Amount | None = None
     spend_nano_per_month: Amount | None = None
+
+
+class QuotaSet(LimitsForm, frozen=True, kw_only=True):
+    """The limits of a scope, beside its names or inside `limits`, as they are shown."""
+
+    api_token_id: ApiTokenId | None = None
+    model: ModelName | None = None
+    limits: LimitsForm | None = None
 
 
 class RatesForm(Form, frozen=True, kw_only=True):
@@ -68,7 +75,18 @@ class PriceFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_quota_limits(form: QuotaSet) -> QuotaLimits:
-    """The limits that `form` sets."""
+    """The limits that `form` sets. Raises: `InvalidRequest` when it says them in both places."""
+    beside, inside = _read_limits(form), form.limits
+    if inside is None:
+        return beside
+    if beside != QuotaLimits():
+        sentence = "Write limits either inside `limits` or beside it."
+        raise InvalidRequest(sentence, param="limits")
+    return _read_limits(inside)
+
+
+def _read_limits(form: LimitsForm) -> QuotaLimits:
+    """The limits that stand in one place."""
     names = QuotaLimits.__struct_fields__
     return QuotaLimits(**{name: getattr(form, name) for name in names})
 

@@ -121,5 +121,6 @@ class NodePages:
                 FailedModel(name=name, reason=reason) for name, reason in node.failed.items()
             ),
             role=node.role,
+            suggested_role=node.suggested_role,
             heartbeat_age_s=None if heard_s is None else round(heard_s, 3),
         )

@@ -17,6 +17,24 @@ from gateway.errors import Notice
 _JSON: Final = "application/json"
 
 
+class PartInfo(msgspec.Struct, frozen=True):
+    """Which page it is, of a list that nobody has counted."""
+
+    page: int
+    per_page: int
+    count: int
+
+
+class PartEnvelope(msgspec.Struct, frozen=True):
+    """The v4 envelope around such a page; the one after the last is empty."""
+
+    result: Any
+    result_info: PartInfo
+    success: bool = True
+    errors: tuple[Notice, ...] = ()
+    messages: tuple[Notice, ...] = ()
+
+
 class Cursors(msgspec.Struct, frozen=True):
     """Where the next page begins; empty text at the end."""
 
@@ -30,6 +48,13 @@ class CursorInfo(msgspec.Struct, frozen=True):
     per_page: int
     cursor: str
     cursors: Cursors
+
+
+class HistoryInfo(CursorInfo, frozen=True):
+    """The same for what became of one resource."""
+
+    history_status: str = "exact"
+    """Resources are known by their ids."""
 
 
 class CursorEnvelope(msgspec.Struct, frozen=True):
@@ -58,6 +83,18 @@ def reply_page(shown: list[Any], page: int, per_page: int, total: int) -> Respon
     """One page of a list of `total`."""
     info = PageInfo(page, per_page, len(shown), total, -(-total // per_page))
     return Response(encoder.encode(PageEnvelope(shown, info)), media_type=_JSON)
+
+
+def reply_part(shown: list[Any], page: int, per_page: int) -> Response:
+    """One page of a list that is too long to be counted."""
+    info = PartInfo(page, per_page, len(shown))
+    return Response(encoder.encode(PartEnvelope(shown, info)), media_type=_JSON)
+
+
+def reply_history(shown: list[Any], limit: int, after: str) -> Response:
+    """One piece of what became of a resource; `after` is empty at its end."""
+    info = HistoryInfo(len(shown), limit, after, Cursors(after))
+    return Response(encoder.encode(CursorEnvelope(shown, info)), media_type=_JSON)
 
 
 def reply_cursor(shown: list[Any], limit: int, after: str) -> Response:

@@ -9,6 +9,7 @@ import msgspec
 
 from contracts.fleet_view import PlacementRule
 from contracts.ids import BootId, ModelName, NodeId
+from contracts.node_roles import NodeRole, RoleWish
 from contracts.placement import (
     MAX_PLANNED_MODELS,
     PlacementPlan,
@@ -29,6 +30,14 @@ class TargetForm(Form, frozen=True, kw_only=True):
     is_pinned: bool = False
 
 
+class RoleForm(Form, frozen=True, kw_only=True):
+    """The role that a planner thinks right for a node."""
+
+    role: NodeRole
+    is_suggestion: bool = False
+    """True: the node tells of it and stays what it is."""
+
+
 class PlanPut(Form, frozen=True, kw_only=True):
     """What one node should do until it hears otherwise."""
 
@@ -39,6 +48,8 @@ class PlanPut(Form, frozen=True, kw_only=True):
     eviction_order: Annotated[
         tuple[ModelName, ...], msgspec.Meta(max_length=MAX_PLANNED_MODELS)
     ] = ()
+    role: RoleForm | None = None
+    """Left out: nothing is said of it."""
 
 
 class RuleSet(Form, frozen=True, kw_only=True):
@@ -66,6 +77,9 @@ def to_plan(form: PlanPut) -> PlacementPlan:
             for target in form.targets
         ),
         eviction_order=form.eviction_order,
+        role=None
+        if form.role is None
+        else RoleWish(role=form.role.role, is_suggestion=form.role.is_suggestion),
     )
 
 

@@ -21,6 +21,7 @@ from gateway.auth.access import (
     Needs,
     NeedsForOwn,
     OperatorOnly,
+    OperatorOrStandby,
     OperatorSession,
     Public,
 )
@@ -69,7 +70,7 @@ class Route:
 
 _OFFERED: Final[dict[PortKind, tuple[type[Access], ...]]] = {
     PortKind.TENANTS: (Public, AnyApiToken, Needs, NeedsForOwn),
-    PortKind.OPERATORS: (Public, OperatorOnly, OperatorSession),
+    PortKind.OPERATORS: (Public, OperatorOnly, OperatorOrStandby, OperatorSession),
 }
 
 

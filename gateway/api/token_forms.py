@@ -22,7 +22,7 @@ from gateway.api.policy_forms import (
     to_condition_fields,
     to_policy_fields,
 )
-from tenancy.administration import ApiTokenChange
+from tenancy.changes import ApiTokenChange
 from tenancy.interfaces import ApiToken, ApiTokenStatus
 from tenancy.permissions import PermissionGroup
 
@@ -67,6 +67,8 @@ class TokenFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     status: str
     issued_on: str | None
     modified_on: str | None
+    last_used_on: str | None = None
+    """To the minute; never used if it is missing."""
     policies: tuple[PolicyFields, ...]
     not_before: str | None = None
     expires_on: str | None = None
@@ -123,6 +125,7 @@ def to_token_fields(api_token: ApiToken, value: str | None = None) -> TokenField
         status=api_token.status,
         issued_on=format_unix_s(api_token.issued_unix_s),
         modified_on=format_unix_s(api_token.modified_unix_s),
+        last_used_on=format_unix_s(api_token.last_used_unix_s),
         policies=to_policy_fields(api_token.policies, api_token.api_token_id, api_token.account_id),
         not_before=format_unix_s(api_token.not_before_unix_s),
         expires_on=format_unix_s(api_token.expires_unix_s),

@@ -42,15 +42,23 @@ class OperatorOnly:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorOrStandby:
+    """An operator's credential, or the one of hot standby, which opens nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorSession:
     """An operator who has signed in to the console."""
 
 
-Access = Public | AnyApiToken | Needs | NeedsForOwn | OperatorOnly | OperatorSession
+Access = (
+    Public | AnyApiToken | Needs | NeedsForOwn | OperatorOnly | OperatorOrStandby | OperatorSession
+)
 
 PUBLIC: Final = Public()
 ANY_API_TOKEN: Final = AnyApiToken()
 OPERATOR: Final = OperatorOnly()
+PLANNER: Final = OperatorOrStandby()
 SIGNED_IN: Final = OperatorSession()
 
 

@@ -7,7 +7,6 @@ Read next: `gateway.auth.access`, `gateway.auth.principal_cache`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from contracts.errors import AccountSuspended, AddressNotAllowed, Forbidden, Unauthenticated
@@ -16,9 +15,8 @@ from gateway.auth.access import Access, AnyApiToken, Needs, NeedsForOwn
 from gateway.auth.bearer import read_api_token, read_bearer
 from gateway.auth.client_address import ClientAddresses
 from gateway.auth.failed_attempts import FailedAttempts
-from gateway.auth.operator_sessions import OperatorSessions
 from gateway.auth.principal_cache import PrincipalCache
-from gateway.settings import AuthSettings, ProxySettings
+from gateway.auth.token_uses import TokenUses
 from gateway.sources import Sources
 from tenancy.interfaces import (
     AccountStatus,
@@ -26,7 +24,6 @@ from tenancy.interfaces import (
     Operator,
     OperatorDirectory,
     Principal,
-    TenancyDirectory,
 )
 from tenancy.policies import Address
 
@@ -42,12 +39,14 @@ class Authenticator:
         cache: PrincipalCache,
         addresses: ClientAddresses,
         failures: FailedAttempts,
+        uses: TokenUses,
         sources: Sources,
     ) -> None:
-        """`cache` answers for digests; `sources` tells the time."""
+        """`cache` answers for digests, `uses` is told who got in; `sources` tells the time."""
         self._cache = cache
         self._addresses = addresses
         self._failures = failures
+        self._uses = uses
         self._sources = sources
 
     async def authenticate(
@@ -82,6 +81,7 @@ class Authenticator:
                 raise Forbidden(f"Authentication error: this needs `{access.permission}`.")
         elif type(access) is not AnyApiToken:
             raise Forbidden("Authentication error: no API token opens this route.")
+        self._uses.note(principal.api_token_id)
         return principal
 
     async def _find(self, value: str, digest: bytes, address: Address | None) -> Principal:
@@ -139,30 +139,3 @@ class OperatorAuthenticator:
             self._failures.count(address)
             raise Unauthenticated("Authentication error: the operator's credential is not valid.")
         return operator
-
-
-@dataclass(frozen=True, slots=True)
-class Authenticators:
-    """Both kinds, and the cache whose epoch somebody must follow."""
-
-    api_tokens: Authenticator
-    operators: OperatorAuthenticator
-    sessions: OperatorSessions
-    addresses: ClientAddresses
-    cache: PrincipalCache
-
-
-def create_authenticators(
-    tenancy: TenancyDirectory, settings: AuthSettings, proxies: ProxySettings, sources: Sources
-) -> Authenticators:
-    """Authenticators that ask `tenancy`."""
-    cache = PrincipalCache(tenancy, settings, sources)
-    addresses = ClientAddresses(proxies)
-    failures, failures_of_operators = (FailedAttempts(settings, sources) for _ in range(2))
-    return Authenticators(
-        Authenticator(cache, addresses, failures, sources),
-        OperatorAuthenticator(tenancy, addresses, failures_of_operators),
-        OperatorSessions(tenancy, sources),
-        addresses,
-        cache,
-    )

@@ -5,18 +5,21 @@ Read next: `gateway.auth.authenticator`, `tenancy.administration`.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from contracts.errors import InvariantBroken
 from contracts.ids import RequestId
 from gateway.auth.operator_sessions import Session
-from tenancy.administration import Actor, ActorKind
+from tenancy.actors import Actor, ActorKind
 from tenancy.interfaces import Operator, Principal
 from tenancy.policies import Address
+
+STANDBY_ACTOR: Final = "standby"
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Made by the guard, which sets what the route demands: `principal` or `operator`."""
+    """Made by the guard, which sets whom it found: `principal`, `operator` or `is_standby`."""
 
     request_id: RequestId
     address: Address | None
@@ -24,6 +27,8 @@ class Caller:
     operator: Operator | None = None
     session: Session | None = None
     """Of an operator who has signed in to the console."""
+    is_standby: bool = False
+    """Hot standby, by its own credential; never with an operator or principal."""
 
     def require_session(self) -> Session:
         """The session, on a route that demands one."""
@@ -46,6 +51,10 @@ class Caller:
                 self.operator.operator_id,
                 address=address,
                 request_id=self.request_id,
+            )
+        if self.is_standby:
+            return Actor(
+                ActorKind.SYSTEM, STANDBY_ACTOR, address=address, request_id=self.request_id
             )
         principal = self.require_principal()
         return Actor(

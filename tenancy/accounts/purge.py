@@ -42,6 +42,9 @@ async def purge_account(
         raise create_account_not_found()
     if status != AccountStatus.SUSPENDED:
         raise Conflict("Suspend the account before you purge it.")
+    # Gateways note uses of tokens in this order, too: neither waits for the other for ever.
+    tokens = select(api_tokens.c.api_token_id).where(api_tokens.c.account_id == account_id)
+    await connection.execute(tokens.order_by(api_tokens.c.api_token_id).with_for_update())
     for table in _OWNED:
         await connection.execute(delete(table).where(table.c.account_id == account_id))
     await delete_data_key(connection, account_id)

@@ -14,7 +14,7 @@ from contracts.errors import InvalidRequest
 from contracts.grant import RetentionClass
 from contracts.ids import AccountId, RegionId, is_account_id
 from tenancy.accounts.purge import purge_account
-from tenancy.administration import AccountChange, Action
+from tenancy.changes import AccountChange, Action
 from tenancy.encryption.data_keys import create_data_key
 from tenancy.interfaces import Account, AccountStatus
 from tenancy.ownership import create_account_not_found, is_living_account

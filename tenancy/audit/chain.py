@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from tenancy.administration import AuditEntry
+from tenancy.audit.entries import AuditEntry
 
 HASH_BYTES: Final = 32
 FIRST_HASH: Final = bytes(HASH_BYTES)

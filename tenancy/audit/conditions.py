@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, and_, func, not_
 
-from tenancy.administration import ActorKind, AuditFilter, AuditPart, AuditTerm
+from tenancy.actors import ActorKind
+from tenancy.audit.entries import AuditFilter, AuditPart, AuditTerm
 from tenancy.tables import audit_log
 
 _COLUMNS: Final = audit_log.c

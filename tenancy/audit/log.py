@@ -12,9 +12,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from contracts.errors import InvariantBroken
 from contracts.ids import AccountId
-from tenancy.administration import Actor, ActorKind, AuditEntry, AuditFilter
+from tenancy.actors import Actor, ActorKind
 from tenancy.audit.chain import hash_entry
 from tenancy.audit.conditions import list_conditions
+from tenancy.audit.entries import AuditEntry, AuditFilter
 from tenancy.tables import AUDIT_CHAIN_ID, audit_chain, audit_log
 
 _IS_CHAIN = audit_chain.c.chain_id == AUDIT_CHAIN_ID
@@ -72,12 +73,15 @@ async def list_entries(
     *,
     limit: int,
     after: int | None,
+    skip: int,
     oldest_first: bool,
 ) -> list[AuditEntry]:
-    """At most `limit` entries that fit `wanted`, those beyond `after` in the order asked for."""
+    """At most `limit` entries that fit `wanted`, those beyond `after` in the order asked for,
+    without the first `skip` of them.
+    """
     columns = audit_log.c
     order = columns.sequence.asc() if oldest_first else columns.sequence.desc()
-    query = select(audit_log).order_by(order).limit(limit)
+    query = select(audit_log).order_by(order).limit(limit).offset(skip)
     if after is not None:
         query = query.where(columns.sequence > after if oldest_first else columns.sequence < after)
     query = query.where(*list_conditions(wanted))

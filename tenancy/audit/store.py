@@ -7,7 +7,8 @@ import asyncio
 
 from contracts.errors import Conflict, Forbidden, StoreUnavailable
 from contracts.settings import SettingsError
-from tenancy.administration import ActorKind, AuditEntry, AuditFilter
+from tenancy.actors import ActorKind
+from tenancy.audit.entries import AuditEntry, AuditFilter
 from tenancy.audit.log import list_entries
 from tenancy.audit.verdict import Verdict
 from tenancy.audit.verification import verify_log
@@ -24,9 +25,12 @@ class AuditStore(ActingStore):
         *,
         limit: int = 100,
         after: int | None = None,
+        skip: int = 0,
         oldest_first: bool = False,
     ) -> list[AuditEntry]:
         """At most `limit` entries, those beyond sequence `after` in the direction asked for.
+
+        `skip` entries are passed over first, which costs as much as reading them.
 
         Raises: `Forbidden` when an API token's actor asks for more than its own account.
         """
@@ -39,6 +43,7 @@ class AuditStore(ActingStore):
                 wanted,
                 limit=check_page_size(limit),
                 after=after,
+                skip=skip,
                 oldest_first=oldest_first,
             )
 

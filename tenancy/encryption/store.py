@@ -6,7 +6,7 @@ Read next: `tenancy.encryption.data_keys`.
 
 from typing import Final
 
-from tenancy.administration import Action
+from tenancy.changes import Action
 from tenancy.encryption.data_keys import list_outdated, rewrap_data_key
 from tenancy.store import ActingStore
 

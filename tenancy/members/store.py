@@ -10,7 +10,7 @@ from sqlalchemy import Row, and_, delete, insert, select
 
 from contracts.errors import NotFound
 from contracts.ids import AccountId, is_account_id
-from tenancy.administration import Action
+from tenancy.changes import Action
 from tenancy.encryption.data_keys import create_data_key, find_data_key
 from tenancy.encryption.envelope import Cell, seal, unseal
 from tenancy.interfaces import Member

@@ -10,8 +10,8 @@ from sqlalchemy import delete, func, insert, select
 
 from contracts.errors import InvalidRequest, NotFound
 from contracts.fleet_view import NodeDrain
-from contracts.ids import NodeId, is_node_id
-from tenancy.administration import Action
+from contracts.ids import GatewayId, NodeId, RegionId, is_node_id
+from tenancy.changes import Action
 from tenancy.store import ActingStore, Store
 from tenancy.tables import node_drains
 
@@ -82,6 +82,20 @@ class NodeDrainStore(NodeDrainList, ActingStore):
         self._require_platform()
         async with self._change(Action.NODE_KEY_ROTATE, moves_epoch=False) as change:
             change.note(node_id, key=key_name)
+
+    async def note_enrolment(
+        self, node_id: NodeId, gateway_id: GatewayId, region: RegionId, key_name: str
+    ) -> None:
+        """A gateway is about to take the node up, with a key of this name, as one of `region`."""
+        self._require_platform()
+        async with self._change(Action.NODE_ENROL, moves_epoch=False) as change:
+            change.note(node_id, gateway_id=gateway_id, region=region, key=key_name)
+
+    async def note_removal(self, node_id: NodeId, gateway_id: GatewayId) -> None:
+        """A gateway is about to end the node's enrolment."""
+        self._require_platform()
+        async with self._change(Action.NODE_REMOVE, moves_epoch=False) as change:
+            change.note(node_id, gateway_id=gateway_id)
 
     async def list_node_drains(self) -> list[NodeDrain]:
         """Every drain, in order of node."""

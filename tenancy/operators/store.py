@@ -10,7 +10,7 @@ from sqlalchemy import Row, delete, func, insert, select
 
 from contracts.errors import Conflict, NotFound
 from contracts.ids import OperatorId, is_account_id
-from tenancy.administration import Action
+from tenancy.changes import Action
 from tenancy.interfaces import IssuedOperator, Operator
 from tenancy.sources import create_id, read_unix_us
 from tenancy.store import ActingStore, Store

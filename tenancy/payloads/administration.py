@@ -12,7 +12,8 @@ from contracts.errors import Conflict, Forbidden, InvalidRequest, InvariantBroke
 from contracts.grant import RetentionClass
 from contracts.ids import AccountId, RequestId, is_request_id
 from contracts.payloads import DAY_MS, MAX_PAYLOAD_DAYS, Payload, PayloadHead
-from tenancy.administration import Action, ActorKind
+from tenancy.actors import ActorKind
+from tenancy.changes import Action
 from tenancy.encryption.data_keys import find_data_key
 from tenancy.ownership import create_account_not_found, is_living_account, require_account
 from tenancy.payloads.rows import open_row, to_head

@@ -12,7 +12,7 @@ from contracts.errors import InvalidRequest, NotFound
 from contracts.fleet_view import PlacementRule
 from contracts.ids import ModelName, is_model_name
 from contracts.placement import ServiceClass, Tier
-from tenancy.administration import Action
+from tenancy.changes import Action
 from tenancy.store import ActingStore
 from tenancy.tables import placement_rules
 

@@ -11,7 +11,7 @@ from sqlalchemy import Row, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from contracts.pricing import Price, TokenRates, to_neuron_rates
-from tenancy.administration import Action
+from tenancy.changes import Action
 from tenancy.prices.rules import check_pattern, check_rates, create_price_not_found
 from tenancy.sources import read_unix_us
 from tenancy.store import ActingStore, Store

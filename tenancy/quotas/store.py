@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from contracts.errors import NotFound
 from contracts.ids import AccountId, ApiTokenId, ModelName
 from contracts.quotas import Quota, QuotaLimits, QuotaScope
-from tenancy.administration import Action
+from tenancy.changes import Action
 from tenancy.ownership import require_account, require_api_token
 from tenancy.quotas.rules import check_limits, check_scope
 from tenancy.store import ActingStore, Change

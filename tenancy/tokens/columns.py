@@ -11,7 +11,7 @@ from msgspec import UNSET
 from sqlalchemy import Row, RowMapping
 
 from contracts.ids import AccountId, ApiTokenId
-from tenancy.administration import ApiTokenChange
+from tenancy.changes import ApiTokenChange
 from tenancy.interfaces import ApiToken, ApiTokenStatus
 from tenancy.policies import allow
 from tenancy.tokens.lifetime import check_settable, compute_status
@@ -69,4 +69,5 @@ def to_api_token(row: Row[Any], now_unix_us: int) -> ApiToken:
         modified_unix_s=modified_unix_us // 1_000_000,
         not_before_unix_s=row.not_before_unix_s,
         expires_unix_s=row.expires_unix_s,
+        last_used_unix_s=row.last_used_unix_s,
     )

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from contracts.errors import Forbidden, Unauthenticated
-from tenancy.administration import Actor, ActorKind
+from tenancy.actors import Actor, ActorKind
 from tenancy.interfaces import ApiTokenStatus
 from tenancy.policies import AddressCondition, Policies, find_excess
 from tenancy.tables import api_tokens

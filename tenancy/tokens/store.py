@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, RowMapping, and_, delete, insert, select, 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from contracts.ids import AccountId, ApiTokenId, is_account_id
-from tenancy.administration import Action, ApiTokenChange
+from tenancy.changes import Action, ApiTokenChange
 from tenancy.interfaces import ApiToken, ApiTokenStatus, IssuedApiToken
 from tenancy.ownership import create_api_token_not_found, require_account, require_room
 from tenancy.policies import AddressCondition, AnyPolicies

@@ -1,16 +1,16 @@
 """The ledger in the database: `UsageLedger` on SQLAlchemy.
 
-Owns the statements on `usage_ledger`, to which rows are only added. A batch goes in as one
+Owns the statements that add to `usage_ledger` and read it. A batch goes in as one
 transaction together with its sums for the roll-up and with what it takes from the budget slices of
 the gateway that wrote it, so that all three agree at any moment. Adding a record again changes
-nothing. Read next: `tenancy.usage.roll_up`, `tenancy.usage.budgets`.
+nothing. Read next: `tenancy.usage.roll_up`, `tenancy.usage.budgets`, `tenancy.usage.retention`.
 """
 
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from sqlalchemy import Row, delete, func, insert, select
+from sqlalchemy import Row, func, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -40,7 +40,8 @@ class LedgerStore(Store):
         by_id = {one.request_id: one for one in sorted(records, key=_by_id)}
         if not by_id:
             return 0
-        await self._ensure_partitions({read_day(request_id) for request_id in by_id})
+        if self._database.is_postgresql:
+            await self._ensure_partitions({read_day(request_id) for request_id in by_id})
         async with self._database.write() as connection:
             fresh = await _add_new(connection, by_id)
             if fresh:
@@ -68,23 +69,8 @@ class LedgerStore(Store):
         async with self._database.read() as connection:
             return [_to_record(row) for row in await connection.execute(query)]
 
-    async def drop_usage_before(self, day: int) -> int:
-        """The first day that is kept: whole months before `day` leave the ledger.
-
-        On PostgreSQL a month is a partition that is dropped. Sums by hour and day stay.
-        """
-        kept = first_day_of_month(to_month(day))
-        async with self._database.write() as connection:
-            if self._database.is_postgresql:
-                await connection.execute(select(func.hearth_drop_usage_before(kept)))
-            else:
-                await connection.execute(delete(usage_ledger).where(usage_ledger.c.day < kept))
-        return kept
-
     async def _ensure_partitions(self, days: set[int]) -> None:
-        """Makes the partitions of `days` where the database has such."""
-        if not self._database.is_postgresql:
-            return
+        """Makes the partitions of `days`, which PostgreSQL has."""
         async with self._database.write() as connection:
             for month in sorted({to_month(day) for day in days}):
                 first = first_day_of_month(month)

@@ -5,8 +5,9 @@ import pytest
 
 from contracts.errors import Forbidden, InvalidRequest, NotFound
 from contracts.fleet_view import NodeDrain
-from contracts.ids import AccountId, NodeId
-from tenancy.administration import Actor, ActorKind, AuditFilter
+from contracts.ids import AccountId, GatewayId, NodeId, RegionId
+from tenancy.actors import Actor, ActorKind
+from tenancy.audit.entries import AuditFilter
 from tests.fixtures.acting_tenancy import ActingTenancy
 from tests.tenancy.manual_clock import ManualClock
 
@@ -53,6 +54,20 @@ async def test_a_name_that_no_node_can_have_ends_no_drain_and_is_nobody_s_fault(
     assert await tenancy.list_node_drains() == [drain]
 
 
+async def test_enrolments_and_removals_are_in_the_log_and_move_no_gateway(
+    tenancy: ActingTenancy,
+) -> None:
+    epoch = await tenancy.directory.read_epoch()
+    await tenancy.note_enrolment(NODE, GatewayId("gateway-1"), RegionId("weur"), "5c2f")
+    await tenancy.note_removal(NODE, GatewayId("gateway-1"))
+    removed, enrolled = await tenancy.list_audit_entries(AuditFilter())
+    assert [enrolled.action, removed.action] == ["node.enrol", "node.remove"]
+    assert enrolled.resource_id == removed.resource_id == NODE
+    details = {"gateway_id": "gateway-1", "region": "weur", "key": "5c2f"}
+    assert msgspec.json.decode(enrolled.details) == details
+    assert await tenancy.directory.read_epoch() == epoch
+
+
 async def test_an_api_token_s_actor_gets_no_further(tenancy: ActingTenancy) -> None:
     acting = tenancy.act_as(Actor(ActorKind.API_TOKEN, "a" * 32, AccountId("b" * 32)))
     for call in (
@@ -60,6 +75,8 @@ async def test_an_api_token_s_actor_gets_no_further(tenancy: ActingTenancy) -> N
         acting.administration.undrain_node(NODE),
         acting.administration.list_node_drains(),
         acting.administration.note_node_key(NODE, "k"),
+        acting.administration.note_enrolment(NODE, GatewayId("g"), RegionId("weur"), "k"),
+        acting.administration.note_removal(NODE, GatewayId("g")),
     ):
         with pytest.raises(Forbidden):
             await call

@@ -7,7 +7,9 @@ from contracts.errors import Conflict, Forbidden, InvalidRequest, InvariantBroke
 from contracts.grant import RetentionClass
 from contracts.ids import AccountId, ApiTokenId, ModelName, RequestId, create_request_id
 from contracts.payloads import DAY_MS, MAX_PAYLOAD_DAYS, NewPayload
-from tenancy.administration import AccountChange, Actor, ActorKind, AuditFilter
+from tenancy.actors import Actor, ActorKind
+from tenancy.audit.entries import AuditFilter
+from tenancy.changes import AccountChange
 from tenancy.interfaces import AccountStatus
 from tenancy.payloads import store
 from tenancy.permissions import Permission

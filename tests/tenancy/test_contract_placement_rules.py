@@ -7,7 +7,8 @@ from contracts.errors import Forbidden, InvalidRequest, NotFound
 from contracts.fleet_view import PlacementRule
 from contracts.ids import AccountId, ModelName
 from contracts.placement import ServiceClass, Tier
-from tenancy.administration import Actor, ActorKind, AuditFilter
+from tenancy.actors import Actor, ActorKind
+from tenancy.audit.entries import AuditFilter
 from tests.fixtures.acting_tenancy import ActingTenancy
 
 MODEL = ModelName("@cf/meta/llama-3.2-1b")

@@ -9,7 +9,7 @@ from contracts.errors import Conflict, Forbidden
 from contracts.ids import AccountId
 from contracts.pricing import TokenCounts
 from contracts.usage import MS_PER_DAY, ExportForm, Step, UsageSummary
-from tenancy.administration import Actor, ActorKind
+from tenancy.actors import Actor, ActorKind
 from tenancy.usage.export import find_public_key, verify_export
 from tenancy.usage.export_store import COLUMNS
 from tests.fixtures.acting_tenancy import ActingTenancy

@@ -7,12 +7,15 @@ import msgspec
 import pytest
 
 from contracts.budgets import BudgetKey, BudgetKind
-from contracts.errors import InvalidRequest
+from contracts.errors import Forbidden, InvalidRequest
 from contracts.ids import AccountId, ApiTokenId, GatewayId, ModelName, NodeId, RegionId
 from contracts.ids import create_request_id as create_id
 from contracts.pricing import TokenCounts
 from contracts.quotas import QuotaScope
 from contracts.usage import MS_PER_DAY, Outcome, Step, UsageCursor, UsageRecord
+from tenancy.actors import Actor, ActorKind
+from tenancy.audit.entries import AuditFilter
+from tenancy.usage import retention
 from tests.fixtures.acting_tenancy import ActingTenancy
 from tests.tenancy.manual_clock import ManualClock
 
@@ -171,6 +174,37 @@ async def test_months_leave_the_ledger_and_the_sums_stay(tenancy: ActingTenancy)
     assert await tenancy.list_usage_records(ACCOUNT, DAY) == [november]
     assert len(await tenancy.list_usage(ACCOUNT, Step.DAY, DAY - 30, DAY + 1)) == 2
     assert await tenancy.append_usage([record(3, START_MS - 20 * MS_PER_DAY)], OWNER) == 1
+
+
+async def test_others_write_while_many_records_leave(
+    tenancy: ActingTenancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite has one writer at a time; who drops rows lets others in between."""
+    october = START_MS - 20 * MS_PER_DAY
+    monkeypatch.setattr(retention, "DROPPED_AT_ONCE", 2)
+    await tenancy.append_usage([record(number, october) for number in range(200)], OWNER)
+    dropping = asyncio.create_task(tenancy.drop_usage_before(DAY))
+    while await tenancy.list_usage_records(ACCOUNT, DAY - 20, limit=1) == [record(0, october)]:
+        pass  # it has not begun
+    assert await tenancy.append_usage([record(1)], OWNER) == 1
+    is_between = not dropping.done()
+    await dropping
+    assert is_between or tenancy.directory._database.is_postgresql
+    assert await tenancy.list_usage_records(ACCOUNT, DAY - 20) == []
+    assert await tenancy.list_usage_records(ACCOUNT, DAY) == [record(1)]
+
+
+async def test_who_had_usage_dropped_is_written_down(tenancy: ActingTenancy) -> None:
+    await tenancy.append_usage([record(1)], OWNER)
+    acting = tenancy.act_as(Actor(ActorKind.API_TOKEN, "a" * 32, ACCOUNT))
+    with pytest.raises(Forbidden):
+        await acting.administration.drop_usage_before(DAY)
+    with pytest.raises(InvalidRequest, match="not come yet"):
+        await tenancy.drop_usage_before(DAY + 1)
+    assert await tenancy.drop_usage_before(DAY) == DAY - 13  # the month that runs stays whole
+    assert await tenancy.list_usage_records(ACCOUNT, DAY) == [record(1)]
+    (entry,) = await tenancy.list_audit_entries(AuditFilter())
+    assert (entry.action, entry.details) == ("usage.drop", '{"before":"2023-11-01"}')
 
 
 async def test_budgets_count_what_is_rolled_up_and_what_is_not(tenancy: ActingTenancy) -> None:

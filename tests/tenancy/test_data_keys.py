@@ -10,7 +10,7 @@ from sqlalchemy import text
 from contracts.errors import Conflict, InvariantBroken, NotFound
 from contracts.ids import AccountId
 from contracts.quotas import QuotaLimits, QuotaScope
-from tenancy.administration import AuditFilter
+from tenancy.audit.entries import AuditFilter
 from tenancy.db import Database, create_engine, parse_database_url
 from tenancy.directory import create_tenancy
 from tenancy.encryption.key_ring import KeyRing, VersionedKeys

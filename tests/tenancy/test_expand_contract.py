@@ -30,6 +30,9 @@ INSERT INTO api_tokens (api_token_id, account_id, name, hint, status, permission
     pepper_version, issued_unix_us, not_before_unix_s, expires_unix_s)
 VALUES (:id, :account, 'old', 'hearth_pat_old0', 'active', :permissions, :digest, 1, 1, NULL, NULL)
 """
+DISABLE_TOKEN = """
+UPDATE api_tokens SET status = 'disabled', modified_unix_us = 2 WHERE api_token_id = :id
+"""
 SELECT_RIGHTS = "SELECT permissions, status FROM api_tokens WHERE api_token_id = :id"
 
 
@@ -62,6 +65,7 @@ async def test_what_the_older_version_writes_is_read_in_full(
     assert (principal.models, principal.condition) == (None, None)
     stored = await tenancy.get_api_token(ACCOUNT, TOKEN)
     assert stored.policies == allow(READ)
+    assert stored.last_used_unix_s is None
     assert stored.modified_unix_s == stored.issued_unix_s
     disabled = await tenancy.set_api_token_status(ACCOUNT, TOKEN, ApiTokenStatus.DISABLED)
     assert disabled.policies == allow(READ)
@@ -96,3 +100,15 @@ async def test_the_older_version_never_reads_more_rights_than_were_granted(
     )
     read = json.loads(permissions) if isinstance(permissions, str) else permissions
     assert (read, status) == (expected, "active")
+
+
+async def test_the_older_version_notes_no_use_and_loses_none(
+    tenancy: ActingTenancy, database_url: str
+) -> None:
+    account = await tenancy.create_account("new")
+    issued = await tenancy.create_api_token(account.account_id, "t", allow(READ))
+    token_id = issued.api_token.api_token_id
+    await tenancy.note_api_token_uses({token_id: 50})
+    await execute(database_url, DISABLE_TOKEN, id=token_id)
+    disabled = await tenancy.get_api_token(account.account_id, token_id)
+    assert (disabled.status, disabled.last_used_unix_s) == (ApiTokenStatus.DISABLED, 50)

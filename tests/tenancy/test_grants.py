@@ -7,7 +7,9 @@ import pytest
 
 from contracts.errors import Forbidden, NotFound, Unauthenticated
 from contracts.ids import AccountId
-from tenancy.administration import AccountChange, Actor, ActorKind, ApiTokenChange, AuditFilter
+from tenancy.actors import Actor, ActorKind
+from tenancy.audit.entries import AuditFilter
+from tenancy.changes import AccountChange, ApiTokenChange
 from tenancy.interfaces import ApiToken, ApiTokenStatus
 from tenancy.permissions import Permission
 from tenancy.policies import AddressCondition, Effect, Policy, allow

@@ -13,18 +13,22 @@ from sqlalchemy import make_url
 from contracts.batches import BatchBounds, BatchItem, NewBatch
 from contracts.errors import StoreUnavailable
 from contracts.fleet_view import PlacementRule
-from contracts.ids import AccountId, ApiTokenId, ModelName, NodeId, create_request_id
+from contracts.ids import (
+    AccountId,
+    ApiTokenId,
+    GatewayId,
+    ModelName,
+    NodeId,
+    RegionId,
+    create_request_id,
+)
 from contracts.payloads import NewPayload
 from contracts.pricing import TokenRates
 from contracts.quotas import QuotaLimits, QuotaScope
 from contracts.usage import ExportForm, Step
-from tenancy.administration import (
-    AccountChange,
-    Actor,
-    ActorKind,
-    ApiTokenChange,
-    AuditFilter,
-)
+from tenancy.actors import Actor, ActorKind
+from tenancy.audit.entries import AuditFilter
+from tenancy.changes import AccountChange, ApiTokenChange
 from tenancy.directory import SqlTenancy, create_tenancy
 from tenancy.encryption.key_ring import KeyRing
 from tenancy.interfaces import AccountStatus, ApiTokenStatus, Permission
@@ -40,6 +44,7 @@ ID = "a" * 32
 ACCOUNT, TOKEN = AccountId(ID), ApiTokenId(ID)
 MODEL = ModelName("@a/b")
 NODE = NodeId("node-1")
+GATEWAY = GatewayId("gateway-1")
 BATCH = NewBatch(
     batch_id=create_request_id(1, 1),
     account_id=ACCOUNT,
@@ -120,7 +125,7 @@ CALLS: dict[str, Callable[[ActingTenancy], Awaitable[Any]]] = {
     "list_prices": lambda t: t.list_prices(),
     "append_usage": lambda t: t.append_usage([record(1)], "o"),
     "list_usage_records": lambda t: t.list_usage_records(ACCOUNT, DAY),
-    "drop_usage_before": lambda t: t.drop_usage_before(DAY),
+    "drop_usage_before": lambda t: t.drop_usage_before(0),
     "roll_up_usage": lambda t: t.roll_up_usage(),
     "list_usage": lambda t: t.list_usage(ACCOUNT, Step.DAY, DAY, DAY + 1),
     "sum_usage": lambda t: t.sum_usage(Step.DAY, DAY, DAY + 1),
@@ -133,6 +138,8 @@ CALLS: dict[str, Callable[[ActingTenancy], Awaitable[Any]]] = {
     "drain_node": lambda t: t.drain_node(NODE),
     "undrain_node": lambda t: t.undrain_node(NODE),
     "note_node_key": lambda t: t.note_node_key(NODE, "k"),
+    "note_enrolment": lambda t: t.note_enrolment(NODE, GATEWAY, RegionId("weur"), "k"),
+    "note_removal": lambda t: t.note_removal(NODE, GATEWAY),
     "list_node_drains": lambda t: t.list_node_drains(),
     "read_budget": lambda t: t.read_budget(NEURONS),
     "lease_budget": lambda t: t.lease_budget(NEURONS, "o", 1, 1, 1),
@@ -156,6 +163,7 @@ CALLS: dict[str, Callable[[ActingTenancy], Awaitable[Any]]] = {
     "delete_payload": lambda t: t.act_as(OWNER).delete_payload(ACCOUNT, BATCH.batch_id),
     "delete_payloads": lambda t: t.act_as(OWNER).delete_payloads(ACCOUNT),
     "find_principal_by_id": lambda t: t.find_principal_by_id(ACCOUNT, TOKEN),
+    "note_api_token_uses": lambda t: t.note_api_token_uses({TOKEN: 1}),
 }
 
 

@@ -182,6 +182,7 @@ async def test_queries_that_must_be_there_are_told(gateway: RunningGateway) -> N
     assert {name: found for name, found in needed.items() if found} == {
         "models_schema": ["model"],
         "audit": ["since", "before"],
+        "audit_history": ["since", "before"],
         "usage_export": ["since", "before"],
     }
 

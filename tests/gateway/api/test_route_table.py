@@ -17,7 +17,8 @@ from gateway.auth.caller import Caller
 from gateway.dialects.workers_ai import WORKERS_AI
 from gateway.sources import create_sources
 from gateway.telemetry import Telemetry
-from tenancy.administration import Actor, Administration
+from tenancy.actors import Actor
+from tenancy.administration import Administration
 from tenancy.permissions import Permission
 from tests.gateway.control_requests import create_desk, create_drains, renew_key
 from tests.gateway.routing.fleet_words import create_fleet

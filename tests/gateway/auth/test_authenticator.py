@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from contracts.errors import AccountSuspended, Forbidden, ServiceError, Unauthenticated
 from contracts.ids import AccountId, ApiTokenId
 from gateway.auth.access import ANY_API_TOKEN, OPERATOR, PUBLIC, Access, Needs
-from gateway.auth.authenticator import Authenticators, create_authenticators
 from gateway.auth.bearer import MAX_CREDENTIAL_BYTES, read_bearer
+from gateway.auth.composition import Authenticators, create_authenticators
 from gateway.settings import AuthSettings, ProxySettings
 from gateway.sources import Sources
 from tenancy.encryption.key_ring import create_key_ring
@@ -46,8 +46,9 @@ class World:
         ring = create_key_ring(secrets.token_bytes)
         self.tenancy = open_tenancy(self.database, ring, lambda: self.now_s)
         sources = Sources(lambda: self.now_s, lambda: self.now_s, lambda _: 0)
+        proxies = ProxySettings(trusted=("10.0.0.0/8",))
         self.authenticators = create_authenticators(
-            self.tenancy.directory, AuthSettings(), ProxySettings(trusted=("10.0.0.0/8",)), sources
+            self.tenancy.directory, AuthSettings(), None, proxies, sources
         )
 
     async def issue(

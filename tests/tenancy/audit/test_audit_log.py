@@ -11,17 +11,12 @@ from sqlalchemy import text
 from contracts.errors import InvariantBroken, NotFound
 from contracts.quotas import QuotaLimits, QuotaScope
 from contracts.settings import SettingsError
-from tenancy.administration import (
-    Actor,
-    ActorKind,
-    ApiTokenChange,
-    AuditFilter,
-    AuditPart,
-    AuditTerm,
-)
+from tenancy.actors import Actor, ActorKind
+from tenancy.audit.entries import AuditFilter, AuditPart, AuditTerm
 from tenancy.audit.heads import HeadFile, read_heads
 from tenancy.audit.verdict import Fault, Finding, Verdict
 from tenancy.audit.verification import verify_log
+from tenancy.changes import ApiTokenChange
 from tenancy.db import Database, create_engine, parse_database_url
 from tenancy.directory import create_tenancy
 from tenancy.encryption.key_ring import KeyRing, create_key_ring
