@@ -11,6 +11,7 @@ import msgspec
 
 from contracts.ids import BootId, ModelName, NodeId, RegionId
 from contracts.kv_transfer import KvEndpoint
+from contracts.node_roles import NodeRole
 from contracts.placement import MemoryUse, ModelPlacement
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**48)]
@@ -66,6 +67,12 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of an embedding; 0 for models that give none."""
     labels: tuple[str, ...] = ()
     """What a classifier tells apart, in the order of its results."""
+    engine: str = ""
+    """Whose engine computes it, such as `vllm`; empty: our own. Of another's neither token ids nor
+    cached tokens are known while it answers, so that nobody can go on with half an answer."""
+    may_keep: bool = False
+    """Something of a request may remain where it is computed: nothing for accounts whose retention
+    is `none`."""
 
 
 class ModelLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,17 +107,6 @@ class FailedModel(msgspec.Struct, frozen=True, kw_only=True):
     """For operators only: it may name files."""
 
 
-class NodeRole(StrEnum):
-    """Which half of a generation a node is there for."""
-
-    MIXED = "mixed"
-    """Both, as one: it computes the prompt and goes on with the answer."""
-    PREFILL = "prefill"
-    """Prompts, whose KV blocks other nodes fetch. It answers alone when no other can."""
-    DECODE = "decode"
-    """Answers, from KV blocks that a prefill node has computed; short prompts, too."""
-
-
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """A node's own account of itself: sent when a gateway connects, about once a second, and soon
     after a model has changed or has become idle.
@@ -128,6 +124,10 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """Where each model's weights are, on nodes that move them."""
     memory: MemoryUse = MemoryUse()
     role: NodeRole = NodeRole.MIXED
+    roles: tuple[NodeRole, ...] = ()
+    """Those that a planner may give it; empty: its role is its settings'."""
+    suggested_role: NodeRole | None = None
+    """Another one of them that a planner thinks better and has not given it."""
     kv_endpoints: tuple[KvEndpoint, ...] = ()
     """Of models whose KV blocks can come and go."""
     sessions: Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_SESSIONS)] = ()

@@ -9,8 +9,9 @@ from typing import Annotated, Final
 import msgspec
 
 from contracts.demand import DemandSample
-from contracts.fleet import FailedModel, ModelCard, ModelLoad, NodeRole
+from contracts.fleet import FailedModel, ModelCard, ModelLoad
 from contracts.ids import BootId, GatewayId, ModelName, NodeId, RegionId
+from contracts.node_roles import NodeRole
 from contracts.placement import MemoryUse, ModelPlacement, PlacementPlan, ServiceClass, Tier
 
 PLACEMENT_PATH: Final = "/operator/v1/placement"
@@ -76,6 +77,9 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryUse = MemoryUse()
     plan: PlacementPlan | None = None
     """The last that this gateway has sent there."""
+    role: NodeRole = NodeRole.MIXED
+    roles: tuple[NodeRole, ...] = ()
+    """Those that a plan may give it."""
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +101,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     failed: tuple[FailedModel, ...]
     """Models that it should serve and cannot, with the reason."""
     role: NodeRole = NodeRole.MIXED
+    suggested_role: NodeRole | None = None
+    """Another one that hot standby thinks better; None: it does not."""
     heartbeat_age_s: float | None = None
     """Since it last wrote into the store of members; None for a node of the settings."""
 

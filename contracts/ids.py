@@ -58,7 +58,7 @@ def create_request_id(unix_ms: int, randomness: int) -> RequestId:
 
     Source: RFC 9562 section 5.7.
     """
-    bits = (unix_ms & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76
-    bits |= (randomness >> 62 & 0xFFF) << 64 | 0b10 << 62 | randomness & 0x3FFF_FFFF_FFFF_FFFF
-    digits = f"{bits:032x}"
-    return RequestId(f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}")
+    return RequestId(
+        f"{unix_ms >> 16 & 0xFFFF_FFFF:08x}-{unix_ms & 0xFFFF:04x}-7{randomness >> 62 & 0xFFF:03x}"
+        f"-{randomness >> 48 & 0x3FFF | 0x8000:04x}-{randomness & 0xFFFF_FFFF_FFFF:012x}"
+    )

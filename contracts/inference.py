@@ -112,6 +112,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             or self.presence_penalty != 0.0
         )
 
+    @property
+    def has_filters(self) -> bool:
+        """True when tokens are drawn from a part of the vocabulary."""
+        return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+
 
 class JsonConstraint(msgspec.Struct, frozen=True, tag="json"):
     """The answer is one JSON object."""
@@ -213,7 +218,7 @@ class FinishReason(StrEnum):
     ABORTED = "aborted"
 
 
-class Usage(msgspec.Struct, frozen=True, array_like=True):
+class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Tokens a request consumed. Cached ones are a part of the prompt's.
 
     Invariant: no part is larger than its whole. What breaks it cannot be read from the wire.
@@ -248,7 +253,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     """The likeliest tokens in falling order: id, bytes, logprob."""
 
 
-class Accepted(msgspec.Struct, frozen=True, array_like=True, tag=0):
+class Accepted(msgspec.Struct, frozen=True, array_like=True, tag=0, gc=False):
     """The first event of a stream that is served: the prompt is being computed.
 
     Invariant: as that of `Usage`.
@@ -263,7 +268,7 @@ class Accepted(msgspec.Struct, frozen=True, array_like=True, tag=0):
             raise ValueError("more cached tokens than the prompt has")
 
 
-class Delta(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class Delta(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
     """More text, and the tokens it came from (none while a character is incomplete)."""
 
     text: str
@@ -316,7 +321,7 @@ class TokensCounted(msgspec.Struct, frozen=True, array_like=True, tag=15):
     num_tokens: int
 
 
-class Finished(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class Finished(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
     """The last event of a served stream; also the answer to an abort, with what was consumed."""
 
     reason: FinishReason

@@ -21,7 +21,7 @@ EVERY_MODEL: Final = "*"
 """The pattern of a price for models without one of their own."""
 
 
-class TokenCounts(msgspec.Struct, frozen=True):
+class TokenCounts(msgspec.Struct, frozen=True, gc=False):
     """The tokens of one request by what they cost; every token is counted once."""
 
     num_uncached: int
@@ -56,7 +56,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     created_unix_s: int
 
 
-class Charge(msgspec.Struct, frozen=True):
+class Charge(msgspec.Struct, frozen=True, gc=False):
     """What a request costs."""
 
     cost_nano: int

@@ -23,7 +23,7 @@ class QuotaLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Nano-units of the price list's currency; calendar months, UTC."""
 
 
-class QuotaScope(msgspec.Struct, frozen=True):
+class QuotaScope(msgspec.Struct, frozen=True, cache_hash=True):
     """Whose use is counted together: an account's, or that of one token, one model, or both."""
 
     account_id: AccountId

@@ -72,7 +72,10 @@ class AnswerPath:
                 self._forwarder.release(forwarded)
                 context.usage = forwarded.read_usage()
         finally:
-            await settlement.settle_cut(is_lost=exchange.is_lost, has_started=exchange.has_started)
+            if not settlement.is_settled:
+                await settlement.settle_cut(
+                    is_lost=exchange.is_lost, has_started=exchange.has_started
+                )
 
     async def _answer_batch(
         self,

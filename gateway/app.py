@@ -8,7 +8,7 @@ import asyncio
 import secrets
 
 from gateway.api.services import PageServices
-from gateway.auth.authenticator import Authenticators, create_authenticators
+from gateway.auth.composition import Authenticators, create_authenticators
 from gateway.bookkeeping import Bookkeeping, create_bookkeeping
 from gateway.pages import Pages, create_pages
 from gateway.pool import Pool, create_pool
@@ -38,6 +38,7 @@ class Gateway:
         self._limits = limits
         self._tenancy = tenancy
         self._cache = authenticators.cache
+        self._token_uses = authenticators.uses
         self._bookkeeping = bookkeeping
         self._pool = pool
         self._batches = serving.batches.runner
@@ -75,6 +76,7 @@ class Gateway:
             await self._cache.poll_epoch()
             self._tasks.start("epoch", self._cache.follow_epoch, self._cache.distrust)
             self._tasks.start("keys", self._tenancy.follow_keys, self._cache.distrust)
+            self._tasks.start("token_uses", self._token_uses.run, lambda: None)
             self._tasks.start("traffic_history", self._history.run, lambda: None)
             self._tasks.start("fair_queue", self._pool.forwarding.queue.run, lambda: None)
             self._tasks.start("drains", self._pool.drains.run, lambda: None)
@@ -111,6 +113,7 @@ class Gateway:
         await self._payload_log.stop()
         await self._pool.membership.close()
         await self._bookkeeping.stop()
+        await self._token_uses.write()
         await self._tenancy.close()
         await self._tracer.sink.close()
 
@@ -126,7 +129,9 @@ def create_gateway(settings: GatewaySettings, sources: Sources) -> Gateway:
         sources.unix_s,
         secrets.token_bytes,
     )
-    authenticators = create_authenticators(tenancy, settings.auth, settings.proxies, sources)
+    authenticators = create_authenticators(
+        tenancy, settings.auth, settings.standby, settings.proxies, sources
+    )
     claim = tenancy.create_process_claim() if settings.shared_limits is None else None
     bookkeeping = create_bookkeeping(settings, tenancy, claim, telemetry, sources)
     authenticators.cache.add_follower(bookkeeping.parts.prices.refresh)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from contracts.errors import DeadlineExceeded, Retry, ServiceError
 from gateway.attempt_grant import create_grant, is_fault_of_node
 from gateway.hand_over import HandOver, StreamOpener
@@ -24,8 +26,7 @@ from gateway.upstream.node_stream import NodeStream
 _RETRIES_PER_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where a request may go, and counts already."""
 
     need: RouteNeed

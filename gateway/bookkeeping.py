@@ -116,6 +116,11 @@ def create_bookkeeping(
     parts = create_admission(
         settings.shared_limits, tenancy, boot, lambda: not journal.num_waiting_bytes, sources
     )
+    telemetry.watch_gauge(
+        "hearth_gateway_limits_degraded",
+        "1 while the store that gateways count limits in together is away.",
+        lambda: float(parts.limiter.is_degraded),
+    )
     open_usage = OpenUsage(settings.journal.folder, boot, settings.limits.max_concurrent_requests)
     books = Books(
         parts.admission,

@@ -171,6 +171,7 @@ class Forwarded:
         return (
             isinstance(request, GenerateRequest)
             and request.num_choices == 1
+            and not self.attempt.plan.card.engine
             and not (progress.has_scores and not progress.token_ids)
             and not self._asker.is_lost
             and not self.stream.is_aborted

@@ -69,15 +69,22 @@ class Forwarder:
         """
         attempts = self._attempts
         attempts.earn()
-        request = self._draw_seed(request)
-        need = self._describe(context, request, asker)
+        has_choice = self._fleet.has_choice(request.model)
+        if has_choice:
+            request = self._draw_seed(request)
+        need = self._describe(context, request, asker, has_choice)
         body = encode_request(request)
-        search = PlaceSearch(self._parts, context, request, need, len(body), asker)
+        search = PlaceSearch(
+            self._parts, context, request, need, len(body), asker, has_choice=has_choice
+        )
         place = await search.find()
         while True:
             try:
                 attempt = attempts.open(context, place, body)
-                attempt.stream.on_accepted = self._create_listener(attempt, on_accepted)
+                listener = (
+                    self._create_listener(attempt, on_accepted) if has_choice else on_accepted
+                )
+                attempt.stream.on_accepted = listener
                 events = await self._try(context, attempt, is_streaming(request), asker)
                 return Forwarded(attempts, context, request, search, attempt, events, asker)
             except ServiceError as error:
@@ -99,8 +106,7 @@ class Forwarder:
         Raises: what routing raises for a model that no node has.
         """
         assert context.principal is not None
-        need = RouteNeed(model, context.principal.allowed_regions)
-        return self._fleet.find_context_window(need)
+        return self._fleet.find_context_window(model, context.principal.allowed_regions)
 
     def release(self, forwarded: Forwarded) -> None:
         """The request is over: its place is free, and a stream that was cut short is aborted."""
@@ -121,25 +127,34 @@ class Forwarder:
         asker: Asker,
     ) -> list[GenerationEvent]:
         """One attempt's first events, or all. Raises: the error that the answer begins with."""
+        stream = attempt.stream
         try:
-            return await _await_answer(context, attempt.stream, is_streaming, asker)
-        except ServiceError as error:
-            self._attempts.close(context, attempt, error)
-            raise
+            asker.watch(stream.abort)
+            events = await (stream.take() if is_streaming else stream.take_all())
         except BaseException:
+            stream.release()  # this task is being cancelled: nobody will take the events
+            context.usage = stream.read_usage()
             self._attempts.close(context, attempt, None)
             raise
+        error = _find_error(stream, events[-1])
+        if error is not None:
+            context.usage = stream.read_usage()
+            self._attempts.close(context, attempt, error)
+            raise error
+        return events
 
-    def _describe(self, context: RequestContext, request: NodeRequest, asker: Asker) -> RouteNeed:
+    def _describe(
+        self, context: RequestContext, request: NodeRequest, asker: Asker, has_choice: bool
+    ) -> RouteNeed:
         """What the request needs; where it makes no difference, without a look at the prompt."""
         principal = context.principal
         assert principal is not None
         wishes = read_wishes(asker.headers)
         context.wants_explanation = wishes.is_explained
-        lying_there = self._fleet.list_regions(wishes.jurisdictions or ())
+        lying_there = self._fleet.list_regions(wishes.jurisdictions) if wishes.jurisdictions else ()
         allowed = narrow(principal.allowed_regions, wishes, lying_there)
-        if not self._fleet.has_choice:
-            return RouteNeed(request.model, allowed)
+        if not has_choice:
+            return RouteNeed(request.model, allowed, leaves_nothing=not principal.may_be_kept)
         return self._fleet.locality.describe(
             request, allowed, principal.cache_salt, principal.retention, wishes.session
         )
@@ -148,7 +163,7 @@ class Forwarder:
         """The request with a seed, so that another node could go on with the very same draws."""
         if not isinstance(request, GenerateRequest) or request.sampling.seed is not None:
             return request
-        if request.sampling.temperature == 0 or not self._fleet.has_choice:
+        if request.sampling.temperature == 0:
             return request
         seed = self._attempts.sources.random_bits(_SEED_BITS)
         sampling = msgspec.structs.replace(request.sampling, seed=seed)
@@ -158,11 +173,9 @@ class Forwarder:
         self, attempt: Attempt, on_accepted: Callable[[int, int], Tally]
     ) -> Callable[[int, int], Tally]:
         """Tells the settlement what a node has counted, and the router how right it was."""
-        if not self._fleet.has_choice:
-            return on_accepted
-
         plan = attempt.plan
-        if plan.prefill is not None:  # what is told is another node's cache
+        # What is told is another node's cache; engines of others tell nothing of theirs yet.
+        if plan.prefill is not None or plan.card.engine:
             plan = msgspec.structs.replace(plan, num_cached_tokens=0)
 
         def note(num_prompt: int, num_cached: int) -> Tally:
@@ -177,25 +190,13 @@ def is_streaming(request: NodeRequest) -> bool:
     return isinstance(request, GenerateRequest) and request.stream
 
 
-async def _await_answer(
-    context: RequestContext, stream: NodeStream, is_streaming: bool, asker: Asker
-) -> list[GenerationEvent]:
-    """The answer's first events, or all; raises the error it is instead, its usage noted."""
-    asker.watch(stream.abort)
-    try:
-        events = await (stream.take() if is_streaming else stream.take_all())
-    except BaseException:
-        stream.release()  # this task is being cancelled: nobody will take the events
-        context.usage = stream.read_usage()
-        raise
-    last = events[-1]
+def _find_error(stream: NodeStream, last: GenerationEvent) -> ServiceError | None:
+    """What the latest event says instead of an answer; None when it is a part of one."""
     if type(last) is Failed:
-        context.usage = stream.read_usage()
-        raise _to_client_error(from_error_report(last.error), stream.node_id)
+        return _to_client_error(from_error_report(last.error), stream.node_id)
     if type(last) is Finished and last.reason is FinishReason.ABORTED and not stream.is_aborted:
-        context.usage = stream.read_usage()
-        raise StreamBroken("The node gave the request up.")
-    return events
+        return StreamBroken("The node gave the request up.")
+    return None
 
 
 def _to_client_error(error: ServiceError, node_id: NodeId) -> ServiceError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gateway.api.listeners import Listeners, create_listeners
 from gateway.api.services import PageServices
-from gateway.auth.authenticator import Authenticators
+from gateway.auth.composition import Authenticators
 from gateway.console.composition import create_console
 from gateway.console.traffic_history import TrafficHistory
 from gateway.request_context import OpenRequests

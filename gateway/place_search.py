@@ -4,7 +4,6 @@ Owns which nodes it has tried, which of those may be asked again, and whether an
 Must not know what is done at a node. Read next: `gateway.attempts`, `gateway.fair_queue.queue`.
 """
 
-import contextlib
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,14 +57,18 @@ class PlaceSearch:
         need: RouteNeed,
         num_bytes: int,
         asker: Asker,
+        *,
+        has_choice: bool,
     ) -> None:
-        """Nothing is tried yet. The request has `num_bytes` as it is sent."""
+        """Nothing is tried yet. The request has `num_bytes` as it is sent; `has_choice`: more nodes
+        than one have its model.
+        """
         self._attempts = parts.attempts
         self._fleet = parts.fleet
         self._queue = parts.queue
         self._context = context
         self._request = request
-        may_wait = parts.fleet.has_choice and not rejects_waiting(request)
+        may_wait = has_choice and not rejects_waiting(request)
         self._need = msgspec.structs.replace(need, may_wait=True) if may_wait else need
         self._num_bytes = num_bytes
         self._asker = asker
@@ -78,7 +81,11 @@ class PlaceSearch:
         """The first place. Raises: what routing raises, and what the queue does."""
         began_s = self._attempts.sources.monotonic_s()
         try:
-            return await self._find()
+            place = self._find_now()
+            if place is None:
+                waiter = self._create_waiter(self._need, self._find_end_s())
+                place = await self._wait(waiter, may_refuse=True)
+            return place
         except ServiceError as error:
             self._attempts.note(self._context, self._need, error.message)
             ended_s = self._attempts.sources.monotonic_s()
@@ -125,16 +132,18 @@ class PlaceSearch:
         except ServiceError:
             return None
 
-    async def _find(self) -> Place:
-        """The same; a place, or the wish for one, shows that the model is asked for."""
-        need, place = self._need, None
-        with contextlib.suppress(PoolSaturated):
+    def _find_now(self) -> Place | None:
+        """The same, None where all are full; a place, or the wish for one, shows that the model is
+        asked for.
+        """
+        need = self._need
+        try:
             place = Place(need, self._attempts.plan(self._context, need))
+        except PoolSaturated:
+            place = None
         self._fleet.note_demand(need)
         self._context.model = need.model
-        if place is not None:
-            return place
-        return await self._wait(self._create_waiter(need, self._find_end_s()), may_refuse=True)
+        return place
 
     def _note(self, node_id: NodeId, failure: ServiceError) -> None:
         """The node has failed the request."""

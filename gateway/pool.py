@@ -78,3 +78,9 @@ def watch_nodes(telemetry: Telemetry, fleet: Fleet, links: NodeLinks, sources: S
         "node",
         lambda: {node_id: float(node_id in fleet.list_troubled()) for node_id in links.up},
     )
+    telemetry.watch_each(
+        "hearth_gateway_role_suggested",
+        "1 while hot standby thinks another role better for the node, where it may have one.",
+        "node",
+        lambda: {node.node_id: float(node.suggested_role is not None) for node in fleet.snapshots},
+    )

@@ -5,7 +5,7 @@ deadlines and the bound on requests that are open at once; must not know how any
 out.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -29,6 +29,10 @@ class Tally(Protocol):
 
     def __getitem__(self, index: int, /) -> int:
         """One of the counts."""
+        ...
+
+    def __iter__(self) -> Iterator[int]:
+        """All of them."""
         ...
 
     def __setitem__(self, index: int, value: int, /) -> None:

@@ -5,6 +5,7 @@ gets when a step refuses. Must not know sockets or which dialect it speaks.
 Read next: `gateway.answer_path`.
 """
 
+import logging
 import traceback
 from typing import Final
 
@@ -50,6 +51,7 @@ class RequestPath:
         self._path = path
         self._telemetry = telemetry
         self._log = log.bind()  # once: the lazy logger would do it for every request
+        self._logs_each = self._log.is_enabled_for(logging.DEBUG)
 
     async def serve(
         self, call: InferenceCall, exchange: HttpExchange, refusal: ServiceError | None = None
@@ -79,16 +81,8 @@ class RequestPath:
             self._recorder.end(context, status)
             self._telemetry.count_request(context.route, status, context.model, duration_s)
             self._count_gap(context, duration_s)
-            self._log.debug(
-                "request_served",
-                request_id=context.request_id,
-                route=context.route,
-                status=status,
-                model=context.model,
-                node_id=context.node_id,
-                attempts=context.num_attempts,
-                duration_s=round(duration_s, 4),
-            )
+            if self._logs_each:
+                self._log_end(context, status, duration_s)
 
     async def _answer(
         self, call: InferenceCall, context: RequestContext, exchange: HttpExchange
@@ -125,6 +119,19 @@ class RequestPath:
     ) -> int:
         """The status of `error`, once it is sent."""
         return await answer_error(exchange, error, self._requests.format_headers(context))
+
+    def _log_end(self, context: RequestContext, status: int, duration_s: float) -> None:
+        """A line on the request, for whoever looks for something."""
+        self._log.debug(
+            "request_served",
+            request_id=context.request_id,
+            route=context.route,
+            status=status,
+            model=context.model,
+            node_id=context.node_id,
+            attempts=context.num_attempts,
+            duration_s=round(duration_s, 4),
+        )
 
     def _count_gap(self, context: RequestContext, duration_s: float) -> None:
         """Counts how far apart a stream's tokens came, if it had several."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gateway.answer_memory import AnswerMemory
 from gateway.answer_path import AnswerPath
-from gateway.auth.authenticator import Authenticators
+from gateway.auth.composition import Authenticators
 from gateway.batches.composition import Batches, create_batches
 from gateway.bookkeeping import Bookkeeping
 from gateway.payloads.payload_log import PayloadLog

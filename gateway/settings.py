@@ -20,6 +20,7 @@ from contracts.settings import Secret
 
 PREFIX: Final = "HEARTH_GATEWAY"
 DEFAULT_HEADS_NAME: Final = "audit_heads.jsonl"
+_CREDENTIAL: Final = re.compile(r"[!-~]{32,512}")
 _ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]{1,255}")
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -137,6 +138,19 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
     counts nothing. Behind a proxy that is not named in `proxies` all clients have its address."""
     max_staleness_s: Seconds = 10.0
     """With the store out of reach, cached principals are trusted for so long and no longer."""
+
+
+class StandbyAccessSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What hot standby may prove itself with here, instead of an operator's credential."""
+
+    credential: Secret
+    """32 to 512 characters by chance, the same in hot standby's settings. Opens what a planner
+    needs: it reads where weights are and sends nodes their plans."""
+
+    def __post_init__(self) -> None:
+        """Raises: `ValueError` for what could be guessed or not be sent, without quoting it."""
+        if _CREDENTIAL.fullmatch(self.credential.reveal()) is None:
+            raise ValueError("A credential has 32 to 512 characters of ASCII and no blanks.")
 
 
 class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -340,6 +354,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeSettings, ...] = ()
     limits: LimitSettings = LimitSettings()
     auth: AuthSettings = AuthSettings()
+    standby: StandbyAccessSettings | None = None
+    """None: hot standby needs an operator's credential, which opens everything."""
     proxies: ProxySettings = ProxySettings()
     audit: AuditSettings = AuditSettings()
     routing: RoutingSettings = RoutingSettings()

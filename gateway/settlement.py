@@ -108,6 +108,11 @@ class Settlement:
         self._is_streamed = is_streamed
         self._is_settled = False
 
+    @property
+    def is_settled(self) -> bool:
+        """True once what was used is written down, or being so."""
+        return self._is_settled
+
     def confirm(self, num_prompt: int, num_cached: int) -> Tally:
         """Where the attempt's tokens are counted, now that its node has counted the prompt."""
         if self._is_settled:

@@ -19,7 +19,7 @@ from pathlib import Path
 from contracts.pricing import TokenRates
 from contracts.quotas import QuotaLimits, QuotaScope
 from migrations.upgrade import upgrade_database_async
-from tenancy.administration import Actor, ActorKind
+from tenancy.actors import Actor, ActorKind
 from tenancy.directory import create_tenancy
 from tenancy.encryption.key_ring_file import create_key_ring_file
 from tenancy.interfaces import Permission

@@ -40,7 +40,8 @@ class DegradedLimiter:
 
     async def reserve(self, need: RateNeed) -> RateState | None:
         """Reserves here. Raises: `LimitError` leaves, `StoreUnavailable`."""
-        local = need._replace(quotas=tuple(self._translate(quota) for quota in need.quotas))
+        quotas = tuple(self._translate(quota) for quota in need.quotas)
+        local = msgspec.structs.replace(need, quotas=quotas)
         state = await self._local.reserve(local)
         self._held[need.reservation_id] = local
         return state

@@ -6,14 +6,16 @@ same contract tests. Must not know prices or HTTP.
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
+
+import msgspec
 
 from contracts.quotas import Quota
 
 DIMENSIONS: Final = ("requests_per_min", "tokens_per_min", "concurrent_streams")
 
 
-class RateNeed(NamedTuple):
+class RateNeed(msgspec.Struct, frozen=True):
     """What one request reserves."""
 
     reservation_id: str
@@ -23,7 +25,7 @@ class RateNeed(NamedTuple):
     """A bound; corrected later."""
 
 
-class RateState(NamedTuple):
+class RateState(msgspec.Struct, frozen=True):
     """Where the scope with the fewest requests left stands after a reservation."""
 
     limit: int
@@ -34,6 +36,11 @@ class RateState(NamedTuple):
 
 class Limiter(Protocol):
     """Counts requests, tokens and streams."""
+
+    @property
+    def is_degraded(self) -> bool:
+        """True while the store that it counts in is away."""
+        ...
 
     async def reserve(self, need: RateNeed) -> RateState | None:
         """Reserves on every scope, all or none; None when no scope limits requests.

@@ -1,7 +1,8 @@
 """Rates and leases in the memory of one gateway process.
 
-Owns buckets and leases by scope. A reservation looks at every scope first and takes afterwards,
-without waiting in between, so that it is one step. Leases that are not renewed end by themselves.
+Owns what each scope has used, in one object. A reservation looks at every scope first and takes
+afterwards, without waiting in between, so that it is one step. Leases that are not renewed end by
+themselves.
 Read next: `gateway.admission.quota_arithmetic`.
 """
 
@@ -25,7 +26,46 @@ TOKENS: Final = "tokens_per_min"
 STREAMS: Final = "concurrent_streams"
 _MIN_SWEEP_SIZE: Final = 4096
 
-_BucketKey = tuple[str, QuotaScope]
+
+class _Use:
+    """What one scope has used."""
+
+    __slots__ = ("leases", "requests", "tokens")
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.requests = _Debt()
+        self.tokens = _Debt()
+        self.leases: dict[str, int] = {}
+        """When each reservation's lease ends."""
+
+    def is_over(self, now_ms: int) -> bool:
+        """True when nothing is owed and nothing held any more."""
+        return not (
+            self.requests.read(self.requests.limit, now_ms)
+            or self.tokens.read(self.tokens.limit, now_ms)
+            or any(ends_ms > now_ms for ends_ms in self.leases.values())
+        )
+
+
+class _Debt:
+    """What is owed to one bucket, since when, and the limit that pays it back."""
+
+    __slots__ = ("limit", "owed", "since_ms")
+
+    def __init__(self) -> None:
+        """Nothing."""
+        self.owed = self.since_ms = self.limit = 0
+
+    def read(self, limit: int, now_ms: int) -> int:
+        """What is owed now."""
+        return compute_owed(self.owed, limit, now_ms - self.since_ms) if self.owed else 0
+
+    def write(self, owed: int, limit: int, now_ms: int) -> None:
+        """So much is owed from now on."""
+        self.owed = max(0, owed)
+        self.limit = limit
+        self.since_ms = now_ms
 
 
 class LocalLimiter:
@@ -38,40 +78,49 @@ class LocalLimiter:
         self._now_ms = now_ms
         self._lease_ms = lease_ms
         self._share = share
-        self._buckets: dict[_BucketKey, tuple[int, int, int]] = {}
-        """What is owed, since when, and the limit that pays it back."""
-        self._leases: dict[QuotaScope, dict[str, int]] = {}
-        """When each reservation's lease ends."""
+        self._uses: dict[QuotaScope, _Use] = {}
         self._sweep_size = _MIN_SWEEP_SIZE
+
+    @property
+    def is_degraded(self) -> bool:
+        """False: it counts here and nowhere else."""
+        return False
+
+    @property
+    def num_leases(self) -> int:
+        """Leases that nobody has released, those that have ended by themselves included."""
+        return sum(len(use.leases) for use in self._uses.values())
 
     async def reserve(self, need: RateNeed) -> RateState | None:
         """Reserves on every scope, all or none. Raises: `LimitError` leaves."""
         now_ms = self._now_ms()
-        taken: list[tuple[_BucketKey, int, int]] = []
-        leases: list[QuotaScope] = []
+        debts: list[tuple[_Debt, int, int]] = []
+        leases: list[dict[str, int]] = []
         tightest: RateState | None = None
         for quota in need.quotas:
-            limits = quota.limits
+            limits, use = quota.limits, self._find(quota.scope)
             if limits.requests_per_min is not None:
                 limit = self._divide(limits.requests_per_min)
-                owed = self._check(REQUESTS, quota, limit, 1, now_ms) + UNITS
-                taken.append(((REQUESTS, quota.scope), owed, limit))
+                owed = _check(REQUESTS, quota, limit, 1, use.requests.read(limit, now_ms)) + UNITS
+                debts.append((use.requests, owed, limit))
                 left = compute_remaining(owed, limit)
                 if tightest is None or left < tightest.num_left:
                     tightest = RateState(limit, left, compute_reset_s(owed, limit))
             if limits.tokens_per_min is not None:
                 limit = self._divide(limits.tokens_per_min)
-                owed = self._check(TOKENS, quota, limit, need.num_tokens, now_ms)
-                taken.append(((TOKENS, quota.scope), owed + need.num_tokens * UNITS, limit))
+                owed = use.tokens.read(limit, now_ms)
+                _check(TOKENS, quota, limit, need.num_tokens, owed)
+                debts.append((use.tokens, owed + need.num_tokens * UNITS, limit))
             if limits.concurrent_streams is not None:
-                self._check_streams(quota, limits.concurrent_streams, now_ms)
-                leases.append(quota.scope)
-        for key, owed, limit in taken:
-            self._buckets[key] = (owed, now_ms, limit)
-        for scope in leases:
-            held = self._leases.setdefault(scope, {})
+                limit = self._divide(limits.concurrent_streams)
+                if len(use.leases) >= limit:
+                    _require_place(quota, limit, use.leases, now_ms)
+                leases.append(use.leases)
+        for debt, owed, limit in debts:
+            debt.write(owed, limit, now_ms)
+        for held in leases:
             held[need.reservation_id] = now_ms + self._lease_ms
-        if len(self._buckets) > self._sweep_size:
+        if len(self._uses) > self._sweep_size:
             self._sweep(now_ms)
         return tightest
 
@@ -80,19 +129,16 @@ class LocalLimiter:
         now_ms = self._now_ms()
         for quota in need.quotas:
             if quota.limits.tokens_per_min is not None:
-                key = (TOKENS, quota.scope)
                 limit = self._divide(quota.limits.tokens_per_min)
-                owed = self._read(key, limit, now_ms)
-                self._buckets[key] = (max(0, owed + num_tokens * UNITS), now_ms, limit)
+                debt = self._find(quota.scope).tokens
+                debt.write(debt.read(limit, now_ms) + num_tokens * UNITS, limit, now_ms)
 
     def release(self, need: RateNeed) -> None:
         """Ends the request's leases. Idempotent."""
         for quota in need.quotas:
-            held = self._leases.get(quota.scope)
-            if held is not None:
-                held.pop(need.reservation_id, None)
-                if not held:
-                    del self._leases[quota.scope]
+            use = self._uses.get(quota.scope)
+            if use is not None:
+                use.leases.pop(need.reservation_id, None)
 
     async def renew(self, needs: Sequence[RateNeed]) -> None:
         """Keeps the leases of requests that are still being served, even those that had ended."""
@@ -100,8 +146,7 @@ class LocalLimiter:
         for need in needs:
             for quota in need.quotas:
                 if quota.limits.concurrent_streams is not None:
-                    held = self._leases.setdefault(quota.scope, {})
-                    held[need.reservation_id] = ends_ms
+                    self._find(quota.scope).leases[need.reservation_id] = ends_ms
 
     async def flush(self) -> None:
         """Everything is counted at once."""
@@ -113,41 +158,34 @@ class LocalLimiter:
     async def close(self) -> None:
         """Nothing is held."""
 
+    def _find(self, scope: QuotaScope) -> _Use:
+        """What the scope has used; one that is new has used nothing."""
+        use = self._uses.get(scope)
+        if use is None:
+            use = self._uses[scope] = _Use()
+        return use
+
     def _divide(self, limit: int) -> int:
         """This process's share of a limit, at least one of it; nothing of nothing."""
         return limit if self._share == 1 else min(limit, max(1, limit // self._share))
 
-    def _check(self, dimension: str, quota: Quota, limit: int, cost: int, now_ms: int) -> int:
-        """What is owed now. Raises: `LimitError` leaves when `cost` has no room."""
-        if limit == 0:
-            raise create_refusal(dimension, quota.scope, limit, None)
-        owed = self._read((dimension, quota.scope), limit, now_ms)
-        wait_ms = compute_wait_ms(owed, cost, limit)
-        if wait_ms:
-            raise create_refusal(dimension, quota.scope, limit, wait_ms)
-        return owed
-
-    def _read(self, key: _BucketKey, limit: int, now_ms: int) -> int:
-        """What a bucket owes now."""
-        found = self._buckets.get(key)
-        return 0 if found is None else compute_owed(found[0], limit, now_ms - found[1])
-
-    def _check_streams(self, quota: Quota, whole: int, now_ms: int) -> None:
-        """Raises `LimitError` leaves when the scope has no room for one lease more."""
-        limit = self._divide(whole)
-        held = self._leases.get(quota.scope, {})
-        if len(held) < limit:
-            return
-        for ended in [name for name, ends_ms in held.items() if ends_ms <= now_ms]:
-            del held[ended]
-        if len(held) >= limit:
-            raise create_refusal(STREAMS, quota.scope, limit, 0)
-
     def _sweep(self, now_ms: int) -> None:
-        """Forgets buckets that owe nothing any more."""
-        self._buckets = {
-            key: bucket
-            for key, bucket in self._buckets.items()
-            if compute_owed(bucket[0], bucket[2], now_ms - bucket[1])
-        }
-        self._sweep_size = max(_MIN_SWEEP_SIZE, 2 * len(self._buckets))
+        """Forgets scopes that owe and hold nothing any more."""
+        self._uses = {scope: use for scope, use in self._uses.items() if not use.is_over(now_ms)}
+        self._sweep_size = max(_MIN_SWEEP_SIZE, 2 * len(self._uses))
+
+
+def _check(dimension: str, quota: Quota, limit: int, cost: int, owed: int) -> int:
+    """`owed` again. Raises: `LimitError` leaves when `cost` has no room beside it."""
+    wait_ms = compute_wait_ms(owed, cost, limit) if limit else None
+    if wait_ms == 0:
+        return owed
+    raise create_refusal(dimension, quota.scope, limit, wait_ms)
+
+
+def _require_place(quota: Quota, limit: int, held: dict[str, int], now_ms: int) -> None:
+    """Forgets leases that have ended. Raises: `LimitError` leaves when too many stand."""
+    for ended in [name for name, ends_ms in held.items() if ends_ms <= now_ms]:
+        del held[ended]
+    if len(held) >= limit:
+        raise create_refusal(STREAMS, quota.scope, limit, 0)

@@ -24,18 +24,21 @@ TEXT_TOKENS: Final = 8
 
 def compute_owed(owed: int, limit: int, elapsed_ms: int) -> int:
     """What is still owed after `elapsed_ms`; a clock that went back pays nothing."""
-    return max(0, owed - limit * max(0, elapsed_ms))
+    if elapsed_ms > 0:
+        owed -= limit * elapsed_ms
+    return max(0, owed)
 
 
 def compute_wait_ms(owed: int, cost: int, limit: int) -> int:
     """Milliseconds until `cost` has room: 0 is now. `limit` is at least 1."""
-    excess = owed + (min(cost, limit) - limit) * UNITS
+    excess = owed + ((cost - limit) * UNITS if cost < limit else 0)
     return 0 if excess <= 0 else -(-excess // limit)
 
 
 def compute_remaining(owed: int, limit: int) -> int:
     """How much has room now."""
-    return max(0, (limit * UNITS - owed) // UNITS)
+    left = limit * UNITS - owed
+    return left // UNITS if left > 0 else 0
 
 
 def compute_reset_s(owed: int, limit: int) -> int:

@@ -58,6 +58,11 @@ class RedisLimiter:
         self._told: list[_Command] = []
         self._call: asyncio.Task[None] | None = None
 
+    @property
+    def is_degraded(self) -> bool:
+        """True from several failures in a row until a probe succeeds."""
+        return not self._breaker.is_closed()
+
     async def reserve(self, need: RateNeed) -> RateState | None:
         """Reserves on every scope, all or none.
 
@@ -173,6 +178,8 @@ class RedisLimiter:
                 packed: bytes = await self._script(keys=[_PREFIX], args=[_pack(commands)])
             answers = msgspec.msgpack.decode(packed, type=list[list[int]])
             answered_all = tuple(zip(asked, answers, strict=True))
+            for (command, _), answered in answered_all:
+                _check_answer(command, answered)
         except Exception as error:  # what answers need not speak the protocol
             log.warning("limits_call_failed", error=type(error).__name__)
             self._breaker.record_failure()
@@ -220,6 +227,16 @@ def _list_lease_scopes(need: RateNeed) -> list[str]:
     return [
         to_scope_name(quota) for quota in need.quotas if quota.limits.concurrent_streams is not None
     ]
+
+
+def _check_answer(command: _Command, answered: list[int]) -> None:
+    """Raises `ValueError` for what `reserve.lua` never says of this reservation."""
+    is_granted = len(answered) == 4 and answered[0] == 0
+    if not is_granted:
+        index, dimension, _wait_ms = answered
+        num_scopes = len(command[-1])
+        if not (1 <= index <= num_scopes and 1 <= dimension <= len(DIMENSIONS)):
+            raise ValueError("There is no such limit.")
 
 
 def _read_answer(answered: list[int], need: RateNeed) -> RateState | None:

@@ -7,18 +7,18 @@ Read next: `tenancy.interfaces.BudgetStore`.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
 from contracts.budgets import BudgetKey, BudgetKind, compute_wait_s, read_period
-from contracts.errors import ServiceError
+from contracts.errors import LimitError, ServiceError
 from contracts.ids import RequestId
-from contracts.pricing import MICRO, Charge
+from contracts.pricing import MICRO, Charge, format_exact_money
 from contracts.quotas import Quota
-from gateway.admission.refusals import create_refusal
+from gateway.admission.refusals import create_refusal, create_shortage
 from gateway.admission.reservation import NO_HOLD, BudgetHold
 from tenancy.interfaces import BudgetStore
 
@@ -76,17 +76,20 @@ class BudgetSlices:
 
         Raises: `QuotaExceeded`, `StoreUnavailable`.
         """
-        budgets = list(_list_budgets(quotas, request_id))
+        budgets = _list_budgets(quotas, request_id)
         if not budgets:
             return NO_HOLD
         while True:
-            slices = [self._find(key, limit) for key, limit in budgets]
-            short = next((s for s in slices if not self._has_room(s, charge)), None)
-            if short is None:
-                return _Hold(slices, charge, self._now_ms())
-            await self._lease(short, _amount(short.key.kind, charge), request_id)
+            now_ms = self._now_ms()
+            slices = [self._find(key, limit, now_ms) for key, limit in budgets]
+            for budget in slices:
+                if not _has_room(budget, charge, now_ms):
+                    await self._lease(budget, _amount(budget.key.kind, charge), request_id)
+                    break
+            else:
+                return _Hold(slices, charge, now_ms)
 
-    def _find(self, key: BudgetKey, limit: int) -> _Slice:
+    def _find(self, key: BudgetKey, limit: int, now_ms: int) -> _Slice:
         """The slice of a budget; one that was lost begins anew and what it had counts no more.
 
         One that has never been leased is left alone: its first lease may be under way.
@@ -94,33 +97,25 @@ class BudgetSlices:
         found = self._slices.get(key)
         if found is None:
             found = self._slices[key] = _Slice(key, limit)
-        elif 0 < found.valid_until_ms <= self._now_ms():
+        elif 0 < found.valid_until_ms <= now_ms:
             found = self._slices[key] = _Slice(key, limit, lock=found.lock)
         found.limit = limit
         return found
 
-    def _has_room(self, budget: _Slice, charge: Charge) -> bool:
-        """True when the slice suffices; a request that costs nothing needs a budget above zero."""
-        amount = _amount(budget.key.kind, charge)
-        return (
-            budget.limit > 0
-            and budget.valid_until_ms > self._now_ms()
-            and budget.left - budget.held >= amount
-        )
-
     async def _lease(self, budget: _Slice, amount: int, request_id: RequestId) -> None:
         """Makes the slice large enough. Raises: `QuotaExceeded`, `StoreUnavailable`."""
         if budget.limit == 0:
-            raise _refuse(budget, request_id)
+            raise _refuse(budget, request_id, amount)
         # Shielded: what the database grants is noted here, whether or not anybody still waits.
         await asyncio.shield(asyncio.ensure_future(self._extend(budget, amount, request_id)))
 
     async def _extend(self, budget: _Slice, amount: int, request_id: RequestId) -> None:
         """The same, to be carried to its end."""
         async with budget.lock:
-            budget = self._find(budget.key, budget.limit)  # whoever held the lock may have lost it
+            now_ms = self._now_ms()
+            budget = self._find(budget.key, budget.limit, now_ms)  # it may have been lost meanwhile
             missing = amount - (budget.left - budget.held)
-            is_valid = budget.valid_until_ms > self._now_ms()
+            is_valid = budget.valid_until_ms > now_ms
             if missing <= 0 and is_valid:
                 return
             wanted = max(missing, budget.limit // SLICES_PER_BUDGET)
@@ -131,7 +126,7 @@ class BudgetSlices:
             budget.left += granted
             budget.valid_until_ms = asked_ms + LEASE_MS - MARGIN_MS
         if granted < missing:
-            raise _refuse(budget, request_id)
+            raise _refuse(budget, request_id, amount)
 
     async def run(self) -> None:
         """Renews leases and gives back what is idle, for ever."""
@@ -202,19 +197,29 @@ class _Hold:
             budget.left -= _amount(kind, charge)
 
 
-def _list_budgets(
-    quotas: tuple[Quota, ...], request_id: RequestId
-) -> Iterator[tuple[BudgetKey, int]]:
+def _has_room(budget: _Slice, charge: Charge, now_ms: int) -> bool:
+    """True when the slice suffices; a request that costs nothing needs a budget above zero."""
+    return (
+        budget.limit > 0
+        and budget.valid_until_ms > now_ms
+        and budget.left - budget.held >= _amount(budget.key.kind, charge)
+    )
+
+
+def _list_budgets(quotas: tuple[Quota, ...], request_id: RequestId) -> list[tuple[BudgetKey, int]]:
     """The budgets among `quotas`, and how much of each there is."""
+    budgets: list[tuple[BudgetKey, int]] = []
     for quota in quotas:
         limits = quota.limits
         if limits.neurons_per_day is not None:
             period = read_period(BudgetKind.NEURONS, request_id)
             key = BudgetKey(quota.scope, BudgetKind.NEURONS, period)
-            yield key, limits.neurons_per_day * MICRO
+            budgets.append((key, limits.neurons_per_day * MICRO))
         if limits.spend_nano_per_month is not None:
             period = read_period(BudgetKind.SPEND, request_id)
-            yield BudgetKey(quota.scope, BudgetKind.SPEND, period), limits.spend_nano_per_month
+            key = BudgetKey(quota.scope, BudgetKind.SPEND, period)
+            budgets.append((key, limits.spend_nano_per_month))
+    return budgets
 
 
 def _amount(kind: BudgetKind, charge: Charge) -> int:
@@ -222,10 +227,16 @@ def _amount(kind: BudgetKind, charge: Charge) -> int:
     return charge.num_microneurons if kind is BudgetKind.NEURONS else charge.cost_nano
 
 
-def _refuse(budget: _Slice, request_id: RequestId) -> ServiceError:
-    """The error of a budget that is used up until its period ends."""
+def _refuse(budget: _Slice, request_id: RequestId, amount: int) -> ServiceError:
+    """The error of a budget that has less than `amount` left until its period ends."""
     kind = budget.key.kind
-    limit = budget.limit // MICRO if kind is BudgetKind.NEURONS else budget.limit
-    error = create_refusal(_DIMENSIONS[kind], budget.key.scope, limit, None)
+    is_neurons = kind is BudgetKind.NEURONS
+    limit = budget.limit // MICRO if is_neurons else budget.limit
+    error: LimitError
+    if limit > 0 and budget.left - budget.held > 0:
+        bound = f"{-(-amount // MICRO)} neurons" if is_neurons else format_exact_money(amount)
+        error = create_shortage(_DIMENSIONS[kind], budget.key.scope, limit, bound)
+    else:
+        error = create_refusal(_DIMENSIONS[kind], budget.key.scope, limit, None)
     error.retry_after_s = compute_wait_s(kind, request_id)
     return error

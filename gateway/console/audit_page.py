@@ -18,7 +18,8 @@ from gateway.api.forms import read_number, read_time_us
 from gateway.auth.caller import Caller
 from gateway.console.page_table import PageTable
 from gateway.console.parts import ConsoleParts
-from tenancy.administration import Action, AuditEntry, AuditFilter
+from tenancy.audit.entries import AuditEntry, AuditFilter
+from tenancy.changes import Action
 
 PER_PAGE: Final = 50
 _FIELDS: Final = ("account_id", "action", "actor_id", "since", "before")

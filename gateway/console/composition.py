@@ -9,7 +9,7 @@ from contracts.ids import GatewayId
 from gateway.api.inference_routes import create_inference_routes
 from gateway.api.ports import Console
 from gateway.api.services import PageServices
-from gateway.auth.authenticator import Authenticators
+from gateway.auth.composition import Authenticators
 from gateway.console.assets import Assets
 from gateway.console.parts import ConsoleParts
 from gateway.console.playground_requests import PLAYGROUND, PlaygroundRoutes

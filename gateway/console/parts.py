@@ -6,8 +6,8 @@ Owns nothing: a bundle that the composition root fills once. Read next: `gateway
 from dataclasses import dataclass
 
 from gateway.api.services import PageServices
-from gateway.auth.authenticator import Authenticators
 from gateway.auth.caller import Caller
+from gateway.auth.composition import Authenticators
 from gateway.console.rendering import Renderer
 from gateway.console.traffic_history import TrafficHistory
 from gateway.routing.fleet import Fleet

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from contracts.errors import Forbidden, RateLimited, Unauthenticated
-from gateway.auth.authenticator import Authenticators
 from gateway.auth.caller import Caller
+from gateway.auth.composition import Authenticators
 from gateway.auth.operator_sessions import COOKIE, SECURE_COOKIE, read_cookie
 from gateway.console.page_table import PREFIX, PageTable
 from gateway.console.posted_form import Nothing, PostedForm, PostedFormReader

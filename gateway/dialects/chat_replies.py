@@ -112,6 +112,8 @@ def to_completion_id(head: ReplyHead) -> str:
 
 def to_chat_tool_calls(calls: list[ToolCall]) -> tuple[ChatToolCall, ...]:
     """The calls of a choice."""
+    if not calls:
+        return ()
     return tuple(ChatToolCall(call.id, CalledFunction(call.name, call.arguments)) for call in calls)
 
 

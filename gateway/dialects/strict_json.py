@@ -20,17 +20,16 @@ _QUOTED: Final = re.compile(r"^(Invalid (?:enum )?value) .*?(?= - at `|$)", re.D
 _UNKNOWN_FIELD: Final = "Object contains unknown field"
 
 
-class _Key:
+class _Key(str):
     """A key compared by identity, so that a dict keeps those that are equal."""
 
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
+    __slots__ = ()
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
 
 # The hook is called once per key of the outermost object, with the kind and the decoded name: what
-# a call of the kind itself takes.
+# a call of the kind itself takes. None of it is Python's own code.
 _keys_decoder: Final = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=type.__call__)
 
 
@@ -43,7 +42,7 @@ def decode_json(decoder: msgspec.json.Decoder[ValueT], body: bytes | bytearray) 
         if not body.isascii():
             body.decode()
         value = decoder.decode(body)
-        names = [key.name for key in _keys_decoder.decode(body)]
+        names = list(map(str, _keys_decoder.decode(body)))
     except UnicodeDecodeError as error:
         raise InvalidRequest("The body is not valid UTF-8.") from error
     except RecursionError as error:

@@ -284,4 +284,4 @@ def _find_kind(need: RouteNeed, regions: frozenset[RegionId | None]) -> object:
     """
     allowed = need.allowed_regions
     lawful = None if allowed is None else (not allowed, regions.intersection(allowed))
-    return lawful, need.may_wait, need.revision, need.rejects_busy, need.tried
+    return lawful, need.may_wait, need.revision, need.rejects_busy, need.leaves_nothing, need.tried

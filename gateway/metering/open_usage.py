@@ -31,6 +31,7 @@ PLACE_BYTES: Final = 1024
 _CELL_BYTES: Final = 8
 _CELLS_PER_PLACE: Final = PLACE_BYTES // _CELL_BYTES
 _NUM_COUNTS: Final = 4
+_NO_COUNTS: Final = bytes(_NUM_COUNTS * _CELL_BYTES)
 _ENTRY_AT: Final = (1 + _NUM_COUNTS) * _CELL_BYTES
 _LENGTH_BITS: Final = 32
 _OPTIONS: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -96,12 +97,9 @@ class OpenUsage:
         rates = None if price is None else (price.money, price.neurons)
         entry = _encoder.encode(OpenEntry(record, rates))
         start = place * PLACE_BYTES + _ENTRY_AT
-        self._bytes[start : start + len(entry)] = entry
-        tally = self._cells[first + 1 : first + 1 + _NUM_COUNTS]
-        for index in range(_NUM_COUNTS):
-            tally[index] = 0
+        self._bytes[start - len(_NO_COUNTS) : start + len(entry)] = _NO_COUNTS + entry
         self._cells[first] = zlib.crc32(entry) << _LENGTH_BITS | len(entry)
-        return tally
+        return self._cells[first + 1 : first + 1 + _NUM_COUNTS]
 
     def end(self, place: int) -> None:
         """The request has its record in the journal, or has none."""

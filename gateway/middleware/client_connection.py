@@ -98,6 +98,9 @@ class ClientConnection(HttpToolsProtocol):
         self.stream: OpenStream | None = None
         """The events under way, if there are some."""
         self._direct = direct
+        self._asked_url = b""
+        self._asked: tuple[str, bytes, Any] = ("", b"", None)
+        """What the latest request's target comes to."""
         self._task: asyncio.Task[None] | None = None
         self._formatted_from: list[tuple[bytes, bytes]] | None = None
         self._formatted = b""
@@ -213,26 +216,33 @@ class ClientConnection(HttpToolsProtocol):
         parser = self.parser
         if parser.should_upgrade():
             return  # the parser stops here, and the request is read anew without that header
-        url = httptools.parse_url(self.url)
-        path = url.path.decode("ascii")
-        if "%" in path:
-            path = unquote(path)
-        found = self._direct.find(path)
+        if self.url != self._asked_url:  # mostly a client asks for the same again
+            self._asked_url, self._asked = self.url, self._find(self.url)
+        path, query, found = self._asked
         self._body_since_s, self._headers_since_s = self._headers_since_s, None
         if found is None or len(self.connections) >= self.limits.max_connections:
             self.scope = cast("Any", self._create_scope())
             super().on_headers_complete()
             return
         previous = self.cycle
-        exchange = HttpExchange(
-            self, parser.get_method(), path, url.query or b"", parser.get_http_version()
-        )
+        exchange = HttpExchange(self, parser.get_method(), path, query, parser.get_http_version())
         self.cycle = exchange
         if previous is None or previous.response_complete:
             self._task = self.loop.create_task(self._direct.serve(found, exchange))
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft(cast("Any", (exchange, found)))
+
+    def _find(self, target: bytes) -> tuple[str, bytes, Any]:
+        """Decoded path and raw query of a request's target, and who serves that past ASGI.
+
+        Raises: `httptools.HttpParserInvalidURLError`.
+        """
+        url = httptools.parse_url(target)
+        path = url.path.decode("ascii")
+        if "%" in path:
+            path = unquote(path)
+        return path, url.query or b"", self._direct.find(path)
 
     def on_body(self, body: bytes) -> None:
         """Takes a piece of the body in."""

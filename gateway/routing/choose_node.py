@@ -48,14 +48,12 @@ def choose_node(
     Raises: `ResidencyViolation`, `UnknownModel`, `ModelFailed`, `PoolSaturated`, `NoEndpoint`.
     """
     search = Search(state, need, hints, now_s)
-    if len(state.nodes) <= MAX_LOOKED_AT:
+    is_small = len(state.nodes) <= MAX_LOOKED_AT
+    if is_small:
         _look_at_all(search, state, bounds)
-    _look_at_hints(search, state, hints, bounds)
-    for ring, count in _list_stops(state.rings, need, draw):
-        if search.is_enough(ring.latency_s):
-            break
-        for node_id in draw_some(ring.node_ids, draw, count):
-            search.look_at(node_id, ring.latency_s, bounds)
+    rings = state.rings
+    if not is_small or len(rings) != 1 or len(rings[0].node_ids) > 1:  # else there is but one
+        _look_around(search, state, bounds, draw)
     best = search.find_best()
     if best is None or best.is_last_resort:  # the drawn ones are no good: look at every one
         _look_at_all(search, state, bounds)
@@ -70,6 +68,16 @@ def choose_node(
     else:
         pick = Pick.PREFIX if best.num_cached else Pick.COST
     return _create_plan(state, need, best, pick, search)
+
+
+def _look_around(search: Search, state: FleetState, bounds: RouteBounds, draw: Draw) -> None:
+    """Weighs nodes until those that are left can be no better."""
+    _look_at_hints(search, state, search.hints, bounds)
+    for ring, count in _list_stops(state.rings, search.need, draw):
+        if search.is_enough(ring.latency_s):
+            return
+        for node_id in draw_some(ring.node_ids, draw, count):
+            search.look_at(node_id, ring.latency_s, bounds)
 
 
 def _create_plan(

@@ -14,9 +14,13 @@ from contracts.errors import (
     ResidencyViolation,
     ServiceError,
     UnknownModel,
+    UnsupportedFeature,
 )
 from gateway.routing.route_plan import NodeSnapshot, Rejection, RouteNeed
 
+_NOT_FOR_THIS_ACCOUNT: Final = frozenset(
+    {Rejection.RETENTION, Rejection.RESIDENCY, Rejection.MODEL_ABSENT}
+)
 _LACK_OF_CAPACITY: Final = frozenset({Rejection.SATURATED, Rejection.BUSY, Rejection.REPORT_STALE})
 
 
@@ -39,6 +43,12 @@ def explain_empty_choice(
         return ModelFailed(f"The model {model} failed to load.", param="model")
     if not holders:
         return UnknownModel(f"There is no model named {model}.", param="model")
+    if Rejection.RETENTION in reasons and reasons <= _NOT_FOR_THIS_ACCOUNT:
+        return UnsupportedFeature(
+            "The account's retention does not allow what every node that serves this model may do: "
+            "keep something of a request.",
+            param="model",
+        )
     if reasons & _LACK_OF_CAPACITY:
         return PoolSaturated("Capacity temporarily exceeded, please try again.")
     return NoEndpoint("No node can serve this model right now, please try again.")

@@ -4,7 +4,7 @@ Pure. Owns which reason is given; whether a node is any good is not asked here.
 Read next: `gateway.routing.search`, `gateway.routing.empty_choice`.
 """
 
-from contracts.fleet import NodeRole
+from contracts.node_roles import NodeRole
 from gateway.routing.empty_choice import is_lawful
 from gateway.routing.room import count_room
 from gateway.routing.route_plan import NodeSnapshot, Rejection, RouteBounds, RouteNeed, Sent
@@ -23,6 +23,8 @@ def find_rejection(
         return Rejection.MODEL_ABSENT
     if need.revision is not None and card.revision != need.revision:
         return Rejection.OTHER_REVISION
+    if need.leaves_nothing and card.may_keep:
+        return Rejection.RETENTION
     if not node.is_connected:
         return Rejection.UNREACHABLE
     if node.is_leaving:

@@ -74,10 +74,9 @@ class Fleet:
             self._snapshots = tuple(self._nodes.values())
         return self._snapshots
 
-    @property
-    def has_choice(self) -> bool:
-        """True when it matters where caches and sessions are."""
-        return len(self._nodes) > 1
+    def has_choice(self, model: ModelName) -> bool:
+        """True when it matters where caches and sessions of `model` are: several nodes have it."""
+        return self._list_rings(model).has_choice
 
     def plan(self, need: RouteNeed, at: NodeId | None = None) -> RoutePlan:
         """The node for a request, which counts as sent there until `release`; only `at`, if given.
@@ -239,15 +238,17 @@ class Fleet:
                 (inside if node.jurisdiction in wanted else outside).add(node.region)
         return inside - outside
 
-    def find_context_window(self, need: RouteNeed) -> int:
+    def find_context_window(
+        self, model: ModelName, allowed_regions: tuple[RegionId, ...] | None
+    ) -> int:
         """The longest context that any node has offered with the model.
 
-        Raises: what `choose_node` raises, when no node has ever offered it.
+        Raises: what `choose_node` raises for a request so bound, when none has ever offered it.
         """
-        offer = self._find_offer(need.model)
+        offer = self._find_offer(model)
         if offer is None:
             now_s = self._sources.monotonic_s()
-            state = self._describe(NO_RINGS, now_s)
+            state, need = self._describe(NO_RINGS, now_s), RouteNeed(model, allowed_regions)
             choose_route(state, need, self._bounds, now_s, self._draw, self.locality.hand_over)
         assert offer is not None, "a model that no node has offered has found a node"
         return offer[1]

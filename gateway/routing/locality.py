@@ -51,8 +51,9 @@ class Locality:
         session: bytes | None,
     ) -> RouteNeed:
         """What `request` needs, with its prompt's names unless nothing of it may remain."""
+        leaves_nothing = retention is RetentionClass.NONE
         if not isinstance(request, GenerateRequest):
-            return RouteNeed(request.model, allowed_regions)
+            return RouteNeed(request.model, allowed_regions, leaves_nothing=leaves_nothing)
         model = request.model
         prompt = hash_prompt(request.prompt, model, cache_salt)
         per_token = self._bytes_per_token.get(model, BYTES_PER_TOKEN)
@@ -66,6 +67,7 @@ class Locality:
             num_prompt_tokens=int(prompt.num_bytes / per_token) + 1,
             num_output_tokens=request.num_choices * expect_output(request, usual),
             session=_name_session(request, prompt.keys, cache_salt, retention, session),
+            leaves_nothing=leaves_nothing,
             may_move=_may_move(request, retention),
         )
 

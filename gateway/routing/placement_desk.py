@@ -46,14 +46,16 @@ class PlacementDesk:
         """Sends a planner's plan to its node.
 
         Raises: `NotFound` (node), `Conflict` for another life of the node, for one that moves
-        nothing, for a plan that is older than the last and for one of a time to come,
-        `NodeUnreachable`.
+        nothing, for a role that it may not take, for a plan that is older than the last and for one
+        of a time to come, `NodeUnreachable`.
         """
         node = self._find(plan.node_id)
         if node.boot_id != plan.boot_id:
             raise Conflict("The node has started again since that plan was made.")
-        if not node.placements:
-            raise Conflict("The node does not move weights.")
+        if not node.placements and not node.roles:
+            raise Conflict("The node neither moves weights nor changes its role.")
+        if plan.role is not None and plan.role.role not in node.roles:
+            raise Conflict(f"The node's settings do not let it be there for {plan.role.role}.")
         last = self._find_last(node)
         if last is not None and plan.number <= last.number:
             raise Conflict(f"The node has a later plan: {last.number}.")
@@ -124,7 +126,8 @@ class PlacementDesk:
         number = int(self._sources.unix_s() * 1000)
         last = self._find_last(node)
         if last is not None:
-            return msgspec.structs.replace(last, number=max(number, last.number + 1))
+            # Of its role others may have told the node something else since then.
+            return msgspec.structs.replace(last, number=max(number, last.number + 1), role=None)
         targets = tuple(
             PlacementTarget(name=name, tier=model.tier, is_pinned=model.is_pinned)
             for name, model in node.placements.items()
@@ -148,6 +151,8 @@ class PlacementDesk:
             loads=tuple(node.loads.values()),
             memory=node.memory,
             plan=self._find_last(node),
+            role=node.role,
+            roles=node.roles,
         )
 
 

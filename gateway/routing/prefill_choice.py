@@ -10,9 +10,9 @@ Read next: `gateway.routing.hand_over`, `gateway.routing.choose_node`.
 import msgspec
 
 from contracts.errors import InvariantBroken
-from contracts.fleet import NodeRole
 from contracts.ids import NodeId
 from contracts.kv_transfer import KvEndpoint
+from contracts.node_roles import NodeRole
 from gateway.routing.choose_node import Draw, choose_node, draw_some
 from gateway.routing.cost import (
     DEFAULT_DECODE_PER_S,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
 
-from contracts.fleet import NodeRole
 from contracts.ids import ModelName, NodeId, RegionId
+from contracts.node_roles import NodeRole
 from gateway.routing.route_plan import NodeSnapshot, Ring
 
 
@@ -22,6 +22,8 @@ class Rings:
     """Nodes that compute prompts for others."""
     latencies_s: Mapping[RegionId, float] = field(default_factory=dict[RegionId, float])
     """To the regions of `answering`."""
+    has_choice: bool = False
+    """True where there are two nodes or more."""
 
     @property
     def regions(self) -> Set[RegionId]:
@@ -53,4 +55,6 @@ def list_rings(
         return tuple(sorted(found, key=lambda ring: (ring.latency_s, ring.region)))
 
     answering = list_half(False)
-    return Rings(answering, list_half(True), {ring.region: ring.latency_s for ring in answering})
+    latencies_s = {ring.region: ring.latency_s for ring in answering}
+    num_nodes = sum(len(node_ids) for node_ids in members.values())
+    return Rings(answering, list_half(True), latencies_s, num_nodes > 1)

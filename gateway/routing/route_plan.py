@@ -4,14 +4,15 @@ Plain data. Read next: `gateway.routing.choose_node`, `gateway.routing.cost`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
 
-from contracts.fleet import ModelCard, ModelLoad, NodeRole
+from contracts.fleet import ModelCard, ModelLoad
 from contracts.ids import BootId, ModelName, NodeId, RegionId
 from contracts.kv_transfer import KvEndpoint
+from contracts.node_roles import NodeRole
 from contracts.placement import MemoryUse, ModelPlacement, Tier
 
 
@@ -24,6 +25,8 @@ class Rejection(StrEnum):
     MODEL_ABSENT = "model_absent"
     OTHER_REVISION = "other_revision"
     """It has other weights under the model's name: half an answer cannot be continued there."""
+    RETENTION = "retention"
+    """Something of the request may remain there, and nothing of it must."""
     UNREACHABLE = "unreachable"
     DRAINING = "draining"
     REPORT_STALE = "report_stale"
@@ -79,6 +82,10 @@ class NodeSnapshot:
     """Where its models' weights are, if it says so."""
     memory: MemoryUse
     role: NodeRole = NodeRole.MIXED
+    roles: tuple[NodeRole, ...] = ()
+    """Those that a planner may give it."""
+    suggested_role: NodeRole | None = None
+    """One of them that a planner thinks better."""
     kv_endpoints: Mapping[ModelName, KvEndpoint] = field(
         default_factory=dict[ModelName, KvEndpoint]
     )
@@ -128,6 +135,8 @@ class RouteNeed(msgspec.Struct, frozen=True):
     session: int | None = None
     """The session that this belongs to, in the account's own namespace: by the client's word, or
     the conversation's opening."""
+    leaves_nothing: bool = False
+    """Nothing of it may remain where it is computed."""
     may_move: bool = False
     """What is computed of the prompt may leave the node that computes it."""
 
@@ -176,8 +185,7 @@ class Hints(msgspec.Struct, frozen=True):
 NO_HINTS = Hints()
 
 
-@dataclass(frozen=True, slots=True)
-class FleetState:
+class FleetState(msgspec.Struct, frozen=True):
     """All that a choice rests on."""
 
     nodes: Mapping[NodeId, NodeSnapshot]
@@ -188,7 +196,7 @@ class FleetState:
     """`BREAKER_OPEN` or `ON_PROBATION`; those without trouble are not listed."""
     prefill_rings: Sequence[Ring] = ()
     """Who computes prompts of the model for others, nearest first."""
-    latencies_s: Mapping[RegionId, float] = field(default_factory=dict[RegionId, float])
+    latencies_s: Mapping[RegionId, float] = msgspec.field(default_factory=dict[RegionId, float])
     """To the regions of `rings`."""
 
 
@@ -199,7 +207,7 @@ def keep_only(state: FleetState, node_id: NodeId) -> FleetState:
         for ring in state.rings
         if node_id in ring.node_ids
     ]
-    return replace(state, nodes={node_id: state.nodes[node_id]}, rings=rings)
+    return msgspec.structs.replace(state, nodes={node_id: state.nodes[node_id]}, rings=rings)
 
 
 class PrefillPlan(msgspec.Struct, frozen=True):

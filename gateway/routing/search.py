@@ -8,7 +8,9 @@ that are looked at: how many had prompts to compute when they last reported.
 Read next: `gateway.routing.choose_node`, `gateway.routing.cost`.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from contracts.ids import NodeId
 from gateway.routing.cost import (
@@ -38,7 +40,7 @@ MAX_LOAD_RATIO: Final = 1.25
 """How far above the mean the load of a session's node may be before the session moves on."""
 
 
-class Candidate(NamedTuple):
+class Candidate(msgspec.Struct, frozen=True):
     """A node that comes into question. Units: seconds, tokens."""
 
     node_id: NodeId
@@ -58,13 +60,13 @@ class Candidate(NamedTuple):
 class Search:
     """What one choice has seen."""
 
-    __slots__ = ("_hints", "_need", "_now_s", "_seen", "_state", "found", "rejected")
+    __slots__ = ("_now_s", "_seen", "_state", "found", "hints", "need", "rejected")
 
     def __init__(self, state: FleetState, need: RouteNeed, hints: Hints, now_s: float) -> None:
         """Nothing seen yet."""
         self._state = state
-        self._need = need
-        self._hints = hints
+        self.need = need
+        self.hints = hints
         self._now_s = now_s
         self._seen: set[NodeId] = set()
         self.found: list[Candidate] = []
@@ -80,7 +82,7 @@ class Search:
         if node_id in self._seen:
             return
         self._seen.add(node_id)
-        node, need = self._state.nodes[node_id], self._need
+        node, need = self._state.nodes[node_id], self.need
         sent = self._state.sent.get((node_id, need.model), NOTHING_SENT)
         reason = find_rejection(node, sent, need, bounds, self._now_s)
         wake_s = None
@@ -92,7 +94,7 @@ class Search:
             if reason not in LAST_RESORTS:
                 return
         load = node.loads[need.model]
-        num_cached = estimate_cached_tokens(need, self._hints, node_id)
+        num_cached = estimate_cached_tokens(need, self.hints, node_id)
         own_decode_s = estimate_own_decode_s(load, need)
         wait_s = estimate_wait_s(load, sent, need.num_prompt_tokens - num_cached, own_decode_s)
         wait_s += latency_s + estimate_wake_s(wake_s)
@@ -121,7 +123,7 @@ class Search:
         """
         pinned = self.find_pinned() if len(self._seen) >= MAX_LOOKED_AT else None
         if pinned is not None:
-            load = self._state.nodes[pinned.node_id].loads[self._need.model]
+            load = self._state.nodes[pinned.node_id].loads[self.need.model]
             usable = [one for one in self.found if not one.is_last_resort]
             worth_s = measure_dearness(usable) * estimate_work_s(load, pinned.num_cached)
             return pinned.savable_s <= latency_s + worth_s
@@ -132,6 +134,8 @@ class Search:
         """The one with the least cost so far, the first of equals; last resorts only where there is
         nobody else.
         """
+        if len(self.found) == 1:
+            return self.found[0]
         usable = [one for one in self.found if not one.is_last_resort] or self.found
         dearness = measure_dearness(usable)
         best, least_s = None, float("inf")
@@ -143,11 +147,11 @@ class Search:
 
     def find_pinned(self) -> Candidate | None:
         """The session's node if that is in order, and not much busier than the others."""
-        pinned = self._hints.pinned
+        pinned = self.hints.pinned
         if pinned is None:
             return None
         usable = [one for one in self.found if not one.is_last_resort]
-        own = self._need.num_prompt_tokens  # the session's own prompt alone overloads nobody
+        own = self.need.num_prompt_tokens  # the session's own prompt alone overloads nobody
         for one in usable:
             if one.node_id == pinned:
                 limit = MAX_LOAD_RATIO * sum(each.num_load for each in usable) / len(usable) + own

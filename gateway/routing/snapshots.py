@@ -95,5 +95,7 @@ def read_report(
         memory=report.memory,
         is_drained=before.is_drained,
         role=report.role,
+        roles=report.roles,
+        suggested_role=report.suggested_role,
         kv_endpoints={endpoint.model: endpoint for endpoint in report.kv_endpoints},
     )

@@ -228,10 +228,8 @@ class NodeStream:
     def release(self) -> None:
         """Nobody takes or counts what comes from now on; a stream that is not over is aborted."""
         self.abort()
-        tally, self._tally = self._tally, create_tally()
         self.on_accepted = None
-        for index in (_PROMPT, _CACHED, _GENERATED, _REASONING):
-            self._tally[index] = tally[index]
+        self._tally = [*self._tally]  # cells of a file are another request's soon
 
     def _note(self, event: GenerationEvent) -> GenerationEvent:
         """Takes from an event that is not text what is needed of it here, and passes it on."""
@@ -285,8 +283,7 @@ class NodeStream:
 
     def _read_tally(self) -> Usage:
         """What is counted."""
-        tally = self._tally
-        return Usage(tally[_PROMPT], tally[_CACHED], tally[_GENERATED], tally[_REASONING])
+        return Usage(*self._tally)
 
     def _create_waiter(self) -> asyncio.Future[None]:
         """Done when `push` finds something worth waking for."""

@@ -32,6 +32,8 @@ class NodeProbe:
     """How far the node's clock is ahead of ours, to a second; None when it did not say."""
     models: Mapping[str, str] = field(default_factory=dict[str, str])
     """How far each of its models is, by name."""
+    engines: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Whose engine computes a model, of those that are computed by none of our own."""
 
 
 async def probe_node(
@@ -42,12 +44,14 @@ async def probe_node(
     timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
     trust = address.create_ssl_context()
     models: dict[str, str] = {}
+    engines: dict[str, str] = {}
     skew_s: float | None = None
     try:
         async with create_session(timeout) as session:
             async with session.get(f"{base}/health/ready", ssl=trust) as response:
                 skew_s = _read_skew(response.headers.get("Date"), unix_s())
-                models = _read_models(await response.json())
+                page = await response.json()
+                models, engines = _read_models(page), _read_engines(page)
             await _shake_hands(session, address, gateway_id)
     except HandshakeFailed as error:
         return NodeProbe(f"it is not the node it should be: {error}", skew_s, models)
@@ -58,7 +62,7 @@ async def probe_node(
         return NodeProbe(f"it did not answer within {PATIENCE_S:.0f} s", skew_s, models)
     except (aiohttp.ClientError, OSError, ValueError) as error:
         return NodeProbe(f"{type(error).__name__}: {error}", skew_s, models)
-    return NodeProbe(None, skew_s, models)
+    return NodeProbe(None, skew_s, models, engines)
 
 
 async def _shake_hands(
@@ -95,3 +99,9 @@ def _read_models(body: Any) -> dict[str, str]:
         return {str(model["name"]): str(model["state"]) for model in body["models"]}
     except (KeyError, TypeError) as error:
         raise ValueError("what answers there is no node of Hearth") from error
+
+
+def _read_engines(body: Any) -> dict[str, str]:
+    """Engines of others by model, of the same body; nodes of our own cores name none."""
+    models = body["models"]
+    return {str(model["name"]): str(model["engine"]) for model in models if model.get("engine")}

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from migrations.upgrade import upgrade_database
-from tests.gateway.running_gateway import RunningGateway, run_gateway
+from tests.gateway.cloudflare_client import ALL
+from tests.gateway.running_gateway import RunningGateway, Tenant, run_gateway
 from tests.gateway.scripted_node import ScriptedNode, run_node
 
 
@@ -32,3 +33,9 @@ async def gateway(
     """A gateway in front of `node`."""
     async with run_gateway(tmp_path, database_template, [node]) as running:
         yield running
+
+
+@pytest.fixture
+async def admin(gateway: RunningGateway) -> Tenant:
+    """A token that holds every right on its account."""
+    return await gateway.add_tenant(permissions=ALL)

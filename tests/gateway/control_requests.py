@@ -18,7 +18,8 @@ from gateway.routing.fleet import Fleet
 from gateway.routing.placement_desk import PlacementDesk
 from gateway.sources import Sources, create_sources
 from gateway.telemetry import Telemetry
-from tenancy.administration import Actor, Administration
+from tenancy.actors import Actor
+from tenancy.administration import Administration
 from tenancy.permissions import PERMISSION_GROUPS, Permission
 from tests.gateway.routing.fleet_words import create_fleet
 from tests.gateway.scripted_node import MODEL
@@ -43,6 +44,8 @@ class Objects:
     operator_id: str = "0" * 32
     request_id: str = "0" * 8 + "-0000" * 3 + "-" + "0" * 12
     """Of a request that is kept word for word."""
+    entry_id: str = "0"
+    """Of the audit log."""
     secrets: tuple[str, ...] = field(default=())
     """Texts of the account's own that nobody else may read."""
 
@@ -82,10 +85,10 @@ def list_routes(kind: PortKind) -> tuple[Route, ...]:
 def format_path(route: Route, objects: Objects) -> str:
     """The route's path with the ids of `objects`."""
     path = route.path.replace("{model:path}", MODEL)
-    for name in ("account_id", "token_id", "member_id", "operator_id", "request_id"):
+    for name in ("account_id", "token_id", "member_id", "operator_id", "request_id", "entry_id"):
         path = path.replace(f"{{{name}}}", getattr(objects, name))
     assert "{" not in path, f"{route.path} has a parameter that nobody fills"
-    if path.endswith("/logs/audit"):
+    if path.endswith(("/logs/audit", "/history")):
         path += "?since=2020-01-01&before=2100-01-01"
     if path.endswith("/usage/export"):
         path += "?since=2020-01-01&before=2020-01-02"

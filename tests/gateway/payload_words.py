@@ -8,7 +8,7 @@ import time
 
 from contracts.ids import AccountId, ApiTokenId, ModelName, RequestId, create_request_id
 from contracts.payloads import NewPayload
-from tenancy.administration import Actor, ActorKind
+from tenancy.actors import Actor, ActorKind
 from tests.fixtures.acting_tenancy import ActingTenancy
 
 TOKEN = ApiTokenId("1" * 32)

@@ -21,7 +21,6 @@ from contracts.fleet import (
     ModelLoad,
     NativeShape,
     NodeReport,
-    NodeRole,
 )
 from contracts.grant import NONCE_BYTES, Grant, WireEnd, derive_connection_key, prove_identity
 from contracts.grant import unseal_grant as unseal
@@ -37,6 +36,7 @@ from contracts.inference import (
     Usage,
 )
 from contracts.kv_transfer import KvEndpoint, KvImport, KvRelease, KvStop, KvTicket, unseal_ticket
+from contracts.node_roles import NodeRole
 from contracts.pair_key import unseal_pair_key
 from contracts.placement import MemoryUse, ModelPlacement, PlacementPlan, Tier
 from contracts.wire import (
@@ -133,6 +133,10 @@ class ScriptedNode:
         self.chat_models: tuple[ModelName, ...] = ()
         """Those among `models` that answer the native route with chat completions."""
         self.role = NodeRole.MIXED
+        self.roles: tuple[NodeRole, ...] = ()
+        """Those that a planner may give it."""
+        self.suggested_role: NodeRole | None = None
+        self.num_queued_tokens = 0
         self.has_transfer = False
         """Its KV blocks can come and go."""
         self.num_running = 0
@@ -147,6 +151,8 @@ class ScriptedNode:
         self.num_hellos = 0
         self.placements: tuple[ModelPlacement, ...] | None = None
         """None: its models are on the device."""
+        self.engine = ""
+        """Whose engine its models' cards name."""
         self.memory = MemoryUse()
         self.plans: list[PlacementPlan] = []
         """What gateways have asked for."""
@@ -230,6 +236,7 @@ class ScriptedNode:
                         context_window=CONTEXT_WINDOW,
                         created_unix_s=1_700_000_000,
                         features=self.features,
+                        engine=self.engine,
                         native_shape=(
                             NativeShape.CHAT if name in self.chat_models else NativeShape.CLASSIC
                         ),
@@ -245,12 +252,15 @@ class ScriptedNode:
                         num_blocks=100,
                         num_free_blocks=100,
                         max_running=self.max_running,
+                        num_queued_tokens=self.num_queued_tokens,
                     )
                     for name in self.models
                 ),
                 placements=self._list_placements(),
                 memory=self.memory,
                 role=self.role,
+                roles=self.roles,
+                suggested_role=self.suggested_role,
                 kv_endpoints=self._list_endpoints(),
             )
         )

@@ -10,7 +10,7 @@ from contracts.grant import RetentionClass
 from contracts.ids import create_request_id
 from contracts.inference import Accepted
 from gateway.batches.item_principal import PRIORITY
-from tenancy.administration import AccountChange
+from tenancy.changes import AccountChange
 from tenancy.interfaces import ApiTokenStatus
 from tests.gateway.batch_client import ask_batch, hand_in, run_batch, wait_for_answers
 from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until, wait_until_async

@@ -127,6 +127,29 @@ async def test_an_answer_of_several_choices_ends_with_a_clean_error(
     assert len(nodes[1].streams) == 1
 
 
+async def test_half_an_answer_of_an_engine_of_others_ends_with_a_clean_error(
+    pair: RunningGateway, nodes: list[ScriptedNode]
+) -> None:
+    """Its text did not come from tokens that we know: another node would not find the seam."""
+    broken = begin_and_lose(nodes[0], StreamBroken("The engine died."))
+
+    async def break_or_go_on(stream: ScriptedStream) -> None:
+        await (broken(stream) if stream.request.resumption is None else go_on(stream))
+
+    for node in nodes:
+        node.script, node.engine = break_or_go_on, "vllm"
+        await node.send_report()
+    reply = await pair.run(STREAM)
+    assert reply.events[-1]["errors"][0]["code"] == 7502
+    assert "".join(event.get("response", "") for event in reply.events[:-1]) == "Hal"
+    assert sum(len(node.streams) for node in nodes) == 1
+    await wait_until_async(lambda: has_tokens(pair, {"prompt": 7, "completion": 3}))
+    for node in nodes:
+        node.engine = ""
+        await node.send_report()
+    assert read_text(await pair.run(STREAM)) == "Hallo"  # the control: tokens of our own engine
+
+
 async def test_what_no_other_node_could_do_better_ends_the_answer(
     pair: RunningGateway, nodes: list[ScriptedNode]
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from contracts.inference import Accepted, Delta
-from tenancy.administration import AccountChange
+from tenancy.changes import AccountChange
 from tests.gateway.raw_http import format_request
 from tests.gateway.running_gateway import (
     Reply,

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from contracts.errors import PoolSaturated, StreamBroken, TransferFailed
-from contracts.fleet import NodeRole
 from contracts.grant import RetentionClass
 from contracts.inference import Accepted, Finished, FinishReason, Usage
 from contracts.kv_transfer import (
@@ -28,8 +27,9 @@ from contracts.kv_transfer import (
     KvStop,
     digest_account,
 )
+from contracts.node_roles import NodeRole
 from contracts.wire import MAX_FRAME_BYTES
-from tenancy.administration import AccountChange
+from tenancy.changes import AccountChange
 from tests.gateway.raw_http import connect, format_request
 from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until
 from tests.gateway.scripted_node import ScriptedNode, ScriptedStream, run_node

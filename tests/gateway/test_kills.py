@@ -416,6 +416,7 @@ async def kill_back_ends(url: str) -> int:
     query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
     rows = await connection.fetch(query + " AND pid <> pg_backend_pid()")
     for row in rows:
-        os.kill(row["pid"], signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # the server has ended it meanwhile
+            os.kill(row["pid"], signal.SIGKILL)
     connection.terminate()
     return len(rows)

@@ -64,7 +64,7 @@ async def assert_nothing_is_held(gateway: RunningGateway) -> None:
 
     def is_free() -> bool:
         held = any(one.held for one in books.parts.slices._slices.values())
-        return not books.books.list_limited() and not books.parts.limiter._leases and not held
+        return not books.books.list_limited() and not books.parts.limiter.num_leases and not held
 
     await wait_until(is_free)
 
@@ -204,6 +204,25 @@ async def test_a_used_up_spend_is_named_in_money_and_claims_no_window_of_a_minut
     assert (refused.status, refused.code) == (429, 3036)
     assert "a spend of 0.000000004 per month" in refused.body.decode()
     assert "w=60" not in refused.headers["ratelimit-policy"]
+
+
+async def test_a_budget_with_too_little_left_says_what_the_request_may_cost(
+    gateway: RunningGateway, node: ScriptedNode
+) -> None:
+    num_bytes = len(b'{"prompt":"Hi","max_tokens":20}')
+    bound = (num_bytes + 256) * 10 + 20 * 20
+    await set_limits(gateway, spend_nano_per_month=bound)
+    node.script = _answer_one
+    assert (await gateway.run(WHOLE)).status == 200  # the control: the bound itself fits
+    refused = await gateway.run(WHOLE)
+    assert (refused.status, refused.code) == (429, 3036)
+    assert f"which may cost {bound / 10**9:.8f}." in refused.body.decode()
+    assert refused.headers["x-should-retry"] == "false"
+
+    await set_limits(gateway, spend_nano_per_month=0)
+    closed = (await gateway.run(WHOLE)).body.decode()
+    assert "is reached: a spend of 0 per month" in closed
+    assert "may cost" not in closed
 
 
 async def test_a_budget_that_is_used_up_says_not_to_try_again(gateway: RunningGateway) -> None:

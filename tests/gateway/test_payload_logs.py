@@ -16,7 +16,7 @@ from gateway.payloads.room import Room
 from gateway.request_context import RequestContext
 from gateway.settings import PayloadLogSettings
 from gateway.telemetry import Telemetry
-from tenancy.administration import AccountChange
+from tenancy.changes import AccountChange
 from tenancy.permissions import Permission
 from tests.gateway.running_gateway import (
     Reply,

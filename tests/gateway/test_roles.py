@@ -4,15 +4,26 @@ Every form's fields are collected; on every route that takes a body, each field 
 is refused by its name, so that no role can set what another role's form has.
 """
 
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from gateway.api.route_table import PortKind, Route
-from gateway.auth.access import AnyApiToken, Needs, NeedsForOwn, OperatorOnly, Public
+from gateway.auth.access import (
+    AnyApiToken,
+    Needs,
+    NeedsForOwn,
+    OperatorOnly,
+    OperatorOrStandby,
+    Public,
+)
 from tenancy.permissions import Permission
 from tests.gateway.control_requests import Objects, create_body, format_path, list_routes
 from tests.gateway.payload_words import keep_payload
-from tests.gateway.running_gateway import Reply, RunningGateway, Tenant
+from tests.gateway.running_gateway import Reply, RunningGateway, Tenant, run_gateway
+from tests.gateway.scripted_node import ScriptedNode
 
 ROUTES = {
     kind: {route.name: route for route in list_routes(kind) if route.page is not None}
@@ -23,7 +34,18 @@ WRITING = [(kind, name) for kind, name in ALL if ROUTES[kind][name].form is not 
 MORE_FIELDS = {"id", "account_id", "value", "digest", "permissions", "role", "is_admin", "quotas"}
 """What nobody may write anywhere, besides the fields of other forms."""
 STRONG = frozenset(Permission)
-ROLES = ("nobody", "no_rights", "tenant", "operator")
+ROLES = ("nobody", "no_rights", "tenant", "operator", "standby")
+STANDBY_CREDENTIAL = "5" * 32
+
+
+@pytest.fixture
+async def gateway(
+    tmp_path: Path, database_template: Path, node: ScriptedNode
+) -> AsyncGenerator[RunningGateway]:
+    """A gateway that hot standby may ask by a credential of its own."""
+    standby = {"credential": STANDBY_CREDENTIAL}
+    async with run_gateway(tmp_path, database_template, [node], standby=standby) as running:
+        yield running
 
 
 def list_fields(form: type[msgspec.Struct]) -> set[str]:
@@ -77,9 +99,11 @@ def expect_status(route: Route, role: str) -> set[int]:
         return {200, 503}
     if role == "nobody":
         return {401}
+    if isinstance(access, OperatorOrStandby):
+        return served if role in ("operator", "standby") else {401}
     if isinstance(access, OperatorOnly):
         return served if role == "operator" else {401}
-    if role == "operator":
+    if role in ("operator", "standby"):
         return {401}
     if isinstance(access, AnyApiToken):
         return served
@@ -101,6 +125,7 @@ async def test_each_role_gets_in_where_it_may_and_nowhere_else(
         "no_rights": weak.value.reveal(),
         "tenant": tenant.api_token,
         "operator": gateway.operator,
+        "standby": STANDBY_CREDENTIAL,
     }
     route = ROUTES[kind][name]
     for role in ROLES:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import pytest
 
 from cli.process_settings import read_settings
-from contracts.settings import SettingsError, list_option_names
+from contracts.settings import SettingsError, decode_settings, list_option_names
 from gateway.settings import PREFIX, GatewaySettings
 
 OPTIONS = (
@@ -111,6 +111,7 @@ OPTIONS = (
     "shared_limits.streams_without_store",
     "shared_limits.tokens_without_store",
     "shared_limits.url",
+    "standby.credential",
     "tracing.ca_file",
     "tracing.endpoint",
     "tracing.flush_s",
@@ -187,3 +188,15 @@ def test_plain_text_to_another_machine_must_be_allowed(tmp_path: Path, host: str
         read(file)
     file.write_text(node + "allow_plaintext = true\n")
     assert read(file).nodes[0].allow_plaintext
+
+
+@pytest.mark.parametrize("credential", ["5" * 31, "5" * 513, "5" * 31 + "ä", "5" * 31 + " 5"])
+def test_a_credential_of_hot_standby_that_could_be_guessed_or_not_be_sent_is_refused(
+    credential: str,
+) -> None:
+    table = {"standby": {"credential": credential}}
+    with pytest.raises(SettingsError, match="32 to 512") as refused:
+        decode_settings(GatewaySettings, table, {}, PREFIX)
+    assert credential not in str(refused.value)
+    good = decode_settings(GatewaySettings, {"standby": {"credential": "5" * 32}}, {}, PREFIX)
+    assert good.standby is not None  # the control

@@ -1,60 +1,14 @@
 """An API token's whole life through Cloudflare's own client (conformance test 16)."""
 
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import cloudflare
-import httpx
 import pytest
-from cloudflare import AsyncCloudflare
 
-from contracts.ids import AccountId
-from tenancy.administration import AuditFilter
-from tenancy.permissions import Permission
+from tests.gateway.cloudflare_client import ACCOUNT, allow, connect, find_groups
 from tests.gateway.running_gateway import RunningGateway, Tenant, wait_until_async
 from tests.gateway.scripted_node import MODEL
-
-ALL = frozenset(Permission)
-ACCOUNT = "com.cloudflare.api.account."
-
-
-@asynccontextmanager
-async def connect(gateway: RunningGateway, api_token: str) -> AsyncGenerator[AsyncCloudflare]:
-    """Cloudflare's client, pointed at the gateway with this token."""
-    client = AsyncCloudflare(
-        base_url=gateway.base + "/client/v4",
-        api_token=api_token,
-        max_retries=0,
-        http_client=httpx.AsyncClient(),
-    )
-    async with client:
-        yield client
-
-
-@pytest.fixture
-async def admin(gateway: RunningGateway) -> Tenant:
-    """A token that holds every right on its account."""
-    return await gateway.add_tenant(permissions=ALL)
-
-
-async def find_groups(
-    client: AsyncCloudflare, account_id: str, *names: str
-) -> list[dict[str, str]]:
-    """References to the permission groups of these names, found as programs find them."""
-    groups = {
-        group.name: group.id
-        async for group in client.accounts.tokens.permission_groups.list(account_id=account_id)
-    }
-    return [{"id": str(groups[name])} for name in names]
-
-
-def allow(account_id: str, groups: list[dict[str, str]]) -> list[dict[str, object]]:
-    """One policy over the whole account."""
-    resources = {ACCOUNT + account_id: "*"}
-    return [{"effect": "allow", "permission_groups": groups, "resources": resources}]
 
 
 async def is_refused(gateway: RunningGateway, tenant: Tenant) -> bool:
@@ -261,77 +215,3 @@ async def test_the_lists_of_an_account_are_read_to_their_end(
     ]
     assert len(made) == 6
     assert {entry.actor.type for entry in made if entry.actor} == {"user", "system"}
-
-
-async def test_the_audit_log_is_filtered_as_the_client_asks(
-    gateway: RunningGateway, admin: Tenant
-) -> None:
-    async with connect(gateway, admin.api_token) as client:
-        groups = await find_groups(client, admin.account_id, "Workers AI Read")
-        made = await client.accounts.tokens.create(
-            account_id=admin.account_id,
-            name="made",
-            policies=allow(admin.account_id, groups),  # type: ignore[arg-type]
-        )
-        await client.accounts.tokens.value.update(str(made.id), account_id=admin.account_id)
-
-        async def read(**filters: Any) -> list[str]:
-            """What was done, oldest first."""
-            entries = client.accounts.logs.audit.list(
-                account_id=admin.account_id,
-                since="2020-01-01",
-                before="2100-01-01",
-                direction="asc",
-                **filters,
-            )
-            return [str(e.action.description) async for e in entries if e.action]
-
-        own = await read(extra_query={"actor_type": "user"})
-        assert own == ["api_token.create", "api_token.roll"]
-        assert await read(actor_type={"not": ["system"]}) == own
-        assert await read(actor_type={"not": ["user"]}) == ["account.create", "api_token.create"]
-        assert await read(action_type={"not": ["create", "delete"]}) == ["api_token.roll"]
-        assert await read(extra_query={"action_type": ["update", "view"]}) == ["api_token.roll"]
-        assert await read(extra_query={"resource_type": "account"}) == ["account.create"]
-        of_made = {"resource_id": made.id, "action_result": "success"}
-        assert await read(extra_query=of_made) == own
-        assert await read(extra_query={"action_result": "failure"}) == []
-        assert await read(resource_id={"not": [str(made.id)]}, actor_context={"not": ["dash"]}) == [
-            "account.create",
-            "api_token.create",
-        ]
-
-
-async def test_no_filter_finds_out_who_of_the_platform_has_acted(
-    gateway: RunningGateway, admin: Tenant
-) -> None:
-    entries = await gateway.tenancy.list_audit_entries(AuditFilter(AccountId(admin.account_id)))
-    somebody = entries[-1].actor.actor_id
-    whole = "/logs/audit?since=2020-01-01&before=2100-01-01"
-    for query, num_found in (("", len(entries)), (f"&actor_id={somebody}", 0)):
-        path = gateway.account_path(whole + query, admin)
-        reply = await gateway.send("GET", path, api_token=admin.api_token)
-        assert len(reply.json["result"]) == num_found
-    path = f"/operator/v1/audit?account_id={admin.account_id}&actor_id={somebody}"
-    reply = await gateway.send("GET", path, api_token=gateway.operator, origin=gateway.admin)
-    assert len(reply.json["result"]) == len(entries)  # the control
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        "action_type=made",
-        "actor_type=",
-        "zone_id=1",
-        "resource_id=1" + "&resource_id=2" * 100,
-        "resource_id=%00",  # PostgreSQL would refuse it as if it were away
-        "actor_ip_address.not=a&actor_ip_address.not=b%00",
-        "action=a%00b",
-    ],
-)
-async def test_a_filter_that_would_be_passed_over_is_refused(
-    gateway: RunningGateway, admin: Tenant, query: str
-) -> None:
-    path = f"/logs/audit?since=2020-01-01&before=2100-01-01&{query}"
-    reply = await gateway.send("GET", gateway.account_path(path, admin), api_token=admin.api_token)
-    assert (reply.status, reply.code) == (400, 5006)

@@ -15,8 +15,10 @@ import msgspec
 import pytest
 from sqlalchemy import Engine, event
 
+from contracts.ids import AccountId
 from gateway.api.route_table import PortKind, Route
 from gateway.auth.access import Public
+from tenancy.audit.entries import AuditFilter
 from tenancy.permissions import Permission
 from tests.gateway.control_requests import Objects, create_body, format_path, list_routes
 from tests.gateway.payload_words import keep_payload
@@ -27,7 +29,9 @@ IN_ACCOUNT = [name for name, route in ROUTES.items() if "{account_id}" in route.
 WITH_OBJECT = [
     name
     for name, route in ROUTES.items()
-    if any(mark in route.path for mark in ("{token_id}", "{member_id}", "{request_id}"))
+    if any(
+        mark in route.path for mark in ("{token_id}", "{member_id}", "{request_id}", "{entry_id}")
+    )
 ]
 READING = [
     name
@@ -47,12 +51,15 @@ async def settle(gateway: RunningGateway, name: str) -> tuple[Tenant, Objects]:
     member = await gateway.tenancy.add_member(tenant.account_id, f"{name}@example.org")
     token_id, member_id = issued.api_token.api_token_id, member.member_id
     request_id = await keep_payload(gateway.tenancy, tenant.account_id, f"{name}-words")
+    wanted = AuditFilter(AccountId(tenant.account_id))
+    entries = await gateway.tenancy.list_audit_entries(wanted, limit=1)
     ids = (tenant.account_id, token_id, member_id, f"{name}-token", f"{name}@example")
     return tenant, Objects(
         tenant.account_id,
         token_id,
         member_id,
         request_id=request_id,
+        entry_id=str(entries[0].sequence),
         secrets=(*ids, request_id, f"{name}-words"),
     )
 

@@ -35,7 +35,8 @@ class Turnstile:
         self.served: list[ScriptedStream] = []
         """In the order in which they came to their turn."""
         self.text = "Hello"
-        self._live = 0
+        self.num_live = 0
+        """Requests that it computes or that wait there, as its reports tell."""
         self._one = asyncio.Semaphore(1)
         self._passes = asyncio.Semaphore(0)
         node.max_running = 1
@@ -80,9 +81,9 @@ class Turnstile:
             task.cancel()
 
     def _count(self, sign: int) -> None:
-        self._live += sign
-        self.node.num_running = min(self._live, 1)
-        self.node.num_waiting = self._live - self.node.num_running
+        self.num_live += sign
+        self.node.num_running = min(self.num_live, 1)
+        self.node.num_waiting = self.num_live - self.node.num_running
 
 
 class Site:
@@ -117,8 +118,8 @@ class Site:
     async def fill(self) -> list[Any]:
         """Takes every place of every node; the replies to come."""
         asked = [self.ask() for _ in range(NUM_PLACES * len(self.turnstiles))]
-        nodes = [turnstile.node for turnstile in self.turnstiles]
-        await wait_until(lambda: all(len(node.streams) == NUM_PLACES for node in nodes))
+        # Counted, not only there: the report that follows has to tell of all of them.
+        await wait_until(lambda: all(each.num_live == NUM_PLACES for each in self.turnstiles))
         for turnstile in self.turnstiles:
             await turnstile.start()
         return asked

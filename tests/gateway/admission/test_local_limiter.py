@@ -5,7 +5,7 @@ import pytest
 from gateway.admission.local_limiter import LocalLimiter
 from tests.gateway.admission.limiter_contract import *  # noqa: F403 - the contract's own tests
 from tests.gateway.admission.limiter_contract import LimiterBench
-from tests.gateway.admission.limiter_words import OF_TOKEN, need, quota
+from tests.gateway.admission.limiter_words import OF_MODEL, OF_TOKEN, need, quota
 
 LEASE_MS = 30_000
 
@@ -36,16 +36,21 @@ def bench(time: ManualTime) -> LimiterBench:
 
 async def test_what_owes_nothing_any_more_is_forgotten_and_nothing_else(time: ManualTime) -> None:
     limiter = LocalLimiter(lambda: time.now_ms, LEASE_MS)
-    in_debt = quota(tokens_per_min=1)
+    in_debt, held = quota(tokens_per_min=1), quota(OF_MODEL, concurrent_streams=1)
     await limiter.reserve(need("big", in_debt, tokens=1000))
+    running = need("running", held)
+    await limiter.reserve(running)
     time.now_ms += 3_600_000
     for number in range(10_000):
         scope = type(OF_TOKEN)(OF_TOKEN.account_id, f"{number:032x}")
         await limiter.reserve(need(f"{number}", quota(scope, requests_per_min=60)))
         time.now_ms += 100
-    assert len(limiter._buckets) < 5000
+        await limiter.renew([running])
+    assert len(limiter._uses) < 5000
     with pytest.raises(RateLimited):  # noqa: F405
         await limiter.reserve(need("more", in_debt))
+    with pytest.raises(ConcurrencyLimited):  # noqa: F405
+        await limiter.reserve(need("beside", held))
 
 
 async def test_a_share_of_a_limit_is_at_least_one_and_of_nothing_nothing(time: ManualTime) -> None:

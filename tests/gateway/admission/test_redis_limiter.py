@@ -144,6 +144,7 @@ async def test_a_dead_server_brings_the_declared_mode_and_a_live_one_ends_it(
     with run_redis(tmp_path) as server:
         async with open_limiter(server.url, modes=modes) as limiter:
             await limiter.reserve(need("before", limit))
+            assert not limiter.is_degraded  # the control
             server.kill()
             results = [await _try(limiter, f"{n}", limit) for n in range(12)]
             expected = {
@@ -152,10 +153,11 @@ async def test_a_dead_server_brings_the_declared_mode_and_a_live_one_ends_it(
                 DegradedMode.ADMIT: [None] * 12,
             }
             assert results == expected[mode]
+            assert limiter.is_degraded
             assert await _try(limiter, "zero", quota(requests_per_min=0)) is QuotaExceeded
             server.start()
             async with asyncio.timeout(20):
-                while not limiter._breaker.is_closed():  # noqa: ASYNC110
+                while limiter.is_degraded:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             back = [await _try(limiter, f"back-{n}", limit) for n in range(8)]
             assert back == [None] * 6 + [RateLimited] * 2  # what it had counted is gone with it
@@ -212,6 +214,26 @@ async def test_nobody_waits_for_a_store_that_speaks_another_protocol() -> None:
         async with open_limiter(url) as limiter, asyncio.timeout(10):
             for number in range(5):
                 await limiter.reserve(need(f"{number}", quota(requests_per_min=1000)))
+
+
+@pytest.mark.parametrize(
+    "answers", ["{}", "{{}}", "{{9, 9, 9}}", "{{1, 4, 0}}", "{{0, 1}}", "{{-1, 1, 1}}", "{1}"]
+)
+async def test_a_store_that_answers_nonsense_counts_as_one_that_fails(
+    server: RedisServer, answers: str
+) -> None:
+    """The share of the limit applies, as where the store is away; the control has sense."""
+    async with open_limiter(server.url) as limiter:
+        limiter._script = limiter._redis.register_script(f"return cmsgpack.pack({answers})")
+        for number in range(3):
+            state = await limiter.reserve(need(f"n{number}", quota(requests_per_min=1000)))
+            assert state is not None
+            assert state.limit == 500
+        assert limiter.is_degraded
+    async with open_limiter(server.url) as limiter:
+        state = await limiter.reserve(need("sense", quota(requests_per_min=1000)))
+        assert state is not None
+        assert state.limit == 1000
 
 
 async def test_a_cut_connection_leaks_no_place(server: RedisServer) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from gateway.console.assets import Assets
 from gateway.console.posted_form import MAX_POST_BYTES
 from gateway.console.rendering import Renderer
-from tenancy.administration import AuditFilter
+from tenancy.audit.entries import AuditFilter
 from tests.gateway.console.browser_double import BrowserDouble
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}"

@@ -3,7 +3,7 @@
 from contracts.ids import AccountId
 from contracts.pricing import TokenRates
 from contracts.quotas import QuotaLimits, QuotaScope
-from tenancy.administration import AuditFilter
+from tenancy.audit.entries import AuditFilter
 from tests.gateway.console.browser_double import BrowserDouble
 from tests.gateway.running_gateway import RunningGateway, wait_until, wait_until_async
 from tests.gateway.scripted_node import MODEL, ScriptedNode

@@ -12,7 +12,7 @@ import pytest
 from contracts.ids import AccountId
 from contracts.inference import Accepted, Delta
 from gateway.console.playground_requests import RUN_PATH
-from tenancy.administration import AuditFilter
+from tenancy.audit.entries import AuditFilter
 from tests.gateway.console.browser_double import BrowserDouble
 from tests.gateway.running_gateway import Reply, RunningGateway, wait_until
 from tests.gateway.scripted_node import MODEL, ScriptedNode, ScriptedStream

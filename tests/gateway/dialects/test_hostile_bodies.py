@@ -203,8 +203,8 @@ def count_comparisons(monkeypatch: pytest.MonkeyPatch, body: bytes) -> int:
     class CountedKey(strict_json._Key):
         __slots__ = ()
 
-        def __init__(self, name: str) -> None:
-            super().__init__(Counted(name))
+        def __str__(self) -> str:
+            return Counted(super().__str__())
 
     decoder = msgspec.json.Decoder(
         dict[strict_json._Key, msgspec.Raw], dec_hook=lambda _, name: CountedKey(name)

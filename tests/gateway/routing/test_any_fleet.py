@@ -13,8 +13,8 @@ from contracts.errors import (
     ServiceError,
     UnknownModel,
 )
-from contracts.fleet import NodeRole
 from contracts.ids import NodeId, RegionId
+from contracts.node_roles import NodeRole
 from contracts.placement import ModelPlacement, Tier
 from gateway.routing.choose_node import choose_node
 from gateway.routing.hand_over import HandOverMeter

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
-from contracts.errors import NoEndpoint, PoolSaturated, UnknownModel
+from contracts.errors import NoEndpoint, PoolSaturated, ResidencyViolation, UnknownModel
 from contracts.ids import ModelName, NodeId, RegionId
 from gateway.routing.fleet import Fleet
 from gateway.routing.route_plan import RouteNeed
@@ -63,6 +63,29 @@ def test_a_report_makes_a_node_usable_and_silence_ends_that(fleet: Fleet, clock:
         fleet.plan(NEED)
     fleet.record_report(create_report("a"))
     assert fleet.plan(NEED).node_id == "a"
+
+
+def test_where_prompts_are_matters_for_models_that_several_nodes_have(fleet: Fleet) -> None:
+    assert not fleet.has_choice(MODEL)
+    fleet.record_report(create_report("a"))
+    assert not fleet.has_choice(MODEL)
+    both = (create_card(), create_card(OTHER_MODEL))
+    fleet.record_report(msgspec.structs.replace(create_report("b"), models=both))
+    assert fleet.has_choice(MODEL)
+    assert not fleet.has_choice(OTHER_MODEL)
+    fleet.dismiss(NodeId("a"))
+    assert not fleet.has_choice(MODEL)
+
+
+def test_the_only_node_of_a_model_has_to_pass_every_filter(fleet: Fleet) -> None:
+    fleet.record_report(create_report("a"))
+    fleet.record_report(msgspec.structs.replace(create_report("b"), models=(), loads=()))
+    assert fleet.plan(NEED).node_id == "a"
+    with pytest.raises(ResidencyViolation):
+        fleet.plan(RouteNeed(MODEL, (RegionId("apac"),)))
+    fleet.record_link_lost(NodeId("a"))
+    with pytest.raises(NoEndpoint):
+        fleet.plan(NEED)
 
 
 def test_requests_spread_between_two_reports(fleet: Fleet) -> None:
@@ -162,7 +185,6 @@ def test_a_model_that_a_node_gives_up_is_known_no_more(fleet: Fleet) -> None:
 
 def test_the_longest_context_follows_what_nodes_offer(fleet: Fleet) -> None:
     """Every request asks for it, so it is remembered; a card that changes must show at once."""
-    need = RouteNeed(MODEL, None)
 
     def offer(node_id: str, window: int) -> None:
         card = msgspec.structs.replace(create_card(), context_window=window)
@@ -170,18 +192,18 @@ def test_the_longest_context_follows_what_nodes_offer(fleet: Fleet) -> None:
 
     offer("a", 100)
     offer("b", 300)
-    assert fleet.find_context_window(need) == 300
+    assert fleet.find_context_window(MODEL, None) == 300
     offer("b", 50)
-    assert fleet.find_context_window(need) == 100
+    assert fleet.find_context_window(MODEL, None) == 100
     found = fleet.find_model(MODEL)
     assert found is not None
     assert found.context_window == 50
     fleet.dismiss(NodeId("a"))
-    assert fleet.find_context_window(need) == 50
+    assert fleet.find_context_window(MODEL, None) == 50
     fleet.dismiss(NodeId("b"))
     assert fleet.find_model(MODEL) is None
     with pytest.raises(UnknownModel):
-        fleet.find_context_window(need)
+        fleet.find_context_window(MODEL, None)
 
 
 def test_a_region_whose_nodes_contradict_each_other_lies_in_no_jurisdiction(fleet: Fleet) -> None:

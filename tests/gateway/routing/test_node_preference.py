@@ -8,9 +8,10 @@ import pytest
 from contracts.errors import (
     NoEndpoint,
     PoolSaturated,
+    UnsupportedFeature,
 )
-from contracts.fleet import NodeRole
 from contracts.ids import NodeId
+from contracts.node_roles import NodeRole
 from gateway.routing.route_plan import (
     Hints,
     NodeSnapshot,
@@ -98,6 +99,18 @@ def test_half_an_answer_goes_on_only_with_the_same_weights() -> None:
     newer = msgspec.structs.replace(create_card(), revision="r2")
     plan = choose(create_node("a"), create_node("b", cards={MODEL: newer}), need=need)
     assert (plan.node_id, plan.rejected) == ("b", (("a", Rejection.OTHER_REVISION),))
+
+
+def test_what_must_leave_nothing_goes_only_where_nothing_is_kept() -> None:
+    may_keep = {MODEL: msgspec.structs.replace(create_card(), engine="vllm", may_keep=True)}
+    need = msgspec.structs.replace(NEED, leaves_nothing=True)
+    keeping = create_node("a", cards=may_keep)
+    with pytest.raises(UnsupportedFeature, match="retention"):
+        choose(keeping, need=need)
+    busy = create_node("b", loads={MODEL: create_load(running=500, waiting=9)})
+    plan = choose(keeping, busy, need=need)
+    assert (plan.node_id, plan.rejected) == ("b", (("a", Rejection.RETENTION),))
+    assert choose(keeping, busy).node_id == "a"  # the control: others need not mind
 
 
 # -- seconds -------------------------------------------------------------------------------------

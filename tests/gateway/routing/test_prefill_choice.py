@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from contracts.fleet import NodeRole
 from contracts.ids import NodeId, RegionId
+from contracts.node_roles import NodeRole
 from gateway.routing.choose_node import choose_node
 from gateway.routing.hand_over import HandOverMeter
 from gateway.routing.prefill_choice import choose_prefill
