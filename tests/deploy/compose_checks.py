@@ -14,6 +14,7 @@ import typer
 
 import gateway.settings
 import gpu_pool.settings
+import hot_standby.settings
 from cli.main import app
 from cli.process_settings import resolve_file_variables
 from contracts.settings import SettingsError, decode_settings
@@ -22,8 +23,13 @@ from tests.deploy.compose_file import ROOT, ComposeFile, list_file_variables, li
 _KINDS: Mapping[str, Any] = {
     "gateway": gateway.settings.GatewaySettings,
     "node": gpu_pool.settings.PoolSettings,
+    "standby": hot_standby.settings.StandbySettings,
 }
-_PREFIXES = {"gateway": gateway.settings.PREFIX, "node": gpu_pool.settings.PREFIX}
+_PREFIXES = {
+    "gateway": gateway.settings.PREFIX,
+    "node": gpu_pool.settings.PREFIX,
+    "standby": hot_standby.settings.PREFIX,
+}
 _URL = re.compile(r"http://127\.0\.0\.1:(\d+)(/[\w/-]+)")
 
 
@@ -51,7 +57,7 @@ def find_undecodable_settings(compose: ComposeFile, secret: Path) -> list[str]:
     """
     faults: list[str] = []
     for name, table in compose.tables.items():
-        process = "node" if name.startswith("node") else "gateway"
+        process = name.partition("-")[0].replace("database", "gateway")
         service = compose.services[name]
         environ = {key: str(value) for key, value in service.get("environment", {}).items()}
         for variable in list_file_variables(service):
@@ -112,6 +118,26 @@ def find_key_faults(compose: ComposeFile) -> list[str]:
     return faults
 
 
+def find_standby_faults(compose: ComposeFile) -> list[str]:
+    """Gateways that hot standby would not find, or that would not know it."""
+    faults: list[str] = []
+    standby, gateway = compose.services["standby"], compose.services["gateway"]
+    shown = list_file_variables(standby).get("HEARTH_STANDBY__OPERATOR_TOKEN_FILE")
+    known = list_file_variables(gateway).get("HEARTH_GATEWAY__STANDBY__CREDENTIAL_FILE")
+    if shown is None or shown != known:
+        faults.append(f"standby shows {shown}, the gateway knows {known}")
+    for address in compose.tables["standby"]["gateways"]:
+        url = urlsplit(address["url"])
+        if (url.hostname, url.port) != ("gateway", compose.tables["gateway"]["admin"]["port"]):
+            faults.append(f"no operators' port at {address['url']}")
+    if not set(standby["networks"]) <= set(gateway["networks"]):
+        faults.append("standby is on a network that the gateway is not on")
+    state = Path(compose.tables["standby"]["state_file"])
+    if str(state.parent) not in list_mounts(standby):
+        faults.append(f"{state} is in no volume")
+    return faults
+
+
 def find_health_faults(compose: ComposeFile) -> list[str]:
     """Health checks of ours that are missing, do not compile or ask for a path no code serves."""
     faults: list[str] = []
@@ -126,6 +152,10 @@ def find_health_faults(compose: ComposeFile) -> list[str]:
             ast.parse(test[3])
         except SyntaxError as error:
             faults.append(f"{name}: {error}")
+        if name == "standby":
+            if f'"{compose.tables[name]["alive_file"]}"' not in test[3]:
+                faults.append("standby: the health check looks at another file than it touches")
+            continue
         package = "gpu_pool" if name.startswith("node") else "gateway"
         addresses = find_health_addresses(service)
         if not addresses:

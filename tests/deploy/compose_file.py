@@ -14,7 +14,15 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE_FILE = ROOT / "docker-compose.yml"
 GPU_FILE = ROOT / "docker-compose.gpu.yml"
+TWO_GATEWAYS_FILE = ROOT / "docker-compose.two-gateways.yml"
 _VARIABLE = re.compile(r"\$\{\w+(?::?-([^}]*))?\}")
+
+
+class _ComposeLoader(yaml.SafeLoader):
+    """Knows compose's own tag, whose list stands instead of another file's."""
+
+
+_ComposeLoader.add_constructor("!override", yaml.SafeLoader.construct_yaml_seq)
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class ComposeFile:
 def read_compose(path: Path = COMPOSE_FILE) -> dict[str, Any]:
     """The parsed file, every `${NAME:-default}` replaced by its default."""
     text = _VARIABLE.sub(lambda match: match[1] or "", path.read_text(encoding="utf-8"))
-    return yaml.safe_load(text)
+    return _ComposeLoader(text).get_single_data()
 
 
 def load_compose() -> ComposeFile:

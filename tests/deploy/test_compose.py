@@ -24,6 +24,7 @@ CHECKS: list[Check] = [
     compose_checks.find_unknown_commands,
     compose_checks.find_port_faults,
     compose_checks.find_key_faults,
+    compose_checks.find_standby_faults,
     compose_checks.find_health_faults,
     compose_checks.find_undeclared_names,
     compose_checks.find_soft_spots,
@@ -85,6 +86,23 @@ def _drop_health_check(compose: ComposeFile) -> None:
     del compose.services["gateway"]["healthcheck"]
 
 
+def _give_standby_no_file(compose: ComposeFile) -> None:
+    compose.tables["standby"]["alive_file"] = "/tmp/other"
+
+
+def _give_standby_another_credential(compose: ComposeFile) -> None:
+    environment = compose.services["standby"]["environment"]
+    environment["HEARTH_STANDBY__OPERATOR_TOKEN_FILE"] = "/run/secrets/database_url"
+
+
+def _send_standby_to_tenants(compose: ComposeFile) -> None:
+    compose.tables["standby"]["gateways"][0]["url"] = "http://gateway:8787"
+
+
+def _cut_standby_off(compose: ComposeFile) -> None:
+    compose.services["standby"]["networks"] = ["elsewhere"]
+
+
 def _drop_volume(compose: ComposeFile) -> None:
     del compose.content["volumes"]["key-ring"]
 
@@ -123,6 +141,10 @@ def _allow_writing(compose: ComposeFile) -> None:
         (compose_checks.find_health_faults, _break_snippet),
         (compose_checks.find_health_faults, _ask_other_path),
         (compose_checks.find_health_faults, _drop_health_check),
+        (compose_checks.find_health_faults, _give_standby_no_file),
+        (compose_checks.find_standby_faults, _give_standby_another_credential),
+        (compose_checks.find_standby_faults, _send_standby_to_tenants),
+        (compose_checks.find_standby_faults, _cut_standby_off),
         (compose_checks.find_undeclared_names, _drop_volume),
         (compose_checks.find_undeclared_names, _declare_unused_secret),
         (compose_checks.find_undeclared_names, _withhold_secret),

@@ -1,17 +1,12 @@
 """What a million tokens cost, computed by Prometheus itself from samples of two nodes."""
 
-import json
-import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.fixtures.prometheus_server import needs_promtool, try_rules
 from tools.observability.costs import cost_per_million
 
-PROMTOOL = os.environ.get("HEARTH_PROMTOOL") or shutil.which("promtool")
 PRICES = {
     'hearth_node_price_per_hour{instance="a"}': "3.6+0x60",
     'hearth_node_price_per_kilowatt_hour{instance="a"}': "0.36+0x60",
@@ -41,7 +36,7 @@ CASES: list[tuple[dict[str, str], str, float | None]] = [
 ]
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool, of Prometheus")
+@needs_promtool
 def test_prometheus_computes_what_a_million_tokens_cost(tmp_path: Path) -> None:
     done = check(tmp_path, CASES)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -55,11 +50,7 @@ def check(
     folder: Path, cases: list[tuple[dict[str, str], str, float | None]]
 ) -> subprocess.CompletedProcess[str]:
     """What promtool says of the cases."""
-    file = folder / "cases.yml"  # JSON is YAML
-    file.write_text(json.dumps({"tests": [create_case(*case) for case in cases]}))
-    assert PROMTOOL is not None
-    command = [PROMTOOL, "test", "rules", str(file)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return try_rules(folder, {"tests": [create_case(*case) for case in cases]})
 
 
 def create_case(series: dict[str, str], kinds: str, cost: float | None) -> dict[str, Any]:

@@ -22,9 +22,11 @@ from typing import NoReturn
 
 from tools.compose_proof import claims, host, root_filesystems
 from tools.compose_proof.compose_project import ComposeProject, copy_tree, create_project
+from tools.compose_proof.limit_claims import check_limits, check_second_gateway
 from tools.compose_proof.metrics_claims import check_metrics
 from tools.compose_proof.narration import CannotRunError, ProofError, claim, say, step
 from tools.compose_proof.private_engine import BRIDGE_ADDRESS, Engine, run_engine
+from tools.compose_proof.standby_claims import check_standby
 from tools.compose_proof.torch_index import fetch_torch, serve_index
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,15 +76,18 @@ def prove(cache: Path, scratch: Path) -> None:
         with serve_index(wheels, BRIDGE_ADDRESS) as index:
             build(project, index)
         with taken_down_at_the_end(project):
-            with step("starting gateway, two nodes, PostgreSQL and Valkey"):
+            with step("starting gateway, two nodes, hot standby, PostgreSQL and Valkey"):
                 project.start()
             claims.check_rights(project)
             tenants = claims.create_tenants(project)
             claims.check_regions(project, tenants)
             claims.check_health(project)
             check_metrics(project, tenants)
+            check_limits(project, tenants)
+            check_standby(project, tenants)
             claims.check_loss_of_a_node(project, tenants)
             claims.check_restart(project, tenants)
+            check_second_gateway(project, tenants)
 
 
 def build_stores(engine: Engine, tree: Path) -> None:
@@ -117,7 +122,8 @@ def taken_down_at_the_end(project: ComposeProject) -> Iterator[None]:
     finally:
         with step("taking the fleet down"):
             everything = ("--profile", "*", "down", "--volumes", "--remove-orphans")
-            project.compose(*everything, "--timeout", "10")
+            files = claims.TWO_GATEWAYS_FILES
+            project.compose(*everything, "--timeout", "10", files=files)
     rest = project.engine.run("ps", "--all", "--quiet") + project.engine.run("volume", "ls", "-q")
     claim(not rest, "no container and no volume is left", rest)
 

@@ -14,6 +14,7 @@ from tools.compose_proof.narration import claim, say, step
 
 FILES = ("docker-compose.yml",)
 GPU_FILES = (*FILES, "docker-compose.gpu.yml")
+TWO_GATEWAYS_FILES = (*FILES, "docker-compose.two-gateways.yml")
 OWN_IMAGES = ("hearth-gateway:local", "hearth-node:local")
 FIND_COMPILERS = "for name in cc gcc g++ c++ clang make ld; do command -v $name; done; true"
 LOOKED_AT = {
@@ -36,6 +37,8 @@ def check_files(project: ComposeProject) -> None:
     """The files are whole, with the override for GPUs and without."""
     project.compose("config", "--quiet")
     claim(True, "docker compose config accepts docker-compose.yml")
+    project.compose("config", "--quiet", files=TWO_GATEWAYS_FILES)
+    claim(True, "and with docker-compose.two-gateways.yml")
     printed = project.compose("config", "--format", "json", files=GPU_FILES)
     services = json.loads(printed)["services"]
     gpus = [
@@ -79,17 +82,20 @@ def check_rights(project: ComposeProject) -> None:
 def create_tenants(project: ComposeProject) -> Tenants:
     """Three accounts with a token each, made by the commands of the guide."""
 
-    def create(name: str, *regions: str) -> Tenant:
-        words = [word for region in regions for word in ("--region", region)]
-        account_id = project.ask_hearth("accounts", "create", name, *words)["account_id"]
-        rights = ["-p", "workers ai read", "-p", "billing read"]
-        issued = project.ask_hearth("tokens", "create", account_id, "--name", name, *rights)
-        return Tenant(account_id, issued["value"], project.ports["GATEWAY_PORT"])
-
     operator = project.ask_hearth("operators", "create", "proof")["value"]
-    tenants = Tenants(create("eu", "weur"), create("us", "enam"), create("anywhere"), operator)
+    eu, us = create_tenant(project, "eu", "weur"), create_tenant(project, "us", "enam")
+    tenants = Tenants(eu, us, create_tenant(project, "anywhere"), operator)
     claim(True, "accounts, tokens and an operator are made inside the gateway's container")
     return tenants
+
+
+def create_tenant(project: ComposeProject, name: str, *regions: str) -> Tenant:
+    """An account with a token; without regions it is bound to none."""
+    words = [word for region in regions for word in ("--region", region)]
+    account_id = project.ask_hearth("accounts", "create", name, *words)["account_id"]
+    rights = ["-p", "workers ai read", "-p", "billing read"]
+    issued = project.ask_hearth("tokens", "create", account_id, "--name", name, *rights)
+    return Tenant(account_id, issued["value"], project.ports["GATEWAY_PORT"])
 
 
 def check_regions(project: ComposeProject, tenants: Tenants) -> None:

@@ -5,6 +5,7 @@ what is built is what a clone has. Read next: `claims`.
 """
 
 import json
+import shlex
 import shutil
 import socket
 import sys
@@ -17,6 +18,9 @@ from tools.compose_proof.private_engine import Engine
 
 CONFIG = ("--config", "/etc/hearth/gateway.toml")
 WAIT_S = 240
+PORTS = ("GATEWAY_PORT", "ADMIN_PORT", "GATEWAY_2_PORT", "ADMIN_2_PORT", "PROMETHEUS_PORT")
+DEVICE_BYTES = 700_000_000
+"""Of each node: room for the small model with its KV memory, and not for two of its size."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +45,23 @@ class ComposeProject:
             timeout_s=timeout_s,
         )
 
-    def start(self) -> None:
+    def start(self, files: tuple[str, ...] = ()) -> None:
         """Starts whatever does not run and waits until all of it is healthy."""
-        self.compose("up", "--detach", "--no-build", "--wait", f"--wait-timeout={WAIT_S}")
+        wait = ("--wait", f"--wait-timeout={WAIT_S}")
+        self.compose("up", "--detach", "--no-build", *wait, files=files)
 
-    def ask_hearth(self, *words: str) -> Any:
-        """What `hearth WORDS --json` says inside the gateway's container."""
-        printed = self.compose("exec", "-T", "gateway", "hearth", *words, *CONFIG, "--json")
-        return json.loads(printed)
+    def ask_hearth(self, *words: str, is_complaint: bool = False) -> Any:
+        """What `hearth WORDS --json` says inside the gateway's container; with `is_complaint` it is
+        expected to end with an exit status that says so.
+        """
+        command = ["hearth", *words, *CONFIG, "--json"]
+        if is_complaint:
+            command = ["sh", "-c", f"! {shlex.join(command)}"]
+        return json.loads(self.compose("exec", "-T", "gateway", *command))
+
+    def read_secret(self, name: str) -> str:
+        """What create_secrets.py has made."""
+        return (self.folder / "deploy/compose/secrets" / name).read_text("ascii").strip()
 
     def inspect(self) -> list[dict[str, Any]]:
         """Every container of the fleet as the engine describes it."""
@@ -72,8 +85,9 @@ def copy_tree(root: Path, target: Path) -> None:
 def create_project(engine: Engine, folder: Path, name: str) -> ComposeProject:
     """A fleet that is not built yet, with passwords and free ports of its own."""
     run_command([sys.executable, "deploy/compose/create_secrets.py"], folder=folder)
-    ports = {name: _find_port() for name in ("GATEWAY_PORT", "ADMIN_PORT", "PROMETHEUS_PORT")}
+    ports = {name: _find_port() for name in PORTS}
     environ = {**engine.environ, **{key: str(port) for key, port in ports.items()}}
+    environ["NODE_DEVICE_BYTES"] = str(DEVICE_BYTES)
     return ComposeProject(Engine(environ), folder, name, ports)
 
 

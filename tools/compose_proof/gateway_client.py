@@ -42,11 +42,11 @@ class Tenant:
     api_token: str
     port: int
 
-    def ask(self, **headers: str) -> Reply:
+    def ask(self, model: str = MODEL, **headers: str) -> Reply:
         """The answer to a short prompt; `x_hearth_regions="weur"` is a header."""
         body = {"prompt": "What is the capital of France?", "max_tokens": 8, "temperature": 0}
         with _Exchange(self.port, self.api_token, headers) as exchange:
-            return exchange.send("POST", self._path, body)
+            return exchange.send("POST", self._find_path(model), body)
 
     def stream(self, max_tokens: int) -> Iterator[str]:
         """The events of a long answer, after the name of the region that computes it."""
@@ -58,7 +58,7 @@ class Tenant:
             "stream": True,
         }
         with _Exchange(self.port, self.api_token, {}) as exchange:
-            response = exchange.begin("POST", self._path, body)
+            response = exchange.begin("POST", self._find_path(MODEL), body)
             if response.status != 200:
                 raise ProofError(f"a stream was refused: {response.status} {response.read()!r}")
             yield response.headers["x-hearth-region"]
@@ -78,18 +78,21 @@ class Tenant:
             "tokens": sum(sum(row["tokens"].values()) for row in rows),
         }
 
-    @property
-    def _path(self) -> str:
-        return f"/client/v4/accounts/{self.account_id}/ai/run/{MODEL}"
+    def _find_path(self, model: str) -> str:
+        return f"/client/v4/accounts/{self.account_id}/ai/run/{model}"
+
+
+def read_operators_port(port: int, credential: str, path: str) -> Reply:
+    """The answer of a page of the operators' port."""
+    with _Exchange(port, credential, {}) as exchange:
+        return exchange.send("GET", f"/operator/v1/{path}")
 
 
 def list_ready_regions(port: int, operator: str) -> set[str]:
     """Regions with a node that serves its model, as the operators' port has it."""
-    with _Exchange(port, operator, {}) as exchange:
-        reply = exchange.send("GET", "/operator/v1/nodes")
     return {
         node["region"]
-        for node in reply.json["result"]
+        for node in read_operators_port(port, operator, "nodes").json["result"]
         if node["is_connected"] and any(load["is_ready"] for load in node["loads"])
     }
 

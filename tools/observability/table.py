@@ -217,8 +217,10 @@ ROWS = (
                 "short",
                 ("link {{node}}", "min by (node) (hearth_gateway_link_up)"),
                 ("trouble {{node}}", "max by (node) (hearth_gateway_node_troubled)"),
+                ("another role better {{node}}", "max by (node) (hearth_gateway_role_suggested)"),
                 ("members", "max(hearth_gateway_members)"),
                 ("membership degraded", "max(hearth_gateway_membership_degraded)"),
+                ("shared limits degraded", "max(hearth_gateway_limits_degraded)"),
             ),
             panel(
                 "Age of the latest report",
@@ -418,6 +420,15 @@ ALERTS = (
         "ticket",
         "A gateway cannot read which nodes there are.",
         "Known nodes go on; no new one is found. Look at the store of `membership.url`.",
+    ),
+    Alert(
+        "HearthLimitsDegraded",
+        "max by (instance) (hearth_gateway_limits_degraded) == 1",
+        "1m",
+        "ticket",
+        "{{ $labels.instance }} does not reach the store in which limits are counted.",
+        "Limits hold as `shared_limits.…_without_store` says. Look at Valkey and the way to it; "
+        "`hearth doctor` asks it.",
     ),
     Alert(
         "HearthHeartbeatsRefused",
