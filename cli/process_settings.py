@@ -12,6 +12,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from cli.dev.home import DevHome
+from cli.operator_options import DEFAULT_DIRECTORY
 from cli.terminal import CommandFailed
 from contracts.settings import decode_settings, list_option_names
 
@@ -29,6 +31,12 @@ def read_settings(
     """
     table = {} if config is None else _read_table(config)
     return decode_settings(kind, table, resolve_file_variables(kind, prefix, environ), prefix)
+
+
+def find_dev_settings() -> Path | None:
+    """The settings that the `hearth dev` of this folder has written for its gateway, if it has."""
+    written = DevHome(DEFAULT_DIRECTORY).gateway_settings
+    return written if written.is_file() else None
 
 
 def resolve_file_variables(

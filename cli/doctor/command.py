@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from cli.doctor.finding import Area, Findings, Level
-from cli.process_settings import read_settings
+from cli.process_settings import find_dev_settings, read_settings
 from cli.terminal import CommandFailed, print_json
 from contracts.settings import SettingsError
 
@@ -28,20 +28,25 @@ _SIGNS: Final = {
 
 def doctor(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="The gateway's TOML file.")
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            help="The gateway's TOML file. Without it: that of the `hearth dev` of this folder.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """Look at a gateway's installation, explain each finding and what to do.
 
     Checks configuration, keys and who can read them, database and its tables, limits, nodes over
-    the wire, clocks, disk, limits of the machine and the collector of traces. Changes nothing. Run
-    it where the gateway runs, as its user. Exits with 1 if something does not work, else with 0,
-    warnings or not.
+    the wire, accounts that no node may serve, clocks, disk, limits of the machine and the collector
+    of traces. Changes nothing. Run it where the gateway runs, as its user. Exits with 1 if
+    something does not work, else with 0, warnings or not.
 
-    Examples: `hearth doctor --config gateway.toml`, `hearth doctor -c .hearth/gateway.toml --json`
+    Examples: `hearth doctor` beside a `hearth dev`, `hearth doctor --config gateway.toml --json`
     """
-    findings = examine(config)
+    findings = examine(config or find_dev_settings())
     if as_json:
         print_json({"worst": findings.worst, "findings": findings.all})
     else:
@@ -91,6 +96,7 @@ async def examine_settings(settings: "GatewaySettings", findings: Findings) -> N
     from cli.doctor.gateway_checks import check_descriptors, check_keys, check_settings
     from cli.doctor.membership_checks import check_membership
     from cli.doctor.price_checks import check_prices
+    from cli.doctor.residency_checks import check_residency
     from cli.doctor.store_checks import check_database, check_disk, check_limits
     from cli.doctor.trace_checks import check_traces
 
@@ -102,5 +108,6 @@ async def examine_settings(settings: "GatewaySettings", findings: Findings) -> N
     await check_limits(settings, findings)
     models = await check_nodes(settings, findings)
     await check_prices(settings, models, findings)
+    await check_residency(settings, findings)
     await check_membership(settings, findings)
     await check_traces(settings, findings)

@@ -56,7 +56,9 @@ def _note(node: "NodeSettings", probe: "NodeProbe", findings: Findings) -> None:
     if probe.skew_s is not None:
         note_skew(node.node_id, probe.skew_s, findings)
     for model, state in probe.models.items():
-        if state == "failed":
+        if model in probe.engines:
+            _note_engine(node, model, state, probe.engines[model], findings)
+        elif state == "failed":
             findings.add(
                 area,
                 Level.PROBLEM,
@@ -69,4 +71,27 @@ def _note(node: "NodeSettings", probe: "NodeProbe", findings: Findings) -> None:
             Level.WARNING,
             f"No model of {node.node_id} can serve at the moment.",
             "Wait until they are loaded; `/health/ready` of the node tells how far they are.",
+        )
+
+
+def _note_engine(
+    node: "NodeSettings", model: str, state: str, engine: str, findings: Findings
+) -> None:
+    """Takes note of a model that an engine of others computes."""
+    what = f"{model} of {node.node_id}, which an engine of others ({engine}) computes,"
+    if state == "ready":
+        findings.ok(Area.NODES, f"{what} is served.")
+    elif state == "failed":
+        findings.add(
+            Area.NODES,
+            Level.PROBLEM,
+            f"{what} is not served: the engine is not as the node's `[[upstreams]]` describes it.",
+            "The node's log and `GET /operator/v1/nodes` say what is different.",
+        )
+    else:
+        findings.add(
+            Area.NODES,
+            Level.WARNING,
+            f"{what} is not there: the node gets no answer from the engine.",
+            "Check that it runs, and `url` in the node's `[[upstreams]]`.",
         )

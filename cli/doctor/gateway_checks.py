@@ -26,8 +26,7 @@ def check_settings(settings: "GatewaySettings", findings: Findings) -> None:
             area,
             Level.PROBLEM,
             "No node is configured.",
-            "Name the gateway's file with `--config` (beside `hearth dev` it is "
-            "`.hearth/gateway.toml`), and add one `[[nodes]]` section per node.",
+            "Name the gateway's file with `--config`, and add one `[[nodes]]` section per node.",
         )
     else:
         named = "1 node is" if len(settings.nodes) == 1 else f"{len(settings.nodes)} nodes are"

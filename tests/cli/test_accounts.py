@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cli import tokens
 from cli.accounts import app
 from cli.terminal import CommandFailed
-from contracts.errors import InvalidRequest, NotFound
+from contracts.errors import Conflict, InvalidRequest, NotFound
 from contracts.settings import SettingsError
 from tests.cli.tenancy_commands import TenancyCommands
 
@@ -162,3 +163,23 @@ def test_what_is_next_is_said_for_the_same_place(
     )
     made = CliRunner().invoke(app, ["create", "one", "--config", "a site.toml"])
     assert made.stdout.endswith(" --name NAME --config 'a site.toml'\n")
+
+
+def test_a_purge_says_what_goes_and_asks(commands: TenancyCommands) -> None:
+    account = commands.read("create", "demo")["account_id"]
+    commands.write("create", account, "--name", "ci", app=tokens.app)
+    commands.write("suspend", account)
+    asked = commands.run("purge", account)
+    assert asked.exit_code == 1
+    assert "(demo, suspended)" in asked.stderr
+    assert "API tokens (1), members (0), limits (0)" in asked.stderr
+    assert [one["account_id"] for one in commands.read("list")] == [account]  # nothing happened
+    assert isinstance(commands.run("purge", NOBODY).exception, NotFound)
+    assert commands.read("purge", account, "--yes") == {"account_id": account}
+    assert commands.read("list") == []
+
+
+def test_an_account_in_use_is_not_purged_even_by_yes(commands: TenancyCommands) -> None:
+    account = commands.read("create", "demo")["account_id"]
+    assert isinstance(commands.run("purge", account, "--yes").exception, Conflict)
+    assert [one["account_id"] for one in commands.read("list")] == [account]

@@ -44,3 +44,16 @@ def test_settings_for_kv_memory_are_understood(tmp_path: Path, heading: str) -> 
         (tmp_path / "node.toml").write_text(f'node_id = "node-weur"\n{text}')
         node = read_settings(PoolSettings, tmp_path / "node.toml", POOL_PREFIX, {})
         assert node.engine.tiers is not None or node.transfer is not None
+
+
+def test_the_sections_of_membership_are_understood(tmp_path: Path) -> None:
+    guide = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    section = guide.partition("\n## Nodes that come and go\n")[2].partition("\n## ")[0]
+    files = dict(re.findall(r"```toml\n# (\S+)\n(.+?)```", section, re.DOTALL))
+    (tmp_path / "gateway.toml").write_text(files["gateway.toml"])
+    (tmp_path / "node.toml").write_text(f'node_id = "gpu-7"\n{files["node.toml"]}')
+    gateway = read_settings(GatewaySettings, tmp_path / "gateway.toml", GATEWAY_PREFIX, {})
+    node = read_settings(PoolSettings, tmp_path / "node.toml", POOL_PREFIX, {})
+    assert gateway.membership is not None
+    assert node.membership is not None
+    assert node.membership.advertised_url == "wss://gpu-7:8790"

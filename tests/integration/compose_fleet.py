@@ -85,8 +85,8 @@ class ComposeFleet:
         return self._compose.services[service]
 
     def _create_environ(self, service: str) -> dict[str, str]:
-        environment: dict[str, str] = self._find(service).get("environment", {})
-        own = {name: self._place(service, value) for name, value in environment.items()}
+        environment: dict[str, str | int] = self._find(service).get("environment", {})
+        own = {name: self._place(service, str(value)) for name, value in environment.items()}
         return {**create_child_environ(os.environ), **own}
 
     def _write_config(self, service: str) -> Path:

@@ -55,6 +55,8 @@ class Names:
     embedder: str
     keep_request: Callable[[], str]
     """Gives the id of another request of the account that is kept word for word."""
+    entry_id: str
+    """Of the account's audit log."""
 
 
 @dataclass
@@ -148,6 +150,7 @@ class DocumentClient:
         model: str = getattr(names, _MODELS.get(name, "generator"))
         path = case.path_parameters
         known = {"account_id": names.account_id, "model": model, "member_id": names.member_id}
+        known["entry_id"] = names.entry_id
         for key, value in known.items():
             if key in path:
                 path[key] = value

@@ -13,6 +13,7 @@ import pytest
 
 from contracts.ids import ModelName, NodeId
 from contracts.pricing import TokenRates
+from tenancy.audit.entries import AuditFilter
 from tenancy.permissions import Permission
 from tests.fixtures.encoder_checkpoint import write_encoder_checkpoint
 from tests.fixtures.node_process import MODEL as GENERATOR
@@ -53,6 +54,7 @@ async def create_client(gateway: RunningGateway) -> DocumentClient:
         api_token=gateway.operator,
         origin=gateway.admin,
     )
+    entries = await gateway.tenancy.list_audit_entries(AuditFilter(tenant.account_id), limit=1)
     loop = asyncio.get_running_loop()
 
     def keep_request() -> str:
@@ -68,6 +70,7 @@ async def create_client(gateway: RunningGateway) -> DocumentClient:
             generator=GENERATOR,
             embedder=EMBEDDER,
             keep_request=keep_request,
+            entry_id=str(entries[0].sequence),
         )
     )
 

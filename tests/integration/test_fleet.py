@@ -1,17 +1,19 @@
-"""Two regions, PostgreSQL and the settings of docker-compose.yml, run as plain processes."""
+"""Two regions, PostgreSQL, Valkey and the settings of docker-compose.yml, as plain processes."""
 
 import json
+import secrets
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
+from tests.fixtures.redis_server import needs_redis, run_redis
 from tests.integration.account_client import MODEL
 from tests.integration.compose_fleet import NODES, ComposeFleet
 from tests.integration.running_dev import choose_ports, wait_until
 from tests.tenancy.postgres_server import create_database
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_redis]
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +24,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> Ite
     folder = tmp_path_factory.mktemp("fleet")
     with (
         create_database(postgres_server) as url,
-        ComposeFleet(folder, ports, {"database_url": url + "\n"}) as fleet,
+        run_redis(tmp_path_factory.mktemp("limits")) as limits,
+        ComposeFleet(folder, ports, create_secrets(url, limits.url)) as fleet,
     ):
         fleet.run_to_end("keys")
         fleet.run_to_end("database")
@@ -35,6 +38,15 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> Ite
             lambda: "\n".join(fleet.read_log(name) for name in (*NODES, "gateway")),
         )
         yield fleet
+
+
+def create_secrets(database_url: str, valkey_url: str) -> dict[str, str]:
+    """What the gateway's service reads from files, by the file's name."""
+    return {
+        "database_url": database_url + "\n",
+        "valkey_url": valkey_url + "\n",
+        "standby_credential": secrets.token_hex(32) + "\n",
+    }
 
 
 def list_ready_regions(fleet: ComposeFleet, operator: str) -> set[str]:

@@ -24,6 +24,7 @@ from gpu_pool.settings import (
     ServedModelSettings,
 )
 from migrations.upgrade import upgrade_database
+from tenancy.audit.entries import AuditFilter
 from tests.fixtures.double_node import run_double_node
 from tests.fixtures.free_port import find_port
 from tests.fixtures.node_process import GATEWAY
@@ -57,13 +58,15 @@ async def test_a_node_is_enrolled_serves_at_once_gets_another_key_and_is_removed
         config.write_text(
             f'gateway_id = "{GATEWAY}"\n[membership]\nurl = "{server.url}"\n'
             f'folder = "{members}"\npoll_s = 0.1\ngone_after_s = 2.0\n'
+            f'[database]\nurl = "sqlite:///{gateway_folder / "hearth.db"}"\n'
+            f'[key_ring]\nfile = "{gateway_folder / "key_ring.json"}"\n'
         )
         section = {"url": server.url, "folder": str(members), "poll_s": 0.1}
         async with run_gateway(
             gateway_folder, template, [], gateway_id=GATEWAY, membership=section
         ) as gateway:
             enrol = ["node", "enrol", NAME, "--region", "local", "-c", str(config)]
-            printed = CliRunner().invoke(app, enrol)
+            printed = await asyncio.to_thread(CliRunner().invoke, app, enrol)
             assert printed.exit_code == 0, printed.output
             token = re.search(r"hearth_enrol_\S+", printed.output)
             assert token is not None
@@ -100,7 +103,8 @@ async def test_a_node_is_enrolled_serves_at_once_gets_another_key_and_is_removed
                 assert any("that it is there" in one.what for one in found), found
                 assert not any(one.level is Level.PROBLEM for one in found), found
 
-                removed = CliRunner().invoke(app, ["node", "remove", NAME, "-c", str(config)])
+                remove = ["node", "remove", NAME, "-c", str(config)]
+                removed = await asyncio.to_thread(CliRunner().invoke, app, remove)
                 assert removed.exit_code == 0, removed.output
 
                 async def is_gone() -> bool:
@@ -109,3 +113,8 @@ async def test_a_node_is_enrolled_serves_at_once_gets_another_key_and_is_removed
                 await wait_until_async(is_gone)
                 reply = await gateway.run({"prompt": "Hi"}, NODE_MODEL)
                 assert reply.status != 200
+                of_node = AuditFilter(resource_id=NAME)
+                entries = await gateway.tenancy.list_audit_entries(of_node)
+                assert [entry.action for entry in entries] == ["node.remove", "node.enrol"]
+                assert first.name in entries[1].details
+                assert first.key.hex() not in str(entries)

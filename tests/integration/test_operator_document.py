@@ -33,6 +33,7 @@ async def test_every_operation_answers_as_the_operators_document_says(
             member_id=member.member_id,
             generator=MODEL,
             embedder=MODEL,
+            entry_id="0",
             keep_request=lambda: "",  # no operator's route names one
         )
         client = OperatorDocumentClient(names, node.node_id)

@@ -4,7 +4,10 @@ A real gateway and a real node; the executor is the double, whose answers take a
 """
 
 import asyncio
+import json
 import re
+import secrets
+import shutil
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -37,7 +40,8 @@ from gateway.upstream.pair_key_file import load_pair_key
 from gpu_pool.server.gateway_keys import read_key_file
 from gpu_pool.settings import GatewaySettings, ServedModelSettings
 from migrations.upgrade import upgrade_database
-from tenancy.administration import AuditFilter
+from tenancy.audit.entries import AuditFilter
+from tenancy.encryption.key_ring_file import load_or_create_key_ring
 from tests.fixtures.double_node import DoubleNode, run_double_node
 from tests.fixtures.node_process import GATEWAY
 from tests.fixtures.random_checkpoint import write_random_checkpoint
@@ -206,10 +210,10 @@ async def test_a_node_that_cannot_keep_the_new_key_goes_on_with_the_old_one(
 async def test_a_token_brings_a_node_its_key_once(
     tmp_path: Path, checkpoint: Path, template: Path
 ) -> None:
-    config, gateway_file = tmp_path / "gateway.toml", tmp_path / "gateway.key"
-    config.write_text(f'gateway_id = "{GATEWAY}"\n')
+    gateway_file = tmp_path / "gateway.key"
+    config = write_config(tmp_path, template)
     where = ("--url", "ws://127.0.0.1:8790", "--region", "local", "--key-file", str(gateway_file))
-    said = run("enrol", NAME, *where, "--config", str(config))
+    said = await asyncio.to_thread(run, "enrol", NAME, *where, "--config", str(config))
     token = said.split("hearth node join ")[1].strip()
     joined = run("join", token, "--key-file", str(tmp_path / "joined.key"))
     assert f'gateway_id = "{GATEWAY}"' in joined
@@ -260,10 +264,10 @@ def test_a_token_is_for_one_node_and_for_its_time(
 
 
 def test_no_token_is_made_for_an_address_that_the_gateway_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("gateway.toml").write_text(f'gateway_id = "{GATEWAY}"\n')
+    write_config(tmp_path, template)
     where = ("--region", "local", "--config", "gateway.toml")
     with pytest.raises(CommandFailed, match="ws://host:port"):
         run("enrol", NAME, "--url", "http://gpu-7:8790", *where)
@@ -271,6 +275,48 @@ def test_no_token_is_made_for_an_address_that_the_gateway_refuses(
     assert "allow_plaintext" in run("enrol", NAME, "--url", "ws://192.0.2.1:8790", *where)
     said = run("enrol", "gpu-7", "--url", "wss://gpu-7:8790", *where)
     assert "allow_plaintext" not in said  # the control
+
+
+def test_what_cannot_be_recorded_is_not_enrolled(
+    tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = write_config(tmp_path, template)
+    words = ("enrol", "gpu-7", "--url", "wss://gpu-7:8790", "--region", "weur", "-c", str(config))
+    database = tmp_path / "hearth.db"
+    database.rename(tmp_path / "elsewhere.db")
+    with pytest.raises(CommandFailed):
+        run(*words)
+    assert not list(tmp_path.glob("*.key"))
+    database.unlink(missing_ok=True)
+    (tmp_path / "elsewhere.db").rename(database)
+    said = run(*words)
+    (key_file,) = tmp_path.glob("*.key")  # the control
+    listed = CliRunner().invoke(app, ["audit", "list", "--json", "--config", str(config)])
+    assert listed.exit_code == 0, listed.output
+    (entry,) = json.loads(listed.output)
+    assert (entry["action"], entry["resource_id"]) == ("node.enrol", "gpu-7")
+    assert entry["actor"]["kind"] == "command_line"
+    key = load_pair_key(key_file)
+    assert key.name in listed.output
+    assert key.key.hex() not in listed.output
+    assert said.split("hearth node join ")[1].strip() not in listed.output
+    with pytest.raises(CommandFailed, match="exists"):
+        run(*words)
+    listed = CliRunner().invoke(app, ["audit", "list", "--json", "--config", str(config)])
+    assert len(json.loads(listed.output)) == 1  # nothing was made, nothing is told
+
+
+def write_config(folder: Path, template: Path) -> Path:
+    """Settings of a gateway with a database and a key ring, and without nodes."""
+    shutil.copyfile(template, folder / "hearth.db")
+    load_or_create_key_ring(folder / "key_ring.json", secrets.token_bytes)
+    config = folder / "gateway.toml"
+    config.write_text(
+        f'gateway_id = "{GATEWAY}"\n[database]\nurl = "sqlite:///{folder / "hearth.db"}"\n'
+        f'[key_ring]\nfile = "{folder / "key_ring.json"}"\n'
+    )
+    return config
 
 
 def run(*words: str) -> str:

@@ -18,13 +18,16 @@ from cli.doctor.command import examine_settings
 from cli.doctor.finding import Area, Finding, Findings, Level
 from cli.doctor.gateway_checks import check_certificate
 from cli.doctor.price_checks import check_prices
+from cli.doctor.residency_checks import check_residency
 from cli.doctor.store_checks import check_limits, note_skew
 from cli.main import app
+from contracts.ids import RegionId
 from contracts.pricing import TokenRates
 from contracts.settings import decode_settings
 from gateway.admission.probe import probe_store
 from gateway.settings import PREFIX, GatewaySettings
 from migrations.upgrade import upgrade_database_async
+from tenancy.changes import AccountChange
 from tenancy.encryption.key_ring import Keys
 from tenancy.encryption.key_ring_file import load_or_create_key_ring
 from tests.fixtures.acting_tenancy import open_tenancy
@@ -184,6 +187,34 @@ async def test_a_model_without_a_price_is_named(tmp_path: Path) -> None:
     assert [finding.level for finding in findings.all] == [Level.OK]
 
 
+async def test_accounts_that_are_bound_to_regions_without_a_node_are_named(tmp_path: Path) -> None:
+    ring = load_or_create_key_ring(tmp_path / "key_ring.json", secrets.token_bytes)
+    database = tmp_path / "hearth.db"
+    url = f"sqlite+aiosqlite:///{database}"
+    await upgrade_database_async(url)
+    tenancy = open_tenancy(database, ring)
+    for name, regions in (("anywhere", None), ("spread", ("weur", "apac"))):
+        await tenancy.create_account(name, allowed_regions=regions)
+    stranded = await tenancy.create_account("misspelt", allowed_regions=("wuer",))
+    node = {"node_id": "n", "url": "ws://127.0.0.1:1", "key_file": "k"}
+
+    async def find(**changes: Any) -> list[Finding]:
+        table = {"database": {"url": url}, "nodes": [node | changes]}
+        findings = Findings()
+        await check_residency(decode_settings(GatewaySettings, table, {}, PREFIX), findings)
+        return findings.all
+
+    (named,) = await find(region="weur")
+    assert named.level is Level.WARNING
+    assert named.what.startswith(f"misspelt ({stranded.account_id}) is bound to wuer")
+    assert len(await find(region="enam")) == 2
+    assert await find() == []  # a node may be anywhere: nothing is known
+    at_home = AccountChange(allowed_regions=(RegionId("weur"),))
+    await tenancy.change_account(stranded.account_id, at_home)
+    await tenancy.close()
+    assert [finding.level for finding in await find(region="weur")] == [Level.OK]
+
+
 @pytest.mark.parametrize(("skew_s", "level"), [(0.9, Level.OK), (-0.9, Level.OK), (1.1, "problem")])
 def test_clocks_may_differ_by_a_second(skew_s: float, level: str) -> None:
     findings = Findings()
@@ -266,3 +297,16 @@ def test_people_read_it_by_area_with_what_to_do(tmp_path: Path) -> None:
     assert lines[0].startswith("PROBLEM  configuration  No node is configured.")
     assert "[[nodes]]" in lines[1]
     assert lines[-1].endswith("in order")
+
+
+def test_without_a_file_it_looks_at_the_gateway_of_this_folders_dev(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    alone = CliRunner().invoke(app, ["doctor"])  # the control: no `hearth dev` has been here
+    assert "No node is configured." in alone.stdout
+    (tmp_path / ".hearth").mkdir()
+    (tmp_path / ".hearth" / "gateway.toml").write_text("[listen]\nprot = 1\n")
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 1
+    assert "prot" in result.stdout
