@@ -15,9 +15,13 @@ MINUTES ?= 60
 WHAT ?=
 # The interpreter of `make gpu`, which installs nothing: on a GPU machine torch may be there already.
 GPU_PYTHON ?= $(BIN)/python
-# What `python -m benchmarks.gpu` imports besides torch, triton and transformers.
-GPU_WHEELS := msgspec rich markdown-it-py mdurl pygments structlog pytest pluggy iniconfig \
-    pytest-asyncio pytest-timeout hypothesis sortedcontainers
+# What `python -m benchmarks.gpu` and `make gpu` import besides torch, triton, transformers and what those need.
+GPU_WHEELS := aiohappyeyeballs aiohttp aiosignal aiosqlite alembic annotated-doc annotated-types anyio asyncpg \
+    attrs certifi cffi click cryptography execnet frozenlist greenlet h11 httpcore httptools httpx hypothesis \
+    idna iniconfig jinja2 llguidance mako markdown-it-py markupsafe mdurl msgspec multidict packaging pluggy \
+    prometheus-client propcache pycparser pydantic pydantic-core pygments pytest pytest-asyncio pytest-timeout \
+    pytest-xdist pyzmq redis rich shellingham sortedcontainers sqlalchemy starlette structlog typer \
+    typing-extensions typing-inspection uvicorn uvloop xxhash yarl
 # The interpreter that sets up: the first that is new enough.
 ifndef PYTHON
 PYTHON := $(shell for name in $(BIN)/python python3.13 python3.12 python3.11 python3; do \
@@ -42,7 +46,7 @@ run: setup-run ## start everything on this machine (hearth dev)
 test: setup-dev ## run the tests, but for the long proofs (ARGS='tests/gateway -k stream': a part, long ones too)
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile $(or $(ARGS),-m 'not slow and $(NO_GPU)')
 
-test-slow: setup-dev ## run the long proofs: storms, kills, canaries, compiled kernels, the browser
+test-slow: setup-dev ## run the long proofs: storms, kills, canaries, the browser
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m 'slow and $(NO_GPU)' $(ARGS)
 
 compose-proof: ## build, start, use and hurt the fleet of docker-compose.yml (root, Debian 12)
@@ -91,8 +95,9 @@ gpu: ## run the tests that need an NVIDIA GPU
 	$(GPU_PYTHON) -m pytest -m 'gpu or multi_gpu' $(ARGS)
 
 gpu-wheels: ## fetch the small wheels that a GPU machine without a network lacks
-	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 \
-	    --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 \
+	rm -rf .gpu-wheels
+	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
+	    $(foreach libc,$(shell seq 5 35),--platform manylinux_2_$(libc)_x86_64) --platform manylinux2014_x86_64 \
 	    --dest .gpu-wheels --constraint constraints.txt $(GPU_WHEELS)
 
 lock: ## refresh the pinned versions in constraints.txt

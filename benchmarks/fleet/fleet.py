@@ -28,7 +28,7 @@ from benchmarks.fleet.stores import create_postgres, create_redis
 from contracts.ids import RegionId
 from gpu_pool.model_store import BUNDLED_NAME, BUNDLED_PATH
 from migrations.upgrade import upgrade_database_async
-from tenancy.administration import Actor, ActorKind
+from tenancy.actors import Actor, ActorKind
 from tenancy.audit.heads import HeadFile
 from tenancy.directory import SqlTenancy, create_tenancy
 from tenancy.encryption.key_ring_file import create_key_ring_file
