@@ -2,7 +2,8 @@
 
 Pure: no clock, no I/O, no chance; it remembers what it has thought and wished before. What is
 compared is the fuller half: its load per node, as it is and with the nodes divided otherwise. A
-change must help by a margin, for a while, and is made by one node at a time. Read next:
+change must help by a margin, for a while, and is made by one node at a time; sooner where answers
+wait, which nobody else can serve, as prompts can be anywhere. Read next:
 `hot_standby.role_load`, `hot_standby.controller`.
 """
 
@@ -17,6 +18,8 @@ from hot_standby.settings import RoleSettings
 
 _MISSING: Final = 10.0
 """The load of a half without a node: more than any other."""
+_FULL: Final = 1.0
+"""The load of nodes without a free place."""
 _OTHER: Final = {NodeRole.PREFILL: NodeRole.DECODE, NodeRole.DECODE: NodeRole.PREFILL}
 
 
@@ -96,17 +99,24 @@ class RolePlanner:
         leaning = None if change is None else change.role
         if leaning is not thoughts.leaning:
             thoughts.leaning, thoughts.since_s = leaning, now_s
-        if now_s - thoughts.since_s >= self.settings.sustained_s:
+        sustained_s, pause_s = self._find_patience(change)
+        if now_s - thoughts.since_s >= sustained_s:
             thoughts.held = leaning
         if change is None or thoughts.held is not leaning:
             return None
         if not self.settings.carry_out:
             return change
-        if now_s - thoughts.changed_s < self.settings.pause_s:
+        if now_s - thoughts.changed_s < pause_s:
             return None
         self._given[change.node_id] = change.boot_id, change.role
         self._pools[key] = _PoolThoughts(since_s=now_s, changed_s=now_s)
         return change
+
+    def _find_patience(self, change: RoleChange | None) -> tuple[float, float]:
+        """How long a change must have seemed right, and since when none must have been made."""
+        if change is not None and change.role is NodeRole.DECODE and change.load_before >= _FULL:
+            return self.settings.relief_s, self.settings.relief_s
+        return self.settings.sustained_s, self.settings.pause_s
 
 
 def find_change(nodes: Iterable[RoleNode], settings: RoleSettings) -> RoleChange | None:

@@ -68,6 +68,8 @@ class RoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a change must have seemed right."""
     pause_s: Seconds = 300.0
     """Between two changes in one pool: what a node has under way has to end."""
+    relief_s: Seconds = 10.0
+    """Both, where answers wait for places: a node that is turned to them serves them at once."""
     margin: Annotated[float, msgspec.Meta(ge=0.05, le=0.95)] = 0.25
     """By what share the fuller half must have less to do per node."""
     busy_at: Annotated[float, msgspec.Meta(gt=0, le=2)] = 0.5

@@ -19,7 +19,9 @@ from hot_standby.settings import RoleSettings
 
 _BOTH: Final = (NodeRole.PREFILL, NodeRole.DECODE)
 _MAX_AGE_S: Final = 10.0
-QUICK: Final = RoleSettings(carry_out=True, window_s=1.5, sustained_s=3.0, pause_s=7.5)
+QUICK: Final = RoleSettings(
+    carry_out=True, window_s=1.5, sustained_s=3.0, pause_s=7.5, relief_s=0.25
+)
 """A fortieth of the usual times: 22 seconds of traffic stand for a quarter of an hour."""
 
 

@@ -133,6 +133,19 @@ def test_a_change_must_last_and_the_next_one_waits() -> None:
     assert pool.num_prompts == 3
 
 
+@pytest.mark.parametrize(("relief_s", "num_prompts"), [(10.0, 1), (120.0, 3)])
+def test_answers_that_wait_are_relieved_sooner(relief_s: float, num_prompts: int) -> None:
+    pool = Pool("pppd", RoleSettings(carry_out=True, relief_s=relief_s))
+    pool.play(60, prompts=0.2, answers=3.5)
+    assert pool.num_prompts == num_prompts
+
+
+def test_answers_that_find_places_are_not_relieved_in_haste() -> None:
+    pool = Pool("pppd")
+    pool.play(60, prompts=0.2, answers=0.9)
+    assert pool.num_prompts == 3
+
+
 def test_traffic_that_turns_takes_the_nodes_with_it_and_back() -> None:
     pool = Pool("pddddd")
     pool.play(3600, prompts=4.0, answers=0.8)

@@ -13,8 +13,8 @@ NAMES = (
     *("moves.disk_per_s", "moves.disk_start_s", "moves.host_per_s", "moves.remote_per_s"),
     *("operator_token", "period_s", "planner.calm_share", "planner.hysteresis"),
     *("planner.prewarm_at", "planner.prewarm_host_at", "planner.requests_per_replica"),
-    *("roles.busy_at", "roles.carry_out", "roles.margin", "roles.pause_s", "roles.sustained_s"),
-    *("roles.window_s", "state_file", "timeout_s"),
+    *("roles.busy_at", "roles.carry_out", "roles.margin", "roles.pause_s", "roles.relief_s"),
+    *("roles.sustained_s", "roles.window_s", "state_file", "timeout_s"),
 )
 
 

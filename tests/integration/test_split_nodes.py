@@ -7,60 +7,29 @@ nobody but in time.
 import asyncio
 import signal
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from contracts.ids import ModelName
 from gateway.routing import prefill_choice
-from migrations.upgrade import upgrade_database
-from tests.fixtures.fleet_node import FleetNode, create_fleet_node
-from tests.fixtures.random_checkpoint import write_random_checkpoint
-from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until, wait_until_async
+from tests.fixtures.fleet_node import FleetNode
+from tests.gateway.running_gateway import RunningGateway, wait_until, wait_until_async
+from tests.integration.halves import ask, count_landed, run_halves
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-MODEL: Final = ModelName("@hearth/tests/random-llama")
+ROLES: Final = {"answers": ("decode",), "prompts": ("prefill",)}
 NUM_PROMPTS: Final = 6
 PROMPT_WORDS: Final = 500
-
-
-def create_node(folder: Path, name: str, role: str, checkpoint: Path) -> FleetNode:
-    """A node that is not started."""
-    settings = f"""role = "{role}"
-[[models]]
-name = "{MODEL}"
-path = "{checkpoint}"
-[engine]
-kv_bytes = 67108864
-swap_bytes = 67108864
-num_threads = 1
-[transfer]
-engine = "nixl"
-"""
-    return create_fleet_node(folder, name, ("cli", "node"), settings)
 
 
 @asynccontextmanager
 async def run_fleet(folder: Path) -> AsyncGenerator[tuple[RunningGateway, list[FleetNode]]]:
     """A gateway before a node for answers and one for prompts, both of them ready."""
-    checkpoint = write_random_checkpoint(folder / "checkpoint")
-    template = folder / "template.db"
-    await asyncio.to_thread(upgrade_database, f"sqlite+aiosqlite:///{template}")
-    nodes = [
-        create_node(folder, "answers", "decode", checkpoint),
-        create_node(folder, "prompts", "prefill", checkpoint),
-    ]
-    async with AsyncExitStack() as stack:
-        for node in nodes:
-            node.start()
-            stack.callback(node.reap)
-        routing = {"silence_s": 3.0, "resume_patience_s": 30.0}
-        gateway = await stack.enter_async_context(
-            run_gateway(folder, template, nodes, routing=routing, is_awaited=False)  # type: ignore[arg-type]
-        )
+    routing = {"silence_s": 3.0, "resume_patience_s": 30.0}
+    async with run_halves(folder, ROLES, routing=routing) as (gateway, nodes):
         await wait_until_async(lambda: are_ready(gateway), timeout_s=120)
         await wait_until(lambda: can_hand_over(gateway), timeout_s=120)
         yield gateway, nodes
@@ -87,33 +56,9 @@ def has_begun(gateway: RunningGateway) -> bool:
     return any(sent[key].num_requests for key in sent if key[0] == "prompts")
 
 
-async def ask(gateway: RunningGateway, prompt: str, max_tokens: int) -> tuple[str, dict[str, Any]]:
-    """The text of a stream and its usage; the stream must be whole."""
-    body = {
-        "prompt": prompt,
-        "max_tokens": max_tokens,
-        "ignore_eos": True,
-        "stream": True,
-        "temperature": 0,
-    }
-    reply = await gateway.run(body, MODEL)
-    assert reply.status == 200, reply.body
-    assert reply.events[-1] == "[DONE]", reply.events[-1]
-    usage = [event["usage"] for event in reply.events[:-1] if event.get("usage")][-1]
-    return "".join(event.get("response", "") for event in reply.events[:-1]), usage
-
-
 def write_prompt(number: int) -> str:
     """A long prompt that no other begins like."""
     return f"{number} " * PROMPT_WORDS
-
-
-async def count_landed(gateway: RunningGateway) -> float:
-    """Prompts that were computed at one node and answered at the other."""
-    reply = await gateway.send("GET", "/metrics", api_token=gateway.operator, origin=gateway.admin)
-    sought = 'hearth_gateway_hand_overs_total{outcome="landed"} '
-    lines = reply.body.decode().splitlines()
-    return sum(float(line[len(sought) :]) for line in lines if line.startswith(sought))
 
 
 async def ask_all(gateway: RunningGateway, first: int) -> list[tuple[str, int]]:

@@ -6,7 +6,7 @@ Real node processes, a real model, a real transfer engine; every text is that of
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -19,15 +19,14 @@ from gateway.routing import prefill_choice
 from gateway.routing.route_plan import NodeSnapshot
 from hot_standby.controller import Controller, create_controller
 from hot_standby.settings import GatewayAddress, RoleSettings, StandbySettings
-from migrations.upgrade import upgrade_database
-from tests.fixtures.fleet_node import FleetNode, create_fleet_node
-from tests.fixtures.random_checkpoint import write_random_checkpoint
-from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until
-from tests.integration.test_split_nodes import MODEL, ask, count_landed
+from tests.fixtures.fleet_node import FleetNode
+from tests.gateway.running_gateway import RunningGateway, wait_until
+from tests.integration.halves import ask, count_landed, run_halves
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-ROLES: Final = {"n1": "prefill", "n2": "decode", "n3": "decode"}
+ANSWERS_FIRST: Final = ("decode", "prefill")
+ROLES: Final = {"n1": ("prefill", "decode"), "n2": ANSWERS_FIRST, "n3": ANSWERS_FIRST}
 NUM_STREAMS: Final = 10
 NUM_WAVES: Final = 4
 """Prompts that no node for prompts has cached, before the first ones come again."""
@@ -39,37 +38,10 @@ QUICK: Final = RoleSettings(
 )
 
 
-def create_node(folder: Path, name: str, checkpoint: Path) -> FleetNode:
-    """A node that may be turned, not started."""
-    settings = f"""role = "{ROLES[name]}"
-roles = ["prefill", "decode"]
-[[models]]
-name = "{MODEL}"
-path = "{checkpoint}"
-[engine]
-kv_bytes = 67108864
-swap_bytes = 67108864
-num_threads = 1
-[transfer]
-engine = "nixl"
-"""
-    return create_fleet_node(folder, name, ("cli", "node"), settings)
-
-
 @asynccontextmanager
 async def run_fleet(folder: Path) -> AsyncGenerator[tuple[RunningGateway, list[FleetNode]]]:
     """A gateway before the three nodes, all of them ready."""
-    checkpoint = write_random_checkpoint(folder / "checkpoint")
-    template = folder / "template.db"
-    await asyncio.to_thread(upgrade_database, f"sqlite+aiosqlite:///{template}")
-    nodes = [create_node(folder, name, checkpoint) for name in ROLES]
-    async with AsyncExitStack() as stack:
-        for node in nodes:
-            node.start()
-            stack.callback(node.reap)
-        gateway = await stack.enter_async_context(
-            run_gateway(folder, template, nodes, is_awaited=False)  # type: ignore[arg-type]
-        )
+    async with run_halves(folder, ROLES) as (gateway, nodes):
         await wait_until(lambda: all(map(is_ready, list_nodes(gateway))), timeout_s=180)
         yield gateway, nodes
 
@@ -175,5 +147,5 @@ async def test_nodes_are_turned_under_load_and_no_stream_is_lost_or_doubled(
         await wait_until(lambda: not all(map(is_ready, list_nodes(gateway))), timeout_s=60)
         await wait_until(lambda: all(map(is_ready, list_nodes(gateway))), timeout_s=120)
         after = {node.node_id: node.role for node in list_nodes(gateway)}
-        assert after == before | {other.node_id: NodeRole(ROLES[other.node_id])}
+        assert after == before | {other.node_id: NodeRole(ROLES[other.node_id][0])}
         assert await ask_all(gateway, 0) == wanted[0]
