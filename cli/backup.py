@@ -13,7 +13,8 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.tenancy_access import TenancyPlace, find_place, run_with_tenancy
+from cli.tenancy_access import run_with_tenancy
+from cli.tenancy_place import TenancyPlace, find_place
 from cli.terminal import CommandFailed
 
 HEADS_NAME: Final = "audit_heads.jsonl"

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from cli.tenancy_access import TenancyPlace, find_place, run_with_tenancy
+from cli.tenancy_access import run_with_tenancy
+from cli.tenancy_place import TenancyPlace, find_place
 from cli.terminal import print_json
 from cli.usage_access import export_usage, find_export_key, list_totals
 from contracts.ids import AccountId

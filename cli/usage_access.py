@@ -1,6 +1,6 @@
 """How commands read the ledger of an account, to be signed, and its sums.
 
-Owns nothing but the way there. Read next: `tenancy.usage.export_store`, `cli.tenancy_access`.
+Owns nothing but the way there. Read next: `tenancy.usage.export_store`, `cli.tenancy_place`.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from cli.tenancy_access import TenancyPlace, explain, prepare
+from cli.tenancy_place import TenancyPlace, explain, prepare
 from contracts.errors import StoreUnavailable
 from contracts.ids import AccountId
 

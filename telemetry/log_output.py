@@ -1,8 +1,9 @@
 """Where a process's log goes and how its lines look: structlog's set-up, the same for all of them.
 
-Called once by each composition root. Owns the order of the steps, of which redaction is the last,
-also for what libraries say and for what ends a process or a thread; must not know what is logged:
-prompts, answers and credentials never are, anywhere. Read next: `telemetry.redaction`.
+Called once by each composition root; commands, whose output programs read, have one of their own.
+Owns the order of the steps, of which redaction is the last, also for what libraries say and for
+what ends a process or a thread; must not know what is logged: prompts, answers and credentials
+never are, anywhere. Read next: `telemetry.redaction`.
 """
 
 import logging
@@ -38,6 +39,22 @@ def configure_log(settings: LogSettings, **context: str) -> None:
     sys.excepthook = _log_end
     if threading.excepthook is threading.__excepthook__:  # not where somebody watches threads
         threading.excepthook = _log_end_of_thread
+
+
+def configure_command_log() -> None:
+    """Sends lines of a command to standard error, as it is when they are written: its output is on
+    standard out. Libraries and ends of processes are left as they are.
+    """
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.format_exc_info,
+            _create_renderer(LogFormat.CONSOLE),
+            redact_rendered,
+        ],
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
 
 
 def _redirect_libraries(

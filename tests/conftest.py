@@ -1,6 +1,7 @@
 """What every test shares: hypothesis without deadlines, since machines are shared and slow, and
 triton's interpreter where there is no GPU (it must be asked for before a kernel is imported).
-Arithmetic is that of an engine core, whose libraries are told before torch is imported, too."""
+Arithmetic is that of an engine core, whose libraries are told before torch is imported, too.
+Lines of logs go to standard error, also those of threads that outlive the test that began them."""
 
 import os
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 from hypothesis import settings
 
 from gpu_pool.row_invariance import ROW_INVARIANT_ENVIRON
+from telemetry.log_output import configure_command_log
 
 os.environ.update(ROW_INVARIANT_ENVIRON)
 if not Path("/dev/nvidia0").exists():
@@ -15,3 +17,4 @@ if not Path("/dev/nvidia0").exists():
 
 settings.register_profile("hearth", deadline=None)
 settings.load_profile("hearth")
+configure_command_log()

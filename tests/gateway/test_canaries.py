@@ -10,12 +10,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import structlog
 
 from contracts.sections import LogFormat, LogLevel, LogSettings
 from gateway.api.route_table import PortKind, Route
 from gateway.auth.access import Public
-from telemetry.log_output import configure_log
+from telemetry.log_output import configure_command_log, configure_log
 from tenancy.permissions import Permission
 from tests.gateway.control_requests import Objects, create_body, format_path, list_routes
 from tests.gateway.running_gateway import RunningGateway, Tenant, run_gateway
@@ -110,7 +109,7 @@ async def test_no_secret_that_goes_astray_is_kept_or_repeated(
             secrets |= {tenant.api_token, gateway.operator, gateway.tenant.api_token}
             stored = read_files(tmp_path)
     finally:
-        structlog.reset_defaults()
+        configure_command_log()
     captured = capfd.readouterr()
     seen = {
         "log": captured.out + captured.err + caplog.text,

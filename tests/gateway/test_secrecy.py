@@ -6,10 +6,9 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from contracts.sections import LogFormat, LogLevel, LogSettings
-from telemetry.log_output import configure_log
+from telemetry.log_output import configure_command_log, configure_log
 from tests.gateway.running_gateway import RunningGateway, run_gateway
 from tests.gateway.scripted_node import MODEL, ScriptedNode, ScriptedStream
 
@@ -20,7 +19,7 @@ CANARY = "canary-7f3a9c"
 def _log_as_before() -> Generator[None]:
     """The log that a test sets up writes to a stream that ends with it; nobody else may get it."""
     yield
-    structlog.reset_defaults()
+    configure_command_log()
 
 
 @pytest.mark.parametrize("log_format", LogFormat)

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from contracts.sections import LogFormat, LogLevel, LogSettings
-from telemetry.log_output import configure_log
+from telemetry.log_output import configure_command_log, configure_log
 
 PASSWORD = "correct-horse"
 URL = f"postgresql://hearth:{PASSWORD}@db:5432/hearth"
@@ -32,8 +32,20 @@ def forgetting(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
     yield
     logging.getLogger().setLevel(level)
-    structlog.reset_defaults()
+    configure_command_log()
     structlog.contextvars.clear_contextvars()
+
+
+def test_lines_of_a_command_are_not_in_its_output(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_command_log()
+    structlog.get_logger().warning("store_away", url=URL)
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "store_away" in output.err
+    assert PASSWORD not in output.err
+    structlog.reset_defaults()  # the control: as structlog has it, programs would read it
+    structlog.get_logger().warning("store_away")
+    assert "store_away" in capsys.readouterr().out
 
 
 def test_a_line_is_json_with_level_time_and_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from contracts.sections import LogFormat, LogLevel, LogSettings
-from telemetry.log_output import configure_log
+from telemetry.log_output import configure_command_log, configure_log
 from telemetry.redaction import redact, redact_rendered
 
 TOKEN = "hearth_pat_" + "aB3" * 15
@@ -63,5 +63,5 @@ def test_a_line_that_quotes_a_credential_is_written_without_it(
         assert TOKEN in written.getvalue()
         assert OPERATOR in written.getvalue()
     finally:
-        structlog.reset_defaults()
+        configure_command_log()
         structlog.contextvars.clear_contextvars()
