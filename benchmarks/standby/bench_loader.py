@@ -55,6 +55,7 @@ def write_checkpoint(folder: Path, num_bytes: int) -> Path:
         for number in range(NUM_TENSORS)
     }
     header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % 8)  # as safetensors' own writer does
     path = folder / SINGLE_FILE
     content = os.urandom(size)
     with path.open("wb") as file:
