@@ -7,7 +7,8 @@ Time to the first token is told by the tier that the model was on when the reque
 
 examples:
   make bench WHAT=standby.bench_node                        # 13 models of over 200 MB, 10 minutes
-  python -m benchmarks.standby.bench_node --size small --seconds 20
+  make bench WHAT=standby.bench_node ARGS=--planner         # with hot standby's planner beside it
+  python -m benchmarks.standby.bench_node --size small --on-device 3.9 --seconds 20 --no-record
 """
 
 import argparse
@@ -15,6 +16,7 @@ import asyncio
 import tempfile
 import time
 from collections import defaultdict
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from benchmarks.harness import (
     summarise,
 )
 from benchmarks.standby.many_models import SIZES, CrowdedNode, run_crowded_node, write_models
+from benchmarks.standby.planner_beside import PlannerBeside, run_planner
 from benchmarks.standby.traces import SimArrival, SimModel, TraceShape, draw_trace
 from contracts.codec import encode_request
 from contracts.grant import Grant, RetentionClass
@@ -102,6 +105,7 @@ async def play(
     trace: list[SimArrival],
     lone: dict[tuple[ModelName, int], tuple[int, ...]],
     seconds: float,
+    planner: PlannerBeside | None,
 ) -> Tally:
     """Sends each request at its time, whatever became of those before."""
     tally = Tally(defaultdict(list))
@@ -109,6 +113,8 @@ async def play(
 
     async def send(arrival: SimArrival, number: int) -> None:
         await asyncio.sleep(max(0.0, began_s + arrival.at_s - time.monotonic()))
+        if planner is not None:
+            planner.note(arrival.model)
         placement = node.find(arrival.model)
         where = "on its way" if placement.is_moving else f"on {placement.tier}"
         prompt = number % NUM_PROMPTS
@@ -155,21 +161,25 @@ async def measure(options: argparse.Namespace) -> list[Figure]:
                     lone[model, prompt] = answer.token_ids
             assert len({lone[model, 0] for model in models}) > 1, "the models answer alike"
             before = sum(node.find(model).num_wakes for model in models)
-            tally = await play(node, trace, lone, options.seconds)
+            async with run_planner(node) if options.planner else nullcontext() as planner:
+                tally = await play(node, trace, lone, options.seconds, planner)
             await asyncio.sleep(1.5)  # the next report
             num_wakes = sum(node.find(model).num_wakes for model in models) - before
     assert not tally.num_failed, f"{tally.num_failed} of {tally.num_requests} requests failed"
     assert not tally.num_wrong, f"{tally.num_wrong} of {tally.num_requests} answers are wrong"
     what = f"{options.models} models, {options.on_device:g} fit, {options.in_host:g} sleep"
+    who = "hearth, planner beside" if options.planner else "hearth"
+    everything = [time for times in tally.first_s.values() for time in times]
+    tally.first_s["wherever"] = everything
     figures = [
-        summarise(what, "hearth", f"first token, model {where}", "s", len(times), times)
+        summarise(what, who, f"first token, model {where}", "s", len(times), times)
         for where, times in tally.first_s.items()
     ]
     per_minute = num_wakes / options.seconds * 60
     figures += [
-        summarise(what, "hearth", "wakes per minute", "1/min", tally.num_requests, [per_minute]),
+        summarise(what, who, "wakes per minute", "1/min", tally.num_requests, [per_minute]),
         *(
-            summarise(what, "hearth", f"first token p90, model {where}", "s", len(times), [p90])
+            summarise(what, who, f"first token p90, model {where}", "s", len(times), [p90])
             for where, times in tally.first_s.items()
             for p90 in [sorted(times)[int(0.9 * len(times))]]
         ),
@@ -190,6 +200,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--pause", type=float, default=SHAPE.mean_pause_s, help="between bursts")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--planner", action="store_true", help="hot standby plans beside the node")
+    parser.add_argument("--no-record", action="store_true", help="leave results/ alone")
     parser.add_argument(
         "--folder",
         type=Path,
@@ -199,8 +211,9 @@ def main() -> None:
     options = parser.parse_args()
     figures = asyncio.run(measure(options))
     print_figures(figures)
-    path = append_figures("standby_node.csv", figures, describe_circumstances(["torch"]))
-    print(f"appended to {path}")
+    if not options.no_record:
+        path = append_figures("standby_node.csv", figures, describe_circumstances(["torch"]))
+        print(f"appended to {path}")
 
 
 if __name__ == "__main__":
