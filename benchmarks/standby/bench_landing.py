@@ -50,16 +50,22 @@ _BLOCK: Final = 16
 class SlowPlaces(CpuPlaces):
     """As on any CPU, but for the rate at which content comes back. Units: bytes per second."""
 
-    def __init__(self, bytes_per_s: float) -> None:
+    def __init__(self, bytes_per_s: float | None) -> None:
+        """None: as fast as memory is."""
         self._bytes_per_s = bytes_per_s
         self._free_s = 0.0
 
     def finish(self, model: CausalModel | Encoder, kv: Sequence[torch.Tensor] = ()) -> ModelMemory:
         portions = find_portions(model, list_parts(model))
-        return ModelMemory(KeptMemory(portions, 1, self._read), [DroppedMemory(kv)])
+        if self._bytes_per_s is None:
+            weights = KeptMemory(portions, os.cpu_count() or 1)
+        else:
+            weights = KeptMemory(portions, 1, self._read)
+        return ModelMemory(weights, [DroppedMemory(kv)])  # without the CPU's own exception
 
     def _read(self, file: int, views: Sequence[memoryview], offset: int) -> int:
         """One thread calls this: what one piece is early, the next one waits."""
+        assert self._bytes_per_s is not None
         began_s = time.perf_counter()
         num_read = os.preadv(file, views, offset)
         self._free_s = max(self._free_s, began_s) + num_read / self._bytes_per_s
@@ -71,8 +77,7 @@ def measure(
     what: str, folder: Path, lengths: Sequence[int], rounds: int, bytes_per_s: float | None
 ) -> list[Figure]:
     """The rows of one way of copying. Raises: `AssertionError` where tokens differ."""
-    if bytes_per_s is not None:
-        worker_module.create_places = lambda *_: SlowPlaces(bytes_per_s)  # type: ignore[assignment]
+    worker_module.create_places = lambda *_: SlowPlaces(bytes_per_s)  # type: ignore[assignment]
     settings = WorkerSettings(model_dir=folder, num_blocks=1 + max(lengths) // _BLOCK)
     worker = create_executor(settings)
     figures: list[Figure] = []

@@ -28,8 +28,17 @@ _ROOM_BYTES: Final = 1 << 30
 class ModelMemory:
     """Weights, whose content is kept, and KV memory, whose content is not."""
 
-    def __init__(self, weights: LandingMemory, kv: Sequence[DeviceMemory] = ()) -> None:
-        """All on the device."""
+    def __init__(
+        self,
+        weights: LandingMemory,
+        kv: Sequence[DeviceMemory] = (),
+        *,
+        shares_cores: bool = False,
+    ) -> None:
+        """All on the device. With `shares_cores` the cores that compute copy, too: then weights
+        that land under a step cost it more than they save, and all land before it.
+        """
+        self._shares_cores = shares_cores
         self.weights_bytes = weights.num_bytes
         self.kv_bytes = sum(part.num_bytes for part in kv)
         self._weights = weights
@@ -50,7 +59,10 @@ class ModelMemory:
         """
         for part in self._kv:
             part.come_back()
-        return self._weights.begin_return()
+        landing = self._weights.begin_return()
+        if self._shares_cores:
+            landing.finish()
+        return landing
 
     def close(self) -> None:
         """Gives back what is held beside the device's memory."""
@@ -98,7 +110,7 @@ class CpuPlaces:
     def finish(self, model: CausalModel | Encoder, kv: Sequence[Tensor] = ()) -> ModelMemory:
         """All tensors that the model leads to."""
         weights = KeptMemory(find_portions(model, list_parts(model)), os.cpu_count() or 1)
-        return ModelMemory(weights, [DroppedMemory(kv)] if kv else ())
+        return ModelMemory(weights, [DroppedMemory(kv)] if kv else (), shares_cores=True)
 
 
 class GpuPlaces:
