@@ -54,6 +54,11 @@ def create_pool(
     )
     forwarding = create_forwarding(routing, settings.queue, fleet, links, telemetry, sources)
     desk = PlacementDesk(fleet, settings.gateway_id, links.place, sources)
+    telemetry.watch_gauge(
+        "hearth_gateway_standby_silent_seconds",
+        "Since hot standby last read here, by its own credential; 0 where it never has.",
+        lambda: desk.standby_silent_s,
+    )
     drains = DrainDesk(fleet, directory, links.move_streams, sources)
     membership = create_membership(settings.membership, fleet, links, telemetry, sources)
     return Pool(fleet, links, forwarding, desk, drains, membership)

@@ -46,6 +46,8 @@ class PlacementPages:
     async def get(self, request: Request, caller: Caller) -> Response:
         """Every node's models and memory, the demand, and the rules."""
         rules = await self._act(caller).list_placement_rules()
+        if caller.is_standby:
+            self._desk.note_standby()
         return reply(self._desk.describe(tuple(rules)))
 
     async def put_plan(self, request: Request, caller: Caller) -> Response:

@@ -41,6 +41,17 @@ class PlacementDesk:
         self._send = send
         self._sources = sources
         self._plans: dict[NodeId, PlacementPlan] = {}
+        self._standby_s: float | None = None
+        """When hot standby last read here."""
+
+    @property
+    def standby_silent_s(self) -> float:
+        """Since hot standby last read here; 0 where it never has."""
+        return 0.0 if self._standby_s is None else self._sources.monotonic_s() - self._standby_s
+
+    def note_standby(self) -> None:
+        """Hot standby reads."""
+        self._standby_s = self._sources.monotonic_s()
 
     def put(self, plan: PlacementPlan) -> None:
         """Sends a planner's plan to its node.

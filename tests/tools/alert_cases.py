@@ -97,6 +97,17 @@ CASES: Mapping[str, AlertCase] = {
         quiet={'hearth_gateway_limits_degraded{instance="a"}': stays(0)},
         labels={"instance": "b"},
     ),
+    "HearthStandbySilent": AlertCase(
+        fires={
+            'hearth_gateway_standby_silent_seconds{instance="a"}': stays(61),
+            'hearth_gateway_standby_silent_seconds{instance="b"}': stays(61),
+        },
+        quiet={
+            'hearth_gateway_standby_silent_seconds{instance="a"}': stays(600),
+            'hearth_gateway_standby_silent_seconds{instance="b"}': stays(2),
+            'hearth_gateway_standby_silent_seconds{instance="c"}': stays(0),
+        },
+    ),
     "HearthHeartbeatsRefused": AlertCase(
         fires={f'{REFUSED}{{reason="clock"}}': grows(1), f'{REFUSED}{{reason="key"}}': stays(7)},
         quiet={f'{REFUSED}{{reason="clock"}}': stays(7)},

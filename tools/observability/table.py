@@ -431,6 +431,15 @@ ALERTS = (
         "`hearth doctor` asks it.",
     ),
     Alert(
+        "HearthStandbySilent",
+        "min(hearth_gateway_standby_silent_seconds > 0) > 60",
+        "1m",
+        "ticket",
+        "Hot standby has read no gateway for a minute.",
+        "Nodes wake on demand in the order of its last plan; nobody plans ahead. Look at its "
+        "process and its log.",
+    ),
+    Alert(
         "HearthHeartbeatsRefused",
         "sum by (reason) (rate(hearth_gateway_heartbeats_refused_total[5m])) > 0",
         "10m",
