@@ -88,7 +88,7 @@ prove-fleet: setup-dev ## gateways, nodes, regions under 200 streams, replaced a
 soak: setup-dev ## an hour of moderate load on real processes: memory, descriptors, tasks, ledger (MINUTES=60)
 	nice -n 5 $(BIN)/python -m benchmarks.soak --minutes $(MINUTES) $(ARGS)
 
-dashboards: ## write Grafana's dashboard and the alert rules from tools/observability/table.py
+dashboards: ## write Grafana's dashboard and the alert rules from tools/observability/panels.py and alerts.py
 	$(PYTHON) -m tools.observability.generate
 
 gpu: ## run the tests that need an NVIDIA GPU

@@ -1,7 +1,7 @@
 """Of every alert, samples upon which it fires and the nearest upon which it does not.
 
 Series are in promtool's notation: `first+step x count`, one sample a minute.
-Read next: `test_alerts`, `tools.observability.table`.
+Read next: `test_alerts`, `tools.observability.alerts`.
 """
 
 from collections.abc import Mapping

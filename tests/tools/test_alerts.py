@@ -11,8 +11,8 @@ import pytest
 
 from tests.fixtures.prometheus_server import needs_promtool, try_rules
 from tests.tools.alert_cases import CASES, AlertCase
+from tools.observability.alerts import ALERTS, Alert
 from tools.observability.generate import RULES
-from tools.observability.table import ALERTS, Alert
 
 LATE, EARLY = "45m", "0m"
 """Longer than any rule waits after its rates have samples; the first look."""

@@ -22,8 +22,9 @@ from gpu_pool.server.nvml import GpuFigures
 from gpu_pool.server.stream_meter import NodeMeter
 from gpu_pool.settings import RunningCosts
 from tests.deploy.compose_file import ROOT
+from tools.observability.alerts import ALERTS
 from tools.observability.generate import DASHBOARD, RULES, create_dashboard, create_rules
-from tools.observability.table import ALERTS, ROWS
+from tools.observability.panels import ROWS
 
 MODEL = ModelName("@hearth/tests/model")
 TENANT_LABELS = {"account", "account_id", "token", "api_token", "api_token_id", "session", "user"}

@@ -1,6 +1,6 @@
 """What is claimed of metrics: Prometheus reaches every part, no panel is empty.
 
-Read next: `tools.observability.table` (the panels), `claims` (everything else).
+Read next: `tools.observability.panels`, `claims` (everything else).
 """
 
 import json
@@ -14,7 +14,8 @@ from tools.compose_proof.claims import Tenants
 from tools.compose_proof.compose_project import ComposeProject
 from tools.compose_proof.gateway_client import poll
 from tools.compose_proof.narration import claim, step
-from tools.observability.table import ALERTS, ROWS
+from tools.observability.alerts import ALERTS
+from tools.observability.panels import ROWS
 
 PROFILE = ("--profile", "metrics")
 LOAD_S = 25.0

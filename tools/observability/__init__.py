@@ -1,4 +1,4 @@
 """`make dashboards`: Grafana's dashboard and Prometheus' alert rules, made from one table.
 
-Standard library only. Read next: `table`.
+Standard library only. Read next: `panels`.
 """

@@ -1,6 +1,6 @@
 """PromQL of what tokens cost the operator: machines by the hour and energy, over tokens made.
 
-Read next: `table`, which has the panel.
+Read next: `panels`, which has the panel.
 """
 
 GPU_POWER = "hearth_node_gpu_power_watts"

@@ -1,13 +1,14 @@
 """Writes the dashboard and the alert rules from the table; `make dashboards`.
 
-Read next: `table` (what is in them).
+Read next: `panels` (what is in them).
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
-from tools.observability.table import ALERTS, ROWS, Alert, Panel, Query
+from tools.observability.alerts import ALERTS, Alert
+from tools.observability.panels import ROWS, Panel, Query
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "deploy/grafana/dashboards/hearth.json"
@@ -58,7 +59,7 @@ def create_dashboard() -> str:
 
 def create_rules() -> str:
     """Prometheus' alert rules, as YAML."""
-    head = "# Written by `make dashboards` from tools/observability/table.py.\n"
+    head = "# Written by `make dashboards` from tools/observability/alerts.py.\n"
     return f"{head}groups:\n  - name: hearth\n    rules:\n" + "".join(map(_format_rule, ALERTS))
 
 
