@@ -11,18 +11,21 @@ scenarios:
   unlike sizes     as the first, with models up to three times as large as each other
   three regions    as the first on 2 nodes in each of 3 regions, which have other favourites; a
                    quarter of the bursts may not leave its region
+  as the node played
+                   `bench_node`'s trace: ten minutes, a burst every 6 s, half of the models in the
+                   host's memory, which come as fast as they did on the real node
 
 examples:
   python -m benchmarks.standby                       # every scenario, four seeds
   python -m benchmarks.standby --only "small host" --seeds 8
-  python -m benchmarks.standby --pause 15            # twice the traffic
+  python -m benchmarks.standby --pause 15            # twice the traffic, where it is not the node's
   python -m benchmarks.standby --record              # appends the rows to results/standby.csv
 """
 
 import argparse
 import statistics
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -37,14 +40,21 @@ from benchmarks.harness import (
     print_figures,
     summarise,
 )
-from benchmarks.standby.simulated_node import Tally
+from benchmarks.standby.simulated_node import NodeShape, Tally
 from benchmarks.standby.simulation import EVICTORS, OURS, FleetShape, simulate
-from benchmarks.standby.traces import TraceShape, draw_models, draw_trace
+from benchmarks.standby.traces import GIB, NODE_SHAPE, TraceShape, draw_models, draw_trace
 from contracts.ids import RegionId
 from hot_standby.settings import StandbySettings
+from hot_standby.tiers import MoveSpeeds
 
 NUM_MODELS: Final = 13
 _WARM_UP: Final = 0.2
+_NODE_BYTES: Final = 209_000_000
+_NODE_SPEEDS: Final = MoveSpeeds(
+    host_per_s=_NODE_BYTES / 0.15, disk_per_s=_NODE_BYTES / 0.2, disk_start_s=0.5
+)
+"""From `results/standby_node.csv`: 0.32 s from the host, of which half is another's leaving, and
+0.86 s from the disk to the first token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,10 @@ class Scenario:
     spread: float = 1.0
     num_regions: int = 1
     nodes_per_region: int = 1
+    shape: TraceShape | None = None
+    """What is asked; None leaves it to the options."""
+    weights_bytes: int = 6 * GIB
+    speeds: MoveSpeeds = field(default_factory=MoveSpeeds)
 
 
 SCENARIOS: Final = {
@@ -63,6 +77,9 @@ SCENARIOS: Final = {
     "small host": Scenario(num_in_host=7.0),
     "unlike sizes": Scenario(spread=3.0),
     "three regions": Scenario(num_regions=3, nodes_per_region=2),
+    "as the node played": Scenario(
+        num_in_host=6.6, shape=NODE_SHAPE, weights_bytes=_NODE_BYTES, speeds=_NODE_SPEEDS
+    ),
 }
 
 
@@ -70,20 +87,21 @@ def main() -> int:
     """Prints a table, and records it if asked."""
     asked = _parse()
     settings = msgspec.structs.replace(StandbySettings(), period_s=asked.period)
+    asked_shape = TraceShape(duration_s=asked.minutes * 60, mean_pause_s=asked.pause)
     names = [asked.only] if asked.only else list(SCENARIOS)
     figures: list[Figure] = []
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("simulating", total=len(names) * asked.seeds * len(EVICTORS))
         for name in names:
+            scenario = SCENARIOS[name]
             tallies: dict[str, list[Tally]] = {policy: [] for policy in EVICTORS}
             for seed in range(1, asked.seeds + 1):
                 for policy in EVICTORS:
                     bar.update(task, description=f"{name}, {policy}, seed {seed}")
-                    tallies[policy].append(
-                        play(policy, SCENARIOS[name], seed, asked.pause, asked.minutes, settings)
-                    )
+                    tallies[policy].append(play(policy, scenario, seed, asked_shape, settings))
                     bar.advance(task)
-            figures += _describe(name, tallies, asked.minutes * (1 - _WARM_UP))
+            minutes = (scenario.shape or asked_shape).duration_s / 60
+            figures += _describe(name, tallies, minutes * (1 - _WARM_UP))
     waits = [figure for figure in figures if figure.metric == "mean wait"]
     figures += compute_ratios(waits, OURS)
     print_figures(figures)
@@ -96,24 +114,22 @@ def play(
     policy: str,
     scenario: Scenario,
     seed: int,
-    pause_s: float,
-    minutes: float,
+    asked: TraceShape,
     settings: StandbySettings,
 ) -> Tally:
-    """One trace under one policy."""
-    models = draw_models(seed, NUM_MODELS, scenario.spread)
+    """One trace under one policy; `asked` counts where the scenario has no shape of its own."""
+    models = draw_models(seed, NUM_MODELS, scenario.spread, scenario.weights_bytes)
     mean_bytes = sum(model.weights_bytes for model in models) / len(models)
     regions = tuple(RegionId(f"r{place}") for place in range(scenario.num_regions))
-    shape = TraceShape(
-        duration_s=minutes * 60,
-        mean_pause_s=pause_s / scenario.num_regions / scenario.nodes_per_region,
-    )
-    fleet = FleetShape(
-        regions,
-        scenario.nodes_per_region,
+    shape = scenario.shape or asked
+    num_nodes = scenario.num_regions * scenario.nodes_per_region
+    shape = replace(shape, mean_pause_s=shape.mean_pause_s / num_nodes)
+    node = NodeShape(
         int(scenario.num_on_device * mean_bytes),
         int(scenario.num_in_host * mean_bytes),
+        scenario.speeds,
     )
+    fleet = FleetShape(regions, scenario.nodes_per_region, node)
     trace = draw_trace(seed, models, list(regions), shape)
     return simulate(policy, trace, models, fleet, settings, shape.duration_s * _WARM_UP)
 

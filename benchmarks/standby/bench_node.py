@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import defaultdict
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.progress import Progress
@@ -31,7 +31,7 @@ from benchmarks.harness import (
 )
 from benchmarks.standby.many_models import SIZES, CrowdedNode, run_crowded_node, write_models
 from benchmarks.standby.planner_beside import PlannerBeside, run_planner
-from benchmarks.standby.traces import SimArrival, SimModel, TraceShape, draw_trace
+from benchmarks.standby.traces import NODE_SHAPE, SimArrival, SimModel, draw_trace
 from contracts.codec import encode_request
 from contracts.grant import Grant, RetentionClass
 from contracts.ids import AccountId, ModelName, RegionId, create_request_id
@@ -39,7 +39,6 @@ from contracts.inference import Delta, Failed, Finished, GenerateRequest, Sampli
 
 NUM_PROMPTS = 4
 NUM_TOKENS = 12
-SHAPE = TraceShape(mean_pause_s=6.0, mean_burst=4.0, mean_gap_s=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +143,7 @@ async def measure(options: argparse.Namespace) -> list[Figure]:
         options.seed,
         drawn,
         [RegionId("local")],
-        TraceShape(
-            duration_s=options.seconds,
-            mean_pause_s=options.pause,
-            mean_burst=SHAPE.mean_burst,
-            mean_gap_s=SHAPE.mean_gap_s,
-        ),
+        replace(NODE_SHAPE, duration_s=options.seconds, mean_pause_s=options.pause),
     )
     with tempfile.TemporaryDirectory(prefix="hearth-bench-") as name:
         async with run_crowded_node(Path(name), models, options.on_device, options.in_host) as node:
@@ -197,8 +191,10 @@ def main() -> None:
         "--on-device", type=float, default=3.3, help="models that fit on the device"
     )
     parser.add_argument("--in-host", type=float, default=6.6, help="models that fit in the host")
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--pause", type=float, default=SHAPE.mean_pause_s, help="between bursts")
+    parser.add_argument("--seconds", type=float, default=NODE_SHAPE.duration_s)
+    parser.add_argument(
+        "--pause", type=float, default=NODE_SHAPE.mean_pause_s, help="between bursts"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--planner", action="store_true", help="hot standby plans beside the node")
     parser.add_argument("--no-record", action="store_true", help="leave results/ alone")

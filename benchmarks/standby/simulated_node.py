@@ -56,6 +56,15 @@ class Tally:
     num_sleeps: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class NodeShape:
+    """What a node holds, and how fast it moves weights."""
+
+    device_bytes: int
+    host_bytes: int
+    speeds: MoveSpeeds
+
+
 class SimulatedNode:
     """One node; `at` schedules what it does later."""
 
@@ -64,24 +73,24 @@ class SimulatedNode:
         name: str,
         region: RegionId,
         models: list[SimModel],
-        budgets: tuple[int, int],
+        shape: NodeShape,
         evictor: Evictor,
         tally: Tally,
         at: Callable[[float, Callable[[float], None]], None],
     ) -> None:
-        """`budgets`: bytes of the device and of the host. All models are on disk."""
+        """All models are on disk."""
         self.node_id = NodeId(name)
         self.region = region
         self.states = {model.name: SimState(model) for model in models}
         self.targets: dict[ModelName, Tier] = {}
         """What a plan asks for; empty without a planner."""
         self.order: tuple[ModelName, ...] = ()
-        self._budgets = budgets
+        self._shape = shape
         self._evictor = evictor
         self._tally = tally
         self._at = at
-        self._speeds = MoveSpeeds()
-        self._free = {Tier.GPU: budgets[0], Tier.HOST: budgets[1]}
+        self._speeds = shape.speeds
+        self._free = {Tier.GPU: shape.device_bytes, Tier.HOST: shape.host_bytes}
         self._wanted: list[ModelName] = []
         self._moving: dict[Tier, ModelName] = {}
         """By the way that is taken: `HOST` between host and device, `DISK` from files."""
@@ -142,7 +151,8 @@ class SimulatedNode:
                 for name, state in self.states.items()
             ),
             memory=MemoryUse(
-                device_budget_bytes=self._budgets[0], host_budget_bytes=self._budgets[1]
+                device_budget_bytes=self._shape.device_bytes,
+                host_budget_bytes=self._shape.host_bytes,
             ),
         )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from benchmarks.standby.policies import LeastFrequent, LeastRecent, Planned, PlanningController
-from benchmarks.standby.simulated_node import Evictor, SimulatedNode, Tally
+from benchmarks.standby.simulated_node import Evictor, NodeShape, SimulatedNode, Tally
 from benchmarks.standby.traces import SimArrival, SimModel
 from contracts.ids import RegionId
 from hot_standby.settings import StandbySettings
@@ -30,8 +30,7 @@ class FleetShape:
 
     regions: tuple[RegionId, ...]
     nodes_per_region: int
-    device_bytes: int
-    host_bytes: int
+    node: NodeShape
 
 
 @dataclass(slots=True)
@@ -67,7 +66,7 @@ def simulate(
             f"{region}-{place}",
             region,
             models,
-            (fleet.device_bytes, fleet.host_bytes),
+            fleet.node,
             EVICTORS[policy](),
             tally,
             agenda.at,

@@ -46,11 +46,22 @@ class TraceShape:
     mean_service_s: float = 1.5
 
 
-def draw_models(seed: int, count: int, spread: float) -> list[SimModel]:
-    """Models of 6 GiB, or up to `spread` times as large as each other; ranks are drawn apart."""
+NODE_SHAPE = TraceShape(
+    duration_s=600.0, mean_pause_s=6.0, mean_burst=4.0, mean_gap_s=1.0, mean_service_s=0.3
+)
+"""What the real node is asked (`bench_node`); how long it serves a request was measured there."""
+
+
+def draw_models(
+    seed: int, count: int, spread: float, weights_bytes: int = 6 * GIB
+) -> list[SimModel]:
+    """Models of one size, or up to `spread` times as large as each other; ranks are drawn apart."""
     rng = random.Random(seed)
     return [
-        SimModel(ModelName(f"@sim/model-{place:02}"), int(6 * GIB * spread ** (rng.random() - 0.5)))
+        SimModel(
+            ModelName(f"@sim/model-{place:02}"),
+            int(weights_bytes * spread ** (rng.random() - 0.5)),
+        )
         for place in range(count)
     ]
 

@@ -4,8 +4,8 @@ import statistics
 
 from benchmarks.standby.__main__ import SCENARIOS, play
 from benchmarks.standby.simulated_node import Tally
-from benchmarks.standby.simulation import OURS
-from benchmarks.standby.traces import TraceShape, draw_models, draw_trace
+from benchmarks.standby.simulation import EVICTORS, OURS
+from benchmarks.standby.traces import NODE_SHAPE, TraceShape, draw_models, draw_trace
 from contracts.ids import RegionId
 from hot_standby.settings import StandbySettings
 
@@ -14,7 +14,8 @@ SETTINGS = StandbySettings(period_s=4.0)
 
 def run(policy: str, scenario: str = "host holds all", minutes: float = 60.0) -> Tally:
     """A part of one scenario."""
-    return play(policy, SCENARIOS[scenario], 2, 30.0, minutes, SETTINGS)
+    shape = TraceShape(duration_s=minutes * 60, mean_pause_s=30.0)
+    return play(policy, SCENARIOS[scenario], 2, shape, SETTINGS)
 
 
 def test_the_planner_is_the_same_again_and_waits_at_least_30_percent_less_than_lru() -> None:
@@ -32,3 +33,12 @@ def test_every_request_of_a_fleet_is_served() -> None:
     tally = run(OURS, "three regions", minutes=10.0)
     counted = [arrival for arrival in trace if arrival.at_s >= tally.warm_up_s]
     assert len(tally.waits_s) == len(counted) > 100
+
+
+def test_the_nodes_own_trace_is_played_as_the_node_has_played_it() -> None:
+    trace = draw_trace(1, draw_models(1, 13, 1.0), [RegionId("local")], NODE_SHAPE)
+    assert len(trace) == 407, "as many requests as in results/standby_node.csv"
+    for policy in EVICTORS:
+        tally = play(policy, SCENARIOS["as the node played"], 1, TraceShape(), SETTINGS)
+        counted = [arrival for arrival in trace if arrival.at_s >= tally.warm_up_s]
+        assert len(tally.waits_s) == len(counted)
