@@ -122,7 +122,8 @@ def start_and_wait(
     report: "StartReport",
     stop: Event,
 ) -> bool:
-    """Starts the children; True when every model answers or has failed, False after `stop`.
+    """Starts the children; True when every model answers, comes when asked for, or has failed;
+    False after `stop`.
 
     Raises: `CommandFailed` when a part dies or takes too long.
     """
@@ -130,15 +131,22 @@ def start_and_wait(
 
     def is_settled() -> bool:
         ready = set(probe.list_ready_models())
-        return set(access.models) <= ready or set(access.models) <= ready | set(
-            probe.list_failed_models()
+        return set(access.models) <= ready or set(access.models) <= (
+            ready | set(probe.list_failed_models()) | set(probe.list_models_elsewhere())
         )
+
+    def describe_models() -> str:
+        ready = ", ".join(probe.list_ready_models())
+        elsewhere = probe.list_models_elsewhere()
+        failed = probe.list_failed_models()  # asked after it: who has failed is not on the device
+        waiting = ", ".join(name for name in elsewhere if name not in failed)
+        return f"{ready or 'none'}; when they are asked for: {waiting}" if waiting else ready
 
     models = f"Models ({len(access.models)})"
     steps = (
         ("Gateway", probe.is_gateway_ready, START_TIMEOUT_S, lambda: access.base_url),
         ("Node", probe.has_node, START_TIMEOUT_S, lambda: "connected"),
-        (models, is_settled, LOAD_TIMEOUT_S, lambda: ", ".join(probe.list_ready_models())),
+        (models, is_settled, LOAD_TIMEOUT_S, describe_models),
     )
     for part, _, _, _ in steps:
         report.begin(part)

@@ -11,6 +11,8 @@ from typing import Any, Final
 import httpx
 
 from cli.terminal import CommandFailed
+from contracts.fleet_view import NODES_PATH, PLACEMENT_PATH
+from contracts.placement import Tier
 
 _POLL_S: Final = 0.1
 _REQUEST_TIMEOUT_S: Final = 2.0
@@ -38,6 +40,17 @@ class ReadinessProbe:
         nodes = self._list_nodes()
         return tuple(load["name"] for node in nodes for load in node["loads"] if load["is_ready"])
 
+    def list_models_elsewhere(self) -> tuple[str, ...]:
+        """Names of the models that come to a connected node's device when they are asked for."""
+        view: dict[str, Any] = self._read(PLACEMENT_PATH) or {"nodes": []}
+        nodes: list[dict[str, Any]] = view["nodes"]
+        return tuple(
+            model["name"]
+            for node in nodes
+            for model in node["placements"]
+            if model["tier"] != Tier.GPU and not model["is_moving"]
+        )
+
     def list_failed_models(self) -> dict[str, str]:
         """The reason of every model that has failed for good at a connected node, by name."""
         nodes = self._list_nodes()
@@ -49,15 +62,17 @@ class ReadinessProbe:
 
     def _list_nodes(self) -> list[dict[str, Any]]:
         """The operators' view of the fleet; empty while there is no answer."""
+        return self._read(NODES_PATH) or []
+
+    def _read(self, path: str) -> Any:
+        """What an operators' route tells; None while there is no answer."""
         try:
             response = httpx.get(
-                f"{self._admin_url}/operator/v1/nodes",
-                headers=self._headers,
-                timeout=_REQUEST_TIMEOUT_S,
+                self._admin_url + path, headers=self._headers, timeout=_REQUEST_TIMEOUT_S
             )
         except httpx.TransportError:
-            return []
-        return response.json()["result"] if response.status_code == 200 else []
+            return None
+        return response.json()["result"] if response.status_code == 200 else None
 
 
 def wait_for(

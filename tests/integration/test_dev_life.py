@@ -32,11 +32,11 @@ def state(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-def ask(dev: RunningDev) -> int:
+def ask(dev: RunningDev, model: str = MODEL) -> int:
     """The status of a small request."""
     try:
         response = httpx.post(
-            f"{dev.account_url}/ai/run/{MODEL}",
+            f"{dev.account_url}/ai/run/{model}",
             headers={"Authorization": f"Bearer {dev.access.api_token}"},
             json={"prompt": "Hi", "max_tokens": 2},
             timeout=60,
@@ -154,6 +154,23 @@ def test_ctrl_c_during_the_start_ends_it_cleanly(
     assert b"Traceback" not in output
     assert not (state / "dev.json").exists()
     wait_until(lambda: not list_survivors(family), 10)
+
+
+@pytest.mark.slow
+def test_models_that_do_not_fit_at_once_come_when_they_are_asked_for(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = run_hearth(
+        *("models", "add", "@me/second", "--from", BUNDLED_PATH, "--store", state / "models")
+    )
+    assert added.returncode == 0, added.stderr
+    monkeypatch.setenv("HEARTH_POOL__ENGINE__KV_BYTES", "16777216")
+    monkeypatch.setenv("HEARTH_POOL__PLACEMENT__DEVICE_BYTES", "50000000")  # one of them
+    monkeypatch.setenv("HEARTH_POOL__PLACEMENT__HOST_BYTES", "50000000")
+    with start_dev(state) as running:
+        assert running.access.models == (MODEL, "@me/second")
+        assert "when they are asked for: @me/second" in running.read_output()
+        assert [ask(running, model) for model in running.access.models] == [200, 200]
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
 """The dashboard: what an operator looks at, row by row.
 
 Queries are PromQL over the names that `gateway.telemetry` and `gpu_pool.server.node_metrics`
-export; a test holds the two together. Read next: `tools.observability.alerts`, `tools.observability.generate`.
+export; a test holds the two together. Read next: `tools.observability.alerts`,
+`tools.observability.generate`.
 """
 
 from dataclasses import dataclass
