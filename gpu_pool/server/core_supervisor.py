@@ -137,6 +137,7 @@ class CoreSupervisor:
         if tier is Tier.HOST and not self._is_ready:
             tier = Tier.DISK
         self._target = tier
+        self.is_restarting = self.is_restarting and tier is Tier.GPU
         self._tell()
         if tier is Tier.GPU:
             if self.tier is Tier.HOST:

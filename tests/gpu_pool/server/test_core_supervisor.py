@@ -206,6 +206,22 @@ async def test_a_core_that_is_sent_away_while_it_starts_again_takes_no_memory_la
         await again
 
 
+@pytest.mark.parametrize("tier", [Tier.HOST, Tier.DISK])
+async def test_a_core_that_is_sent_away_before_it_is_started_again_is_not_told_to_be_loading(
+    tmp_path: Path, tier: Tier
+) -> None:
+    policy = replace(POLICY, first_s=0.5)
+    async with supervise(tmp_path, create_core_command(), policy=policy) as supervisor:
+        await asyncio.wait_for(supervisor.move_to(Tier.GPU), 20)
+        assert supervisor.process_id is not None
+        os.kill(supervisor.process_id, signal.SIGKILL)
+        await wait_until(lambda: supervisor.is_restarting)
+        await supervisor.move_to(tier)
+        assert not supervisor.is_restarting
+        await asyncio.sleep(0.6)  # longer than the pause before the next start
+        assert (supervisor.is_restarting, supervisor.process_id) == (False, None)
+
+
 @pytest.mark.parametrize("is_mended", [True, False])
 async def test_a_process_that_cannot_be_started_is_tried_again_and_given_up_in_the_end(
     tmp_path: Path, is_mended: bool
