@@ -57,7 +57,7 @@ class ModelPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """An operator wants it on the device."""
     service_class: ServiceClass = ServiceClass.BEST_EFFORT
     wake_s: _Seconds = 0.0
-    """Expected until requests start; 0 on the device."""
+    """Expected until requests start; 0 where they start at once."""
     num_waiting: _Count = 0
     """Requests that wait for it to wake."""
     num_wakes: _Count = 0

@@ -100,12 +100,15 @@ class NodeSnapshot:
 
     def find_wake_s(self, model: ModelName) -> float | None:
         """Seconds until the model's weights are where it can compute; None when nobody can tell,
-        as while it is loaded for the first time.
+        as while it is loaded for the first time and nobody waits for it, or is started again.
         """
         if self.loads[model].is_ready:
             return 0.0
         placement = self.placements.get(model)
-        if placement is None or placement.tier is Tier.GPU:
+        if placement is None:
+            return None
+        is_expected = placement.is_moving and (placement.num_waiting or placement.num_wakes)
+        if placement.tier is Tier.GPU and not (is_expected and placement.wake_s):
             return None
         is_coming = placement.is_moving or placement.num_waiting
         return placement.wake_s / 2 if is_coming else placement.wake_s

@@ -192,6 +192,11 @@ class HostedCore:
         return Tier.REMOTE if place is Tier.DISK and not self.files.are_here else place
 
     @property
+    def weights_at(self) -> Tier:
+        """Where its weights are, which are read or woken yet while it is on its way."""
+        return Tier.REMOTE if self.tier is Tier.REMOTE else self.supervisor.tier
+
+    @property
     def size(self) -> ModelSize:
         """What it takes, as far as that is known."""
         ready = self.ready

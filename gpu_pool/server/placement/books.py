@@ -180,7 +180,10 @@ class PlacementBooks:
     def estimate_wake_s(self, name: ModelName) -> float:
         """Until requests of the model can start that come now. Units: seconds."""
         kept = self._models[name]
-        return kept.times.estimate(kept.model.tier, kept.model.size.weights_bytes)
+        before = kept.model.weights_at
+        if before is Tier.GPU and kept.asked_by:  # it will leave first
+            before = Tier.HOST
+        return kept.times.estimate(before, kept.model.size.weights_bytes)
 
     def describe(self) -> tuple[ModelPlacement, ...]:
         """Where each model is."""
@@ -218,7 +221,7 @@ class PlacementBooks:
             is_busy=is_moving or is_coming or kept.is_expected or model.is_busy,
             rank=self._ranks.get(model.name, -1),
             last_used_ms=model.last_used_unix_ms,
-            being_left=model.tier if is_moving else None,
+            being_left=model.weights_at if is_moving else None,
         )
 
     def _describe(self, kept: KeptModel) -> ModelPlacement:

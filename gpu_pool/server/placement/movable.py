@@ -32,6 +32,11 @@ class Movable(Protocol):
         ...
 
     @property
+    def weights_at(self) -> Tier:
+        """Where its weights are: farther than `tier` while they are on their way to the device."""
+        ...
+
+    @property
     def failure(self) -> str | None:
         """Why it has failed for good; it is not brought anywhere then."""
         ...

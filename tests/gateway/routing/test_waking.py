@@ -60,6 +60,18 @@ def test_one_that_is_being_woken_already_is_preferred_to_another_wake() -> None:
     assert choose(asleep, create_sleeper("b", 0.6)).node_id == "a"  # the control
 
 
+def test_one_that_is_loaded_for_those_who_wait_keeps_a_burst_from_waking_another() -> None:
+    asleep = create_sleeper("a", 8.0, Tier.DISK)
+    awaited = create_sleeper("b", 8.0, Tier.GPU, is_moving=True, num_waiting=1)
+    woken_before = create_sleeper("b", 8.0, Tier.GPU, is_moving=True, num_wakes=1)
+    assert choose(asleep, awaited).node_id == "b"
+    assert choose(asleep, woken_before).node_id == "b"
+    # The controls: the first load of a start, and an engine that is started again.
+    for changes in ({"is_moving": True}, {"num_waiting": 1, "num_wakes": 1}):
+        plan = choose(asleep, create_sleeper("b", 8.0, Tier.GPU, **changes))
+        assert (plan.node_id, plan.rejected) == ("a", (("b", Rejection.MODEL_NOT_READY),))
+
+
 def test_a_wrong_figure_does_not_keep_a_node_out_for_good() -> None:
     load = create_load(num_queued_tokens=10**6, prefill_tokens_per_s=1000.0)
     queue = create_node("queue", loads={MODEL: load})

@@ -98,6 +98,41 @@ async def test_who_does_not_want_to_wait_is_told_at_once_for_how_long_it_would_b
         assert find(node, B).num_wakes == 0  # and nobody was woken for it
 
 
+async def test_while_a_model_is_loaded_the_time_that_is_told_is_not_over(
+    tmp_path: Path, checkpoint: Path
+) -> None:
+    async with (
+        run_crowded(tmp_path, checkpoint, "--load-s", "0.5") as node,
+        GatewayClient(node.address) as client,
+    ):
+        waiting = await client.open(ask(B), model=B)
+        await wait_until(lambda: find(node, B).is_moving and find(node, B).tier is Tier.GPU)
+        assert find(node, B).wake_s > 1
+        impatient = msgspec.structs.replace(ask(B), reject_if_busy=True)
+        (event,) = await client.generate(impatient, model=B)
+        assert isinstance(event, Failed)
+        assert event.error.retry_after_s == pytest.approx(find(node, B).wake_s, abs=0.01)
+        assert isinstance((await waiting.read_all())[-1], Finished)
+        assert find(node, B).wake_s == 0
+
+
+async def test_a_model_that_wakes_counts_in_the_hosts_memory_until_it_is_awake(
+    tmp_path: Path, checkpoint: Path
+) -> None:
+    async with (
+        run_crowded(tmp_path, checkpoint, "--move-s", "0.3") as node,
+        GatewayClient(node.address) as client,
+    ):
+        await generate(client, B)
+        waiting = await client.open(ask(A), model=A)
+        await wait_until(lambda: find(node, B).tier is Tier.HOST and find(node, A).is_moving)
+        assert find(node, A).tier is Tier.GPU  # there is room for it, and it comes
+        both = find(node, A).weights_bytes + find(node, B).weights_bytes
+        assert node.server.parts.status.create_report().memory.host_used_bytes == both
+        assert isinstance((await waiting.read_all())[-1], Finished)
+        assert node.server.parts.status.create_report().memory.host_used_bytes == both / 2
+
+
 async def test_those_who_wait_are_bounded(tmp_path: Path, checkpoint: Path) -> None:
     async with (
         run_crowded(

@@ -43,6 +43,10 @@ class MovingModel:
         keeper.books.add(self)
 
     @property
+    def weights_at(self) -> Tier:
+        return self.tier
+
+    @property
     def is_busy(self) -> bool:
         return self.num_held > 0
 
