@@ -2,7 +2,7 @@
 
 python -m benchmarks.gpu                       # the first part, under nine minutes: what is right,
                                                # and the figures that say most; --part 2, --part 3
-python -m benchmarks.gpu --only kernels,tokens
+python -m benchmarks.gpu --only kernels,tokens # also: standby, which is wake, cycles and load
 python -m benchmarks.gpu --out DIR --resume    # skips what DIR has already
 python -m benchmarks.gpu --rehearse            # without a GPU: all of it, on tiny shapes
 python -m benchmarks.gpu --read DIR --report FILE --record   # of an earlier run
@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -32,8 +32,10 @@ _LEAST_S: Final = 20.0
 _SHOWN_ERROR: Final = 2000
 """Characters of an error on the screen; the file of outcomes has all."""
 _PACKAGES: Final = ("torch", "triton", "transformers")
+GROUPS: Final = {"standby": ("wake", "cycles", "load")}
+"""Names for several sections at once."""
 _OPTIONS: Final = (
-    ("--only", {"help": "sections, separated by commas"}),
+    ("--only", {"help": "sections, separated by commas; `standby` is wake, cycles and load"}),
     ("--part", {"type": int, "default": 1, "help": "which sections: 1 (the default), 2 or 3"}),
     ("--list", {"action": "store_true", "help": "names the sections"}),
     ("--out", {"type": Path, "help": "folder for outcomes (default: benchmarks-gpu)"}),
@@ -92,8 +94,13 @@ def _parse() -> argparse.Namespace:
 def _choose(asked: argparse.Namespace) -> list[str]:
     """The sections to run, in order."""
     if asked.only:
-        return asked.only.split(",")
+        return expand(asked.only.split(","))
     return [s.name for s in SECTIONS if s.part == asked.part or asked.rehearse]
+
+
+def expand(names: Iterable[str]) -> list[str]:
+    """The sections that are meant, each once."""
+    return list(dict.fromkeys(one for name in names for one in GROUPS.get(name, (name,))))
 
 
 def _run_all(names: Sequence[str], asked: argparse.Namespace) -> None:

@@ -49,7 +49,7 @@ class TraceShape:
 NODE_SHAPE = TraceShape(
     duration_s=600.0, mean_pause_s=6.0, mean_burst=4.0, mean_gap_s=1.0, mean_service_s=0.3
 )
-"""What the real node is asked (`bench_node`); how long it serves a request was measured there."""
+"""What the real node is asked (`bench_node`); how long it serves a request is a guess."""
 
 
 def draw_models(
