@@ -14,7 +14,7 @@ import stat
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,9 +87,14 @@ class CoreProcess:
 
     def release(self) -> None:
         """Removes what a process that is gone leaves behind."""
-        self.client.close()
-        for path in self.files:
-            path.unlink(missing_ok=True)
+        _release(self.client, self.files)
+
+
+def _release(client: EngineClient, files: Iterable[Path]) -> None:
+    """Closes the pipes and removes the files of a process that is gone or has never been."""
+    client.close()
+    for path in files:
+        path.unlink(missing_ok=True)
 
 
 class CoreLauncher:
@@ -136,9 +141,14 @@ class CoreLauncher:
         path = stem.with_suffix(".json")
         path.write_bytes(encode_core_settings(settings))
         client = EngineClient(settings.to_core_endpoint, settings.from_core_endpoint, listener)
+        files = (inward, outward, path, settings.rendezvous)
         environ = create_core_environ(self._environ, template.engine, template.model.num_ranks)
-        process = await self._start(path, environ)
-        return CoreProcess(process, client, (inward, outward, path, settings.rendezvous))
+        try:
+            process = await self._start(path, environ)
+        except BaseException:  # no process, or nobody wants it any more
+            _release(client, files)
+            raise
+        return CoreProcess(process, client, files)
 
     async def close(self) -> None:
         """Nothing is kept for further starts."""

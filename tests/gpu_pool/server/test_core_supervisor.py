@@ -1,6 +1,7 @@
 """Supervision of real processes: back-off, nonsense, and the core that outlives nobody."""
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -109,6 +110,23 @@ async def test_a_core_that_never_comes_up_is_given_up_in_the_end(tmp_path: Path)
         assert "exit code 7" in str(supervisor.failure)
         with pytest.raises(ModelFailed):
             await asyncio.wait_for(supervisor.wait_started(), 10)
+
+
+async def test_starts_that_fail_leave_nothing_behind(tmp_path: Path) -> None:
+    async with supervise(tmp_path, (str(tmp_path / "nothing"),)) as supervisor:
+        await wait_until(lambda: supervisor.failure is not None, 20)
+        assert "could not be started" in str(supervisor.failure)
+        assert os.listdir(tmp_path) == []
+    gc.collect()  # pipes that are still open would be an error
+
+
+async def test_starts_that_are_given_up_half_way_leave_nothing_behind(tmp_path: Path) -> None:
+    for num_turns in range(12):
+        async with supervise(tmp_path, create_core_command()):
+            for _ in range(num_turns):
+                await asyncio.sleep(0)
+        assert os.listdir(tmp_path) == []
+    gc.collect()  # as above
 
 
 async def test_a_fault_in_the_files_is_not_tried_again(tmp_path: Path) -> None:
