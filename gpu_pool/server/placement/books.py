@@ -28,10 +28,11 @@ from gpu_pool.server.placement.room import (
     by_precedence,
     find_place_below,
     find_room,
+    find_room_beside,
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class KeptModel:
     """One model and what is being done with it."""
 
@@ -65,6 +66,8 @@ class PlacementBooks:
         self._targets: dict[ModelName, PlacementTarget] = {}
         self._ranks: dict[ModelName, int] = {}
         self._plan_number = -1
+        self._claimants: list[KeptModel] = []
+        """Who has waited for too long, whoever did so first."""
 
     def __iter__(self) -> Iterator[KeptModel]:
         """In the order of the settings."""
@@ -138,6 +141,34 @@ class PlacementBooks:
     def find_room(self, newcomer: KeptModel) -> Room:
         """What has to happen before `newcomer` fits on the device."""
         return find_room(self._list_others(newcomer), self._stand(newcomer), self.budget)
+
+    def find_room_in_turn(self, newcomer: KeptModel) -> Room:
+        """As `find_room`, beside what the first claimant waits for, if that is another model."""
+        first = self._claimants[0] if self._claimants else newcomer
+        if first is newcomer or first.model.tier is Tier.GPU:
+            return self.find_room(newcomer)
+        claimant = self._stand(first)
+        others = [self._stand(kept) for kept in self if kept not in (newcomer, first)]
+        return find_room_beside([*others, claimant], self._stand(newcomer), claimant, self.budget)
+
+    def claim(self, newcomer: KeptModel) -> bool:
+        """Nobody who comes later gets what `newcomer` waits for, as soon as it is the first to have
+        claimed anything. False when it has claimed that before.
+        """
+        if newcomer in self._claimants:
+            return False
+        self._claimants.append(newcomer)
+        return True
+
+    def has_claim(self, newcomer: KeptModel) -> bool:
+        """True when what it waits for is kept for it."""
+        return bool(self._claimants) and self._claimants[0] is newcomer
+
+    def end_wait(self, newcomer: KeptModel) -> None:
+        """`newcomer` has its room or wants none: it claims nothing and waits for nobody."""
+        if newcomer in self._claimants:
+            self._claimants.remove(newcomer)
+        self.let_stay(newcomer)
 
     def find_place_below(self, leaving: KeptModel) -> Tier:
         """How far a model goes that leaves the device without any need."""

@@ -24,6 +24,8 @@ from gpu_pool.settings import PlacementSettings
 _DEPTH: Final = {Tier.GPU: 0, Tier.HOST: 1, Tier.DISK: 2, Tier.REMOTE: 3}
 _RETRY_S: Final = 0.05
 """After a model did not move."""
+_TURNS_BEFORE_CLAIM: Final = 2
+"""So many turns of those at work a newcomer waits before its room is kept for it."""
 
 
 class PlacementKeeper:
@@ -97,19 +99,31 @@ class PlacementKeeper:
         """One wake. Raises: `ModelCold`, `ModelFailed`."""
         if kept.model.tier is Tier.REMOTE:  # nobody leaves the device for what is not on disk yet
             await self._fetch(kept)
-        turn_over_s = self._monotonic_s() + self._turn_s
+        began_s = self._monotonic_s()
         try:
             while not await self._try_place(kept):
-                left_s = turn_over_s - self._monotonic_s()
-                if left_s > 0:
-                    await self._wait_change(left_s)
-                elif not self.books.ask_to_leave(self.books.find_room(kept).awaited, kept):
-                    await self._wait_change(None)
+                await self._press(kept, self._monotonic_s() - began_s)
         finally:
-            self.books.let_stay(kept)
+            self.books.end_wait(kept)
             self.note_change()
         if kept.going_to is Tier.GPU:
             await self._come(kept)
+
+    async def _press(self, kept: KeptModel, waited_s: float) -> None:
+        """Returns when it is time to look again for the room of a model that waits.
+
+        Those at work have their turn, and are asked to leave then. That alone helps none that needs
+        the room of several: as one leaves, another comes that needs less. Who has waited for a
+        second turn claims what it waits for.
+        """
+        claims_after_s = _TURNS_BEFORE_CLAIM * self._turn_s
+        if waited_s < self._turn_s:
+            await self._wait_change(self._turn_s - waited_s)
+        elif waited_s >= claims_after_s and kept.model.num_waiting and self.books.claim(kept):
+            self._log.info("a model claims its room", model=kept.model.name, waited_s=waited_s)
+        elif not self.books.ask_to_leave(self.books.find_room_in_turn(kept).awaited, kept):
+            left_s = claims_after_s - waited_s
+            await self._wait_change(left_s if left_s > 0 else None)
 
     async def _fetch(self, kept: KeptModel) -> None:
         """Brings a model's files to the disk. Raises: `ModelCold`, `ModelFailed`."""
@@ -131,15 +145,15 @@ class PlacementKeeper:
             while kept.model.tier is not Tier.GPU:
                 if kept.model.failure is not None:
                     raise ModelFailed("The model failed to load.")
-                room = self.books.find_room(kept)
+                room = self.books.find_room_in_turn(kept)
                 if not room.is_possible:
                     raise _refuse(kept.model, self.books.budget)
                 if room.is_there:
                     kept.going_to = Tier.GPU
                     return True
-                if room.awaited and not kept.model.num_waiting:  # it was but a plan's wish
-                    raise ModelCold("The models on the device are at work.")
-                if room.awaited or not room.moves:
+                if (room.awaited or room.is_claimed) and not kept.model.num_waiting:
+                    raise ModelCold("The models on the device are at work.")  # but a plan's wish
+                if not room.moves or (room.awaited and not self.books.has_claim(kept)):
                     return False
                 move = room.moves[0]  # others may be at work by the time this one is over
                 await self._send_away(self._get(move.name), move.tier)

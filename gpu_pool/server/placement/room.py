@@ -5,7 +5,7 @@ below that nothing. Read next: `keeper`, which carries out what is found here.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from contracts.ids import ModelName
@@ -75,6 +75,8 @@ class Room:
     """Busy models that are to leave, too, first who goes first."""
     is_possible: bool = True
     """False when even all that may leave would not be enough."""
+    is_claimed: bool = False
+    """True when it is another's turn: nothing is left beside what that one waits for."""
 
 
 def find_room(standings: Sequence[Standing], newcomer: Standing, budget: MemoryBudget) -> Room:
@@ -90,17 +92,38 @@ def find_room(standings: Sequence[Standing], newcomer: Standing, budget: MemoryB
         (s for s in standings if s.tier is Tier.GPU and not s.is_pinned), key=by_precedence
     )
     leaving = _choose([s for s in on_device if not s.is_busy], missing)
-    missing -= sum(s.device_bytes for s in leaving)
-    awaited = _choose([s for s in on_device if s.is_busy], missing)
-    missing -= sum(s.device_bytes for s in awaited)
+    awaited = _choose([s for s in on_device if s.is_busy], missing - _sum_device(leaving))
+    leaving = _choose(leaving, missing - _sum_device(awaited))
+    missing -= _sum_device(leaving) + _sum_device(awaited)
     if missing > 0:
         # What is on its way out already makes room by itself.
-        going = sum(s.device_bytes for s in standings if s.being_left is Tier.GPU)
+        going = _sum_device(s for s in standings if s.being_left is Tier.GPU)
         return Room(is_possible=missing <= going)
     # The newcomer's own copy in the host's memory is still there while the others leave.
     free = _count_free(budget.host_bytes, (s.host_bytes for s in (*standings, newcomer)))
     moves = _find_places(leaving, standings, free)
     return Room(moves=moves, awaited=tuple(s.name for s in awaited))
+
+
+def find_room_beside(
+    standings: Sequence[Standing], newcomer: Standing, claimant: Standing, budget: MemoryBudget
+) -> Room:
+    """As `find_room`, without what `claimant`, one of `standings`, waits for: what is free of that,
+    and who is to leave for it.
+    """
+    room = find_room(standings, newcomer, budget)
+    others = [one for one in standings if one is not claimant]
+    claimed = find_room([*others, newcomer], claimant, budget)
+    if not (room.is_possible and claimed.is_possible):
+        return room
+    names = {move.name for move in claimed.moves} | set(claimed.awaited)
+    leaving = [one for one in others if one.name in names and one.tier is Tier.GPU]
+    staying = [one for one in standings if one not in leaving]
+    missing = claimant.weights_bytes + claimant.kv_bytes - _sum_device(leaving)
+    reserved = Standing(claimant.name, Tier.GPU, max(missing, 0), 0, is_pinned=True)
+    pinned = [replace(one, is_pinned=True) for one in leaving]
+    beside = find_room([*staying, *pinned, reserved], newcomer, budget)
+    return beside if beside.is_possible else Room(is_claimed=True)
 
 
 def find_place_below(
@@ -151,6 +174,11 @@ def _choose(candidates: Sequence[Standing], missing: int) -> list[Standing]:
             chosen.remove(one)
             freed -= _measure(one)
     return chosen
+
+
+def _sum_device(standings: Iterable[Standing]) -> int:
+    """What they take of the device together."""
+    return sum(one.device_bytes for one in standings)
 
 
 def _measure(one: Standing) -> int:

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from hypothesis import given
-from hypothesis import strategies as st
 
 from contracts.ids import ModelName
 from contracts.placement import Tier
@@ -15,6 +14,7 @@ from gpu_pool.server.placement.room import (
     find_place_below,
     find_room,
 )
+from tests.gpu_pool.server.placement.situations import Situation, situations
 
 A, B, C, D = (ModelName(f"@test/{letter}") for letter in "abcd")
 
@@ -70,6 +70,12 @@ def test_busy_models_are_awaited_and_only_when_idle_ones_do_not_suffice() -> Non
     assert room == Room(moves=(Move(B, Tier.HOST),), awaited=(A,))
 
 
+def test_an_idle_model_stays_when_a_busy_one_has_to_be_awaited_that_is_enough() -> None:
+    standings = [stand(A, num=20, is_busy=True), stand(B)]
+    room = find_room(standings, stand(C, Tier.DISK, 20), MemoryBudget(60, 100))
+    assert room == Room(awaited=(A,))
+
+
 def test_what_is_pinned_stays_and_what_cannot_fit_is_told() -> None:
     standings = [stand(A, is_pinned=True), stand(B)]
     assert not find_room(standings, stand(C, Tier.DISK, 20), MemoryBudget(40, 100)).is_possible
@@ -94,33 +100,9 @@ def test_a_model_that_leaves_by_itself_displaces_nobody() -> None:
     assert find_place_below(stand(A), [stand(A), asleep], MemoryBudget(100, 19)) is Tier.DISK
 
 
-@st.composite
-def situations(draw: st.DrawFn) -> tuple[list[Standing], Standing, MemoryBudget]:
-    """Models that fit their budgets, and one more that wants to come."""
-    names = [ModelName(f"@test/{number}") for number in range(draw(st.integers(1, 9)))]
-    standings = [
-        Standing(
-            name,
-            draw(st.sampled_from([Tier.GPU, Tier.HOST, Tier.DISK])),
-            draw(st.integers(1, 20)),
-            draw(st.integers(0, 10)),
-            is_pinned=draw(st.booleans()),
-            is_busy=draw(st.booleans()),
-            rank=draw(st.integers(-1, 3)),
-            last_used_ms=draw(st.integers(0, 5)),
-        )
-        for name in names
-    ]
-    newcomer = replace(standings[0], tier=draw(st.sampled_from([Tier.HOST, Tier.DISK])))
-    others = standings[1:]
-    device = sum(s.device_bytes for s in others) + draw(st.integers(0, 10))
-    host = sum(s.host_bytes for s in (*others, newcomer)) + draw(st.integers(0, 10))
-    return others, newcomer, MemoryBudget(device, host)
-
-
 @given(situations())
 def test_both_budgets_hold_after_the_moves_and_none_was_in_vain(
-    situation: tuple[list[Standing], Standing, MemoryBudget],
+    situation: Situation,
 ) -> None:
     others, newcomer, budget = situation
     room = find_room(others, newcomer, budget)
