@@ -19,6 +19,7 @@ from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 from rich.progress import Progress
 
@@ -162,6 +163,8 @@ async def measure(options: argparse.Namespace) -> list[Figure]:
     assert not tally.num_failed, f"{tally.num_failed} of {tally.num_requests} requests failed"
     assert not tally.num_wrong, f"{tally.num_wrong} of {tally.num_requests} answers are wrong"
     what = f"{options.models} models, {options.on_device:g} fit, {options.in_host:g} sleep"
+    if options.pause != NODE_SHAPE.mean_pause_s:
+        what += f", a burst every {options.pause:g} s"
     who = "hearth, planner beside" if options.planner else "hearth"
     everything = [time for times in tally.first_s.values() for time in times]
     tally.first_s["wherever"] = everything
@@ -172,6 +175,7 @@ async def measure(options: argparse.Namespace) -> list[Figure]:
     per_minute = num_wakes / options.seconds * 60
     figures += [
         summarise(what, who, "wakes per minute", "1/min", tally.num_requests, [per_minute]),
+        summarise(what, who, "first token, mean", "s", tally.num_requests, [fmean(everything)]),
         *(
             summarise(what, who, f"first token p90, model {where}", "s", len(times), [p90])
             for where, times in tally.first_s.items()

@@ -1,10 +1,13 @@
-"""Who leaves when room is needed: the two rules everybody knows, and the production planner.
+"""Who leaves when room is needed: two rules everybody knows, one that knows the future, and the
+production planner.
 
-All three wake models on demand; only the planner also moves them ahead of it. The rules know every
-use of every model since the beginning, whichever tier it is in.
+All of them wake models on demand; only the planner also moves them ahead of it. The rules know
+every use of every model since the beginning, whichever tier it is in.
 """
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -55,6 +58,25 @@ class LeastFrequent(Ranked):
     def rank(self, node: SimulatedNode, name: ModelName) -> tuple[float, str]:
         """By its uses since the beginning."""
         return node.states[name].num_uses, name
+
+
+class Clairvoyant(Ranked):
+    """Whoever is asked for last of all: nobody can know it, and nobody who only makes room when
+    room is needed does much better.
+    """
+
+    def __init__(self, trace: Iterable[SimArrival], clock: Callable[[], float]) -> None:
+        """`trace` is all that will come."""
+        self._clock = clock
+        self._arrivals: defaultdict[ModelName, list[float]] = defaultdict(list)
+        for arrival in trace:
+            self._arrivals[arrival.model].append(arrival.at_s)
+
+    def rank(self, node: SimulatedNode, name: ModelName) -> tuple[float, str]:
+        """By its next use."""
+        arrivals = self._arrivals[name]
+        place = bisect_right(arrivals, self._clock())
+        return -(arrivals[place] if place < len(arrivals) else float("inf")), name
 
 
 class Planned(Ranked):

@@ -8,18 +8,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from benchmarks.standby.policies import LeastFrequent, LeastRecent, Planned, PlanningController
+from benchmarks.standby.policies import (
+    Clairvoyant,
+    LeastFrequent,
+    LeastRecent,
+    Planned,
+    PlanningController,
+)
 from benchmarks.standby.simulated_node import Evictor, NodeShape, SimulatedNode, Tally
 from benchmarks.standby.traces import SimArrival, SimModel
 from contracts.ids import RegionId
 from hot_standby.settings import StandbySettings
 
-EVICTORS: Final[dict[str, Callable[[], Evictor]]] = {
-    "LRU": LeastRecent,
-    "LFU": LeastFrequent,
-    "planner": Planned,
-}
 OURS: Final = "planner"
+POLICIES: Final = ("LRU", "LFU", "knows the future", OURS)
 _WAY_S: Final = 0.08
 """Between two regions, there and back."""
 
@@ -39,11 +41,18 @@ class Agenda:
 
     events: list[tuple[float, int, Callable[[float], None]]] = field(default_factory=list)
     num_events: int = 0
+    now_s: float = 0.0
 
     def at(self, at_s: float, act: Callable[[float], None]) -> None:
         """Schedules `act`."""
         self.num_events += 1
         heapq.heappush(self.events, (at_s, self.num_events, act))
+
+    def play(self) -> None:
+        """Everything that is scheduled happens, and what comes of it."""
+        while self.events:
+            self.now_s, _, act = heapq.heappop(self.events)
+            act(self.now_s)
 
 
 def measure_latency_s(entry: RegionId, region: RegionId) -> float:
@@ -67,7 +76,7 @@ def simulate(
             region,
             models,
             fleet.node,
-            EVICTORS[policy](),
+            _create_evictor(policy, trace, agenda),
             tally,
             agenda.at,
         )
@@ -81,10 +90,21 @@ def simulate(
         end_s = trace[-1].at_s
         for tick in range(int(end_s / settings.period_s)):
             agenda.at(tick * settings.period_s, controller.plan)
-    while agenda.events:
-        now_s, _, act = heapq.heappop(agenda.events)
-        act(now_s)
+    agenda.play()
     return tally
+
+
+def _create_evictor(policy: str, trace: list[SimArrival], agenda: Agenda) -> Evictor:
+    """Who says what leaves under one of `POLICIES`."""
+    match policy:
+        case "LRU":
+            return LeastRecent()
+        case "LFU":
+            return LeastFrequent()
+        case "knows the future":
+            return Clairvoyant(trace, lambda: agenda.now_s)
+        case _:
+            return Planned()
 
 
 def _create_arrival(
