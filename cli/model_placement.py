@@ -53,6 +53,8 @@ class PlacementRow(msgspec.Struct, frozen=True, kw_only=True):
     is_moving: bool
     fetched_bytes: int
     """In `remote`: what is on the node's disk already."""
+    loaded_ratio: float
+    """While its engine starts: what of the files it has read."""
     weights_bytes: int
     kv_bytes: int
     rule: str
@@ -180,6 +182,7 @@ def list_rows(view: FleetView, unix_s: float) -> list[PlacementRow]:
             tier=model.tier,
             is_moving=model.is_moving,
             fetched_bytes=model.fetched_bytes,
+            loaded_ratio=model.loaded_ratio,
             weights_bytes=model.weights_bytes,
             kv_bytes=model.kv_bytes,
             rule=_describe_rule(rules.get(model.name), unix_s),
@@ -238,6 +241,8 @@ def _describe_move(row: PlacementRow) -> str:
     if row.tier is Tier.REMOTE and row.fetched_bytes:
         share = 100 * row.fetched_bytes // max(row.weights_bytes, 1)
         return f" ({'fetching, ' if row.is_moving else ''}{min(share, 99)} %)"
+    if row.loaded_ratio:
+        return f" (loading, {min(int(100 * row.loaded_ratio), 99)} %)"
     return " (moving)" if row.is_moving else ""
 
 

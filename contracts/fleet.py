@@ -97,6 +97,8 @@ class ModelLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The same for generated tokens, of all sequences together."""
     max_running: _Count = 0
     """Requests that it computes at the same time; 0: the node does not say."""
+    num_hung: _Count = 0
+    """Times that its engine was killed because it got no further, since the node was started."""
 
 
 class FailedModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,6 +51,8 @@ class ModelPlacement(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes: _Bytes
     fetched_bytes: _Bytes = 0
     """In `remote`: what of the weights is on the node's disk already."""
+    loaded_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    """How much of its files the engine has read that is being started; 0: none, or not told."""
     is_moving: bool = False
     """On its way to another tier."""
     is_pinned: bool = False

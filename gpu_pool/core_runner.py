@@ -13,11 +13,11 @@ from pathlib import Path
 
 import structlog
 
-from contracts.errors import InvariantBroken, ServiceError, UnsupportedFeature, to_error_report
+from contracts.errors import UnsupportedFeature
 from gpu_pool.carriers import create_carriers
 from gpu_pool.engine.core import EngineCore
 from gpu_pool.engine.encoder_core import EncoderCore
-from gpu_pool.engine.messages import CoreFailed
+from gpu_pool.engine.load_report import describe_failure, telling_of_load
 from gpu_pool.engine.token_matcher import CreateMatcher, refuse_grammars
 from gpu_pool.engine.transport import ZmqTransport
 from gpu_pool.parent_death import end_with_parent
@@ -63,10 +63,11 @@ def _serve(
     """Loads the model and runs the loop; says why if either fails."""
     log = structlog.get_logger()
     try:
-        executor = create_executor(settings)
+        with telling_of_load(transport, time.monotonic):
+            executor = create_executor(settings)
     except Exception as error:
         log.exception("the model cannot be loaded")
-        transport.send(_describe_failure(error))
+        transport.send(describe_failure(error))
         return 1
     with contextlib.ExitStack() as stack:
         stack.callback(executor.close)
@@ -105,13 +106,3 @@ def _find_matchers(directory: Path, info: ExecutorInfo) -> CreateMatcher:
     except (UnsupportedFeature, OSError) as error:
         structlog.get_logger().warning("answers cannot be constrained", reason=str(error))
         return refuse_grammars
-
-
-def _describe_failure(error: Exception) -> CoreFailed:
-    """What is told of a model that was not loaded. No request has been seen yet."""
-    # Files and settings that are refused are refused the next time, too; memory may be freed.
-    is_final = isinstance(error, ServiceError | ValueError)
-    reason = str(error) if is_final else f"{type(error).__name__}: {error}"
-    if not isinstance(error, ServiceError):
-        error = InvariantBroken("Loading the model failed; the node's log says why.")
-    return CoreFailed(to_error_report(error), reason.partition("\n")[0], is_final)

@@ -70,6 +70,7 @@ def _describe_surroundings(settings: CoreSettings) -> RankSurroundings:
     """What the ranks of a model are told besides its settings."""
     return RankSurroundings(
         rendezvous=settings.rendezvous,
+        step_timeout_s=settings.engine.max_silence_s,
         log=settings.log,
         log_context={"node": settings.node_id, "model": settings.model.name},
         on_lost=_end_without_ranks,

@@ -92,6 +92,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     C++ compiler or the installation brought them; False computes with torch alone."""
     row_invariant: bool = True
     """On a CPU: the same bits for a request whatever computes beside it, at the price of AMX."""
+    max_silence_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 120.0
+    """A core that is replaced has owed a word for so long: it is to be longer than any one step,
+    move of weights or standstill of the drive that weights are read from."""
     num_threads: Positive | None = None
     """Threads a core computes with; None shares what the process may use among the models."""
 

@@ -17,6 +17,8 @@ from gpu_pool.engine.messages import (
     CoreFailed,
     CoreReady,
     ImportBlocks,
+    Ping,
+    Pong,
     ReleaseExport,
     Shutdown,
     Sleep,
@@ -123,6 +125,8 @@ class EngineCore:
             self._sleep()
         elif isinstance(message, Wake):
             self._cycle.wake()
+        elif isinstance(message, Ping):
+            self._transport.send(Pong())
         else:
             raise InvariantBroken("Texts were sent to a model that generates.")
 

@@ -21,6 +21,8 @@ from gpu_pool.engine.messages import (
     CoreFailed,
     CoreLoad,
     CoreReady,
+    Ping,
+    Pong,
     SequenceFinished,
     SequenceStarted,
     Shutdown,
@@ -110,6 +112,8 @@ class EncoderCore:
                 self._cycle.sleep()
         elif isinstance(message, Wake):
             self._cycle.wake()
+        elif isinstance(message, Ping):
+            self._transport.send(Pong())
         else:
             raise InvariantBroken("A sequence was sent to a model that does not generate.")
 

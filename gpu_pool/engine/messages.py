@@ -119,6 +119,10 @@ class ReleaseExport(msgspec.Struct, frozen=True, array_like=True, tag=9):
     sequence_id: SequenceId
 
 
+class Ping(msgspec.Struct, frozen=True, array_like=True, tag=18):
+    """Asks for a sign of life; answered by `Pong` between two steps, also by a core that sleeps."""
+
+
 ToCore = (
     AddSequence
     | AddTexts
@@ -129,6 +133,7 @@ ToCore = (
     | ImportBlocks
     | StopImport
     | ReleaseExport
+    | Ping
 )
 
 
@@ -283,6 +288,19 @@ class TransferNews(msgspec.Struct, frozen=True, array_like=True, tag=16):
     """Blocks can be moved now."""
 
 
+class Pong(msgspec.Struct, frozen=True, array_like=True, tag=19):
+    """The core has taken in all that was sent before the ping."""
+
+
+class CoreLoading(msgspec.Struct, frozen=True, array_like=True, tag=17):
+    """The model is being loaded and has got further; about once a second, before `CoreReady`."""
+
+    num_bytes: int
+    """Of its files, read so far."""
+    num_expected_bytes: int
+    """Of those that are to be read, as far as that is known; never fewer."""
+
+
 FromCore = (
     CoreReady
     | StepOutput
@@ -292,6 +310,8 @@ FromCore = (
     | SleepRefused
     | TransferNews
     | KvTiers
+    | CoreLoading
+    | Pong
 )
 
 encoder: Final = msgspec.msgpack.Encoder()

@@ -10,6 +10,7 @@ import fcntl
 import itertools
 import os
 import shutil
+import signal
 import stat
 import sys
 import tempfile
@@ -80,9 +81,12 @@ class CoreProcess:
                 await self.kill()
 
     async def kill(self) -> None:
-        """Returns when the process is gone; it is not asked."""
+        """Returns when the process is gone; it is not asked. What it has started goes with it: a
+        rank that hangs before it has arranged to end with its core, too.
+        """
         if self.process.returncode is None:
-            self.process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
             await self.process.wait()
 
     def release(self) -> None:

@@ -1,8 +1,9 @@
 """Keeps one model's engine core alive on the tier where it is wanted.
 
-Owns start, watch and restart with back-off, sleep and wake; a core that is wanted on the device is
-started again whatever ends it, one that is not stays gone. Must not know text, streams or why a
-model is moved. Read next: `hosted_core` (the caller), `core_process`.
+Owns start, watch and restart with back-off, sleep and wake; a core that gets no further is killed,
+one that is wanted on the device is started again whatever ends it, one that is not stays gone. Must
+not know text, streams or why a model is moved. Read next: `hosted_core` (the caller),
+`core_process`, `core_watch`.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from contracts.placement import Tier
 from gpu_pool.engine.messages import (
     CoreFailed,
     CoreLoad,
+    CoreLoading,
     CoreReady,
     CoreSlept,
     CoreWoken,
@@ -31,6 +33,7 @@ from gpu_pool.engine.messages import (
     SleepRefused,
 )
 from gpu_pool.server.core_process import CoreLauncher, CoreProcess
+from gpu_pool.server.core_watch import CoreWatch
 from gpu_pool.server.engine_client import EngineClient
 from gpu_pool.settings import CoreSettings
 
@@ -45,8 +48,6 @@ class RestartPolicy:
     """A core that ran this long starts the count anew."""
     max_failed_loads: int = 5
     """A model that was not loaded in so many starts in a row has failed for good."""
-    max_move_s: float = 120.0
-    """A core that takes longer to sleep or to wake is killed."""
 
 
 class CoreSupervisor:
@@ -74,7 +75,11 @@ class CoreSupervisor:
         self._has_given_up = False
         self._is_ready = False
         self._is_asleep = False
+        self._is_moving = False
         self._target = Tier.DISK
+        self.num_hung = 0
+        """Cores that were killed because they got no further."""
+        self._loading: CoreLoading | None = None
         self.is_restarting = False
         """True from the end of a core that was wanted until there is another."""
         self.ready: CoreReady | None = None
@@ -119,6 +124,12 @@ class CoreSupervisor:
     def load(self) -> CoreLoad:
         """How busy the core is; all zero while there is none."""
         return self._core.client.load if self._core is not None else CoreLoad(0, 0, 0, 0)
+
+    @property
+    def loaded_ratio(self) -> float:
+        """How much was read of what is being loaded; 0 while nothing is, or nothing was heard."""
+        loading = self._loading
+        return loading.num_bytes / max(loading.num_expected_bytes, 1) if loading else 0.0
 
     @property
     def process_id(self) -> int | None:
@@ -196,14 +207,19 @@ class CoreSupervisor:
         reader = asyncio.create_task(core.client.run())
         ended = asyncio.create_task(core.process.wait())
         unwanted = asyncio.create_task(self._wait_until(lambda: self._target is Tier.DISK))
+        watch = CoreWatch(core.client, self._settings.engine.max_silence_s, self._monotonic_s)
+        silent = asyncio.create_task(watch.wait_silent(self._is_word_due))
+        tasks = (reader, ended, unwanted, silent)
         try:
-            await asyncio.wait({reader, ended, unwanted}, return_when=asyncio.FIRST_COMPLETED)
-            if not ended.done() and not reader.done():
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if unwanted.done() and not ended.done() and not reader.done():
                 self._num_failed_loads = 0  # it is not the model's fault
                 await (core.stop() if self._is_ready else core.kill())
                 self._log.info("the engine core was ended: the model goes to disk")
                 return
-            if not ended.done():
+            if silent.done() and not ended.done() and not reader.done():
+                await self._kill_silent(core, silent.result())
+            elif not ended.done():
                 self._log.error("the engine core cannot be understood", exc_info=reader.exception())
                 await core.kill()
             self._log.error("the engine core is gone", exit_code=core.process.returncode)
@@ -216,16 +232,22 @@ class CoreSupervisor:
                 await core.kill()  # it is loading and would not listen
             raise
         finally:
-            await _cancel(reader, ended, unwanted)
+            await _cancel(*tasks)
             self._core = None
+            self._loading = None
             self._is_asleep = False
             self._set_ready(is_ready=False)
-            core.client.break_all(StreamBroken("The model's engine stopped while it answered."))
+            core.client.break_all(_create_broken())
             core.release()
+
+    def on_loading(self, loading: CoreLoading) -> None:
+        """The load has got further."""
+        self._loading = loading
 
     def on_ready(self, ready: CoreReady) -> None:
         """The model is loaded."""
         self.ready = ready
+        self._loading = None
         self.is_restarting = False
         self._failure = None
         self._reason = ""
@@ -284,14 +306,36 @@ class CoreSupervisor:
             await self._wait_moved(core, lambda: not self._is_asleep)
 
     async def _wait_moved(self, core: CoreProcess, is_done: Callable[[], bool]) -> None:
-        """Returns when that is so or `core` is gone; it is killed if that takes too long."""
+        """Returns when that is so or `core` is gone; until then it owes an answer."""
+        self._is_moving = True
         try:
-            async with asyncio.timeout(self._policy.max_move_s):
-                await self._wait_until(lambda: is_done() or self._core is not core)
-        except TimeoutError:
-            self._log.error("the engine core neither moved nor answered, and is killed")
-            await core.kill()
-            await self._wait_until(lambda: self._core is not core)
+            await self._wait_until(lambda: is_done() or self._core is not core)
+        finally:
+            self._is_moving = False
+
+    # -- silence ---------------------------------------------------------------------------------
+
+    def _is_word_due(self) -> bool:
+        """True while the core loads or moves: both end with a word."""
+        return self._is_moving or not self._is_ready
+
+    async def _kill_silent(self, core: CoreProcess, silence_s: float) -> None:
+        """Returns when a core is gone that gets no further. Who waits for it is told at once: a
+        process that the kernel holds may take its time to go.
+        """
+        work = "answering" if self._is_ready else "loading"
+        self.num_hung += 1
+        self._log.error(
+            "the engine core gets no further and is killed: see `engine.max_silence_s`",
+            silence_s=round(silence_s, 1),
+            while_it_was="moving weights" if self._is_moving else work,
+            pid=core.process.pid,
+        )
+        if not self._is_ready:
+            self._reason = f"its engine got no further for {silence_s:.0f} s while it was loaded"
+        self._set_ready(is_ready=False)
+        core.client.break_all(_create_broken())
+        await core.kill()
 
     async def _wait_until(self, is_so: Callable[[], bool]) -> None:
         """Returns as soon as that is so."""
@@ -315,6 +359,11 @@ class CoreSupervisor:
         self._changed.clear()
         if is_news:
             self._on_change()
+
+
+def _create_broken() -> StreamBroken:
+    """What becomes of the requests of a core that is gone."""
+    return StreamBroken("The model's engine stopped while it answered.")
 
 
 async def _cancel(*tasks: asyncio.Task[Any]) -> None:

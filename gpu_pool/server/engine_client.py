@@ -18,12 +18,15 @@ from gpu_pool.engine.messages import (
     AddTexts,
     CoreFailed,
     CoreLoad,
+    CoreLoading,
     CoreReady,
     CoreSlept,
     CoreWoken,
     FromCore,
     ImportBlocks,
     KvTiers,
+    Ping,
+    Pong,
     ReleaseExport,
     SequenceFinished,
     Shutdown,
@@ -90,6 +93,10 @@ class CoreListener(Protocol):
         """The model is loaded."""
         ...
 
+    def on_loading(self, loading: CoreLoading) -> None:
+        """The load has got further."""
+        ...
+
     def on_failed(self, failed: CoreFailed) -> None:
         """The core cannot start or go on."""
         ...
@@ -121,6 +128,10 @@ class EngineClient:
         self._listeners: dict[SequenceId, SequenceListener] = {}
         self._movers: dict[SequenceId, TransferListener] = {}
         self._next_id = 1
+        self._is_asked = False
+        """Something was sent that is answered, and nothing has come since."""
+        self.num_heard = 0
+        """Words that have come from the core."""
         self.load = CoreLoad(0, 0, 0, 0)
         """How busy the core was after its latest step."""
         self.can_move = False
@@ -137,6 +148,11 @@ class EngineClient:
         """Those that have a listener."""
         return len(self._listeners)
 
+    @property
+    def owes_word(self) -> bool:
+        """True while the core has something to say sooner or later, if only to a ping."""
+        return self._is_asked or bool(self._listeners)
+
     def add(
         self,
         create: Callable[[SequenceId], AddSequence | AddTexts],
@@ -152,6 +168,7 @@ class EngineClient:
         self._next_id += 1
         if not self._send(create(sequence_id)):
             raise PoolSaturated("The model's engine does not take requests at the moment.")
+        self._is_asked = True
         self._listeners[sequence_id] = listener
         if mover is not None:
             self._movers[sequence_id] = mover
@@ -193,6 +210,11 @@ class EngineClient:
         """Asks the core to wake, as `sleep` does; sequences may be added at once."""
         return self._send(Wake())
 
+    def ping(self) -> bool:
+        """Asks the core for a word. False when it takes nothing in."""
+        self._is_asked = True
+        return self._send(Ping())
+
     def shut_down(self) -> None:
         """Asks the core to end after its current step."""
         self._send(Shutdown())
@@ -200,7 +222,10 @@ class EngineClient:
     async def run(self) -> None:
         """Passes on what the core says, until cancelled."""
         while True:
-            self._dispatch(await self._incoming.recv())
+            message = await self._incoming.recv()
+            self.num_heard += 1
+            self._is_asked = False
+            self._dispatch(message)
 
     def break_all(self, error: ServiceError) -> None:
         """Tells every listener that its sequence is lost, and forgets them."""
@@ -233,6 +258,8 @@ class EngineClient:
             case CoreReady():
                 self.load = CoreLoad(0, 0, message.num_blocks, message.num_blocks)
                 self._core.on_ready(message)
+            case CoreLoading():
+                self._core.on_loading(message)
             case CoreFailed():
                 self._core.on_failed(message)
             case KvTiers():
@@ -243,7 +270,7 @@ class EngineClient:
                 self._core.on_sleep_refused(message)
             case CoreWoken():
                 self._core.on_woken(message)
-            case StepOutput() | TransferNews():
+            case StepOutput() | TransferNews() | Pong():
                 pass
 
     def _tell_sequences(self, output: StepOutput) -> None:

@@ -205,6 +205,11 @@ class HostedCore:
         return ModelSize(ready.weights_bytes, ready.kv_bytes)
 
     @property
+    def loaded_ratio(self) -> float:
+        """How much of its files its engine has read that is being started."""
+        return self.supervisor.loaded_ratio
+
+    @property
     def is_busy(self) -> bool:
         """True while it holds requests that it will answer where it is."""
         is_expected = self._num_preparing > 0 and not self._is_leaving
@@ -251,4 +256,5 @@ class HostedCore:
             prefill_tokens_per_s=round(load.prefill_per_s, 1),
             decode_tokens_per_s=round(load.decode_per_s, 1),
             max_running=self.ready.max_running if self.ready else 0,
+            num_hung=self.supervisor.num_hung,
         )

@@ -109,6 +109,7 @@ class NodeMetrics(Collector):
             for load in report.loads:
                 family.add_metric((load.name,), float(read(load)))
             yield family
+        yield _count_hung(report)
         sink = self._meter.tracer.sink
         spans = CounterMetricFamily(
             "hearth_node_spans",
@@ -170,6 +171,18 @@ def count_tasks() -> int:
         return 0
 
 
+def _count_hung(report: NodeReport) -> Metric:
+    """Engines that were replaced because they got no further."""
+    family = CounterMetricFamily(
+        "hearth_node_hung_cores",
+        "Engine cores that were killed because they got no further.",
+        labels=("model",),
+    )
+    for load in report.loads:
+        family.add_metric((load.name,), load.num_hung)
+    return family
+
+
 def _collect_counts(meter: NodeMeter) -> Iterator[Metric]:
     """What requests came to."""
     requests = CounterMetricFamily(
@@ -197,6 +210,11 @@ def _collect_placements(report: NodeReport) -> Iterator[Metric]:
     tiers = GaugeMetricFamily(
         "hearth_node_model_tier", "1 for the tier of its weights.", labels=("model", "tier")
     )
+    loaded = GaugeMetricFamily(
+        "hearth_node_model_loaded_ratio",
+        "Share of its files that was read while its engine starts; else 0.",
+        labels=("model",),
+    )
     wakes = CounterMetricFamily("hearth_node_wakes", "Times it was woken.", labels=("model",))
     last = GaugeMetricFamily(
         "hearth_node_last_wake_seconds", "What its last wake took.", labels=("model",)
@@ -204,9 +222,10 @@ def _collect_placements(report: NodeReport) -> Iterator[Metric]:
     for placement in report.placements:
         for tier in Tier:
             tiers.add_metric((placement.name, tier), float(placement.tier is tier))
+        loaded.add_metric((placement.name,), placement.loaded_ratio)
         wakes.add_metric((placement.name,), placement.num_wakes)
         last.add_metric((placement.name,), placement.last_wake_s)
-    yield from (tiers, wakes, last)
+    yield from (tiers, loaded, wakes, last)
     memory = GaugeMetricFamily(
         "hearth_node_memory_bytes", "What models take; 0 of what is unbounded.", labels=("kind",)
     )

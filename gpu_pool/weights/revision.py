@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from gpu_pool.load_progress import find_progress
+
 _PIECE_BYTES: Final = 64 << 20
 _READ_BYTES: Final = 1 << 20
 
@@ -20,6 +22,7 @@ def compute_revision(files: Iterable[Path], num_threads: int) -> str:
     """Hexadecimal digest over names, sizes and contents of `files`, in order of name."""
     ordered = sorted(files, key=lambda path: path.name)
     whole = hashlib.sha256(b"hearth checkpoint 1\0")
+    progress = find_progress()
     with ThreadPoolExecutor(num_threads) as pool:
         for path in ordered:
             size = path.stat().st_size
@@ -27,6 +30,7 @@ def compute_revision(files: Iterable[Path], num_threads: int) -> str:
             starts = range(0, size, _PIECE_BYTES)
             for digest in pool.map(_hash_piece, [path] * len(starts), starts):
                 whole.update(digest)
+                progress.advance(0)
     return whole.hexdigest()
 
 

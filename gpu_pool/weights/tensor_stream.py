@@ -9,11 +9,12 @@ where that is larger; as much may wait to be used again. Read next: `checkpoint`
 import hashlib
 import mmap
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from gpu_pool.load_progress import find_progress
 from gpu_pool.weights.direct_file import BLOCK_BYTES, DirectFile
 from gpu_pool.weights.header import TensorEntry
 from gpu_pool.weights.spare_buffers import SpareBuffers
@@ -69,7 +70,9 @@ class TensorStream:
 
     def expect(self, entries: Iterable[TensorEntry]) -> None:
         """Says what will be asked for, in order; a wrong guess costs time and nothing else."""
-        self._expected.extend(entries)
+        added = tuple(entries)
+        find_progress().expect(sum(entry.num_bytes for entry in added))
+        self._expected.extend(added)
         self._read_ahead()
 
     def read(self, entry: TensorEntry) -> ReadTensor:
@@ -81,7 +84,7 @@ class TensorStream:
             self._num_ahead_bytes -= entry.num_bytes
         self._taken.add(entry.name)
         self._read_ahead()
-        digests = [piece.result() for piece in reading.pieces]
+        digests = list(_await_pieces(reading))
         view = self._buffers.lend(reading.buffer, reading.first, reading.first + entry.num_bytes)
         digest = hashlib.sha256(b"".join(digests)).hexdigest() if self._hashes else ""
         return ReadTensor(view, digest)
@@ -135,3 +138,13 @@ class TensorStream:
                 return b""
             with whole[begin - origin : end - origin] as piece:
                 return hashlib.sha256(piece).digest()
+
+
+def _await_pieces(reading: _Reading) -> Iterator[bytes]:
+    """The digests of all pieces, each as soon as it is there."""
+    progress, num_left = find_progress(), reading.entry.num_bytes
+    for piece in reading.pieces:
+        digest = piece.result()
+        progress.advance(min(PIECE_BYTES, num_left))
+        num_left -= PIECE_BYTES
+        yield digest

@@ -7,10 +7,12 @@ core. Must not know requests or scheduling. Read next: `worker`, `rank_team` (wh
 import signal
 import socket
 import sys
+import time
 
 import structlog
 import torch
 
+from gpu_pool.load_progress import LoadProgress, told_to
 from gpu_pool.parallel.process_groups import RankGroups
 from gpu_pool.parent_death import end_with_parent
 from gpu_pool.worker.plan_worker import Worker
@@ -19,6 +21,7 @@ from gpu_pool.worker.rank_words import (
     RankFailed,
     RankJoined,
     RankLink,
+    RankLoading,
     RankMoved,
     RankReady,
     RankStepped,
@@ -62,7 +65,12 @@ def _serve(link: RankLink, start: StartRank) -> None:
         timeout_s=start.step_timeout_s,
     )
     link.send(RankJoined())
-    worker = create_executor(start.settings, groups)
+
+    def tell(num_bytes: int, num_expected_bytes: int) -> None:
+        link.send(RankLoading(num_bytes, num_expected_bytes))
+
+    with told_to(LoadProgress(tell, time.monotonic)):
+        worker = create_executor(start.settings, groups)
     link.send(RankReady(worker.info))
     while _obey(link, worker, draws=start.place.draws):
         pass

@@ -18,12 +18,14 @@ from typing import Final
 
 import structlog
 
+from gpu_pool.load_progress import find_progress
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.worker.rank_words import (
     CloseRank,
     FromRank,
     RankFailed,
     RankLink,
+    RankLoading,
     StartRank,
     ToRank,
     from_rank_decoder,
@@ -53,6 +55,8 @@ class RankTeam:
         self._links: list[RankLink] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._selector = selectors.DefaultSelector()
+        self._loads: dict[int, RankLoading] = {}
+        """How far each has said to be."""
         self._is_over = False
         """A trouble has been noticed, or the end was asked for."""
         try:
@@ -82,25 +86,14 @@ class RankTeam:
                 raise self._explain({rank: f"does not listen: {error}"}) from error
 
     def receive(self, timeout_s: float | None) -> tuple[int, FromRank]:
-        """The next word of any rank, and whose it is.
+        """The next word of any rank, and whose it is; how far loads are is only passed on.
 
         Raises: `RankLost`; `CheckpointError` when a rank has refused what it was to load.
         """
-        events = self._selector.select(timeout_s)
-        if not events:
-            raise RankLost(f"No rank has answered for {timeout_s:g} s.")
-        rank: int = events[0][0].data
-        link = self._links[rank]
-        link.limit(timeout_s)
-        try:
-            word = link.receive(from_rank_decoder)
-        except (EOFError, OSError) as error:
-            raise self._explain({rank: "is gone"}) from error
-        if isinstance(word, RankFailed):
-            self._is_over = True
-            if word.is_final:
-                raise CheckpointError(word.reason)
-            raise self._explain({rank: f"failed: {word.reason}"})
+        rank, word = self._receive_one(timeout_s)
+        while isinstance(word, RankLoading):
+            self._pass_on(rank, word)
+            rank, word = self._receive_one(timeout_s)
         return rank, word
 
     def receive_all(self, timeout_s: float | None) -> list[FromRank]:
@@ -130,6 +123,32 @@ class RankTeam:
             link.close()
         self._links.clear()
         self._selector.close()
+
+    def _receive_one(self, timeout_s: float | None) -> tuple[int, FromRank]:
+        """The next word, whatever it is. Raises as `receive` does."""
+        events = self._selector.select(timeout_s)
+        if not events:
+            raise RankLost(f"No rank has answered for {timeout_s:g} s.")
+        rank: int = events[0][0].data
+        link = self._links[rank]
+        link.limit(timeout_s)
+        try:
+            word = link.receive(from_rank_decoder)
+        except (EOFError, OSError) as error:
+            raise self._explain({rank: "is gone"}) from error
+        if isinstance(word, RankFailed):
+            self._is_over = True
+            if word.is_final:
+                raise CheckpointError(word.reason)
+            raise self._explain({rank: f"failed: {word.reason}"})
+        return rank, word
+
+    def _pass_on(self, rank: int, load: RankLoading) -> None:
+        """Tells whoever listens here what a rank has told of its load."""
+        before, self._loads[rank] = self._loads.get(rank, RankLoading(0, 0)), load
+        progress = find_progress()
+        progress.expect(load.num_expected_bytes - before.num_expected_bytes)
+        progress.advance(load.num_bytes - before.num_bytes)
 
     def _start(self, rank: int, start: StartRank) -> None:
         """Starts one process and tells it what it is."""

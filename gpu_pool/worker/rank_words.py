@@ -59,6 +59,13 @@ class RankJoined(msgspec.Struct, frozen=True, tag=True):
     """The ranks have met."""
 
 
+class RankLoading(msgspec.Struct, frozen=True, tag=True):
+    """How far the rank's load is. Units: bytes."""
+
+    num_bytes: int
+    num_expected_bytes: int
+
+
 class RankReady(msgspec.Struct, frozen=True, tag=True):
     """The rank's part is loaded."""
 
@@ -86,7 +93,7 @@ class RankFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 ToRank = StartRank | RunStep | SleepRank | WakeRank | CloseRank
-FromRank = RankJoined | RankReady | RankStepped | RankMoved | RankFailed
+FromRank = RankJoined | RankLoading | RankReady | RankStepped | RankMoved | RankFailed
 WordT = TypeVar("WordT", ToRank, FromRank)
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cli.model_placement import format_memory, format_row, list_rows
@@ -128,7 +129,7 @@ def test_a_note_beside_a_copied_folder_is_checked(store: Path, whole: Path) -> N
     assert ORIGIN_FILE in result.stderr
 
 
-def test_status_shows_what_is_remote_and_how_far_a_fetch_is() -> None:
+def test_status_shows_how_far_a_fetch_is_and_how_far_a_load() -> None:
     away = ModelPlacement(
         name=ModelName(NAME),
         tier=Tier.REMOTE,
@@ -136,6 +137,9 @@ def test_status_shows_what_is_remote_and_how_far_a_fetch_is() -> None:
         kv_bytes=0,
         fetched_bytes=410,
         is_moving=True,
+    )
+    coming = msgspec.structs.replace(
+        away, name=ModelName(f"{NAME}-2"), tier=Tier.GPU, fetched_bytes=0, loaded_ratio=0.439
     )
     node = NodeView(
         node_id=NodeId("node-1"),
@@ -146,7 +150,7 @@ def test_status_shows_what_is_remote_and_how_far_a_fetch_is() -> None:
         is_connected=True,
         is_draining=False,
         report_age_s=0.1,
-        placements=(away,),
+        placements=(away, coming),
         memory=MemoryUse(disk_budget_bytes=2_000_000, disk_used_bytes=1_000_000),
     )
     view = FleetView(
@@ -158,6 +162,6 @@ def test_status_shows_what_is_remote_and_how_far_a_fetch_is() -> None:
         demand=(),
         rules=(),
     )
-    (row,) = list_rows(view, 0.0)
-    assert format_row(row, 0)[2] == "remote (fetching, 41 %)"
+    cells = [format_row(row, 0)[2] for row in list_rows(view, 0.0)]
+    assert cells == ["gpu (loading, 43 %)", "remote (fetching, 41 %)"]
     assert "disk 1.0 MB of 2.0 MB" in format_memory(view)

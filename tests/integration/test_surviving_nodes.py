@@ -1,4 +1,4 @@
-"""Node processes that are killed, frozen and stopped under load: no stream shows it.
+"""Nodes that are killed, frozen and stopped under load, and cores that freeze: no stream shows it.
 
 Real sockets, processes and signals; the executor is the double, so that many streams fit on a small
 machine. Its tokens follow from all tokens before them, so that one that was lost or repeated would
@@ -6,6 +6,7 @@ change everything behind it.
 """
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,6 +20,7 @@ from migrations.upgrade import upgrade_database
 from tests.fixtures.fleet_node import FleetNode, create_fleet_node
 from tests.fixtures.random_checkpoint import write_random_checkpoint
 from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until_async
+from tests.integration.process_tree import find_descendant
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +31,7 @@ BODY: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "stream": True, "t
 
 def create_node(folder: Path, name: str, checkpoint: Path) -> FleetNode:
     """A node that is not started."""
-    model = f'[[models]]\nname = "{MODEL}"\npath = "{checkpoint}"\n'
+    model = f'[[models]]\nname = "{MODEL}"\npath = "{checkpoint}"\n[engine]\nmax_silence_s = 5\n'
     program = ("tests.fixtures.double_node", "--step-s", "0.05")
     return create_fleet_node(folder, name, program, model)
 
@@ -116,6 +118,32 @@ async def test_streams_survive_whatever_happens_to_nodes(tmp_path: Path) -> None
         assert b"hearth_gateway_retries_total 0.0" not in metrics.body  # the control
 
 
+@pytest.mark.timeout(300)
+async def test_streams_survive_a_core_that_freezes_below_a_node_that_does_not(
+    tmp_path: Path,
+) -> None:
+    async with run_fleet(tmp_path) as (gateway, nodes):
+        wanted = await gather_answers(gateway)
+        core = find_core(nodes[0])
+
+        async def disturb() -> None:
+            """Stops the core once it has work: the node goes on to say that it is there."""
+            await wait_until_async(lambda: has_work(gateway, nodes[0]), timeout_s=60)
+            os.kill(core, signal.SIGSTOP)
+
+        answers, _ = await asyncio.gather(gather_answers(gateway), disturb())
+        assert answers == wanted
+        await wait_until_async(lambda: are_ready(gateway, 3), timeout_s=60)
+        assert find_core(nodes[0]) != core
+        assert [await count_hung(gateway, node) for node in nodes] == [1, 0, 0]
+
+
+def find_core(node: FleetNode) -> int:
+    """The process of its one core."""
+    assert node.process is not None
+    return find_descendant(node.process.pid, "double_core").pid
+
+
 async def gather_answers(gateway: RunningGateway) -> list[tuple[str, int]]:
     """Every text with its number of tokens, asked for at once."""
     answers = await asyncio.gather(
@@ -126,8 +154,18 @@ async def gather_answers(gateway: RunningGateway) -> list[tuple[str, int]]:
 
 async def has_work(gateway: RunningGateway, node: FleetNode) -> bool:
     """True when the node computes several answers."""
+    return any(load["num_running"] > 3 for load in await read_loads(gateway, node))
+
+
+async def count_hung(gateway: RunningGateway, node: FleetNode) -> int:
+    """Cores that the node has replaced."""
+    return sum(load["num_hung"] for load in await read_loads(gateway, node))
+
+
+async def read_loads(gateway: RunningGateway, node: FleetNode) -> list[dict[str, Any]]:
+    """What the node says of its models, as the gateway tells it."""
     reply = await gateway.send(
         "GET", "/operator/v1/nodes", api_token=gateway.operator, origin=gateway.admin
     )
     (loads,) = [seen["loads"] for seen in reply.json["result"] if seen["node_id"] == node.node_id]
-    return any(load["num_running"] > 3 for load in loads)
+    return loads

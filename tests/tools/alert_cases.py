@@ -77,6 +77,11 @@ CASES: Mapping[str, AlertCase] = {
         quiet={'hearth_gateway_node_troubled{node="node-weur"}': stays(0)},
         labels={"node": "node-weur"},
     ),
+    "HearthCoreHung": AlertCase(
+        fires={f"hearth_node_hung_cores_total{{{AT}}}": grows(0.1)},
+        quiet={f"hearth_node_hung_cores_total{{{AT}}}": grows(0.03)},
+        labels=OF_A_MODEL,
+    ),
     "HearthReportsStale": AlertCase(
         fires={'hearth_gateway_report_age_seconds{node="node-weur"}': stays(6)},
         quiet={'hearth_gateway_report_age_seconds{node="node-weur"}': stays(4)},

@@ -57,6 +57,16 @@ ALERTS = (
         "Read its log for engine cores that ended, and how requests end in its metrics.",
     ),
     Alert(
+        "HearthCoreHung",
+        "sum by (instance, model) (increase(hearth_node_hung_cores_total[30m])) > 1",
+        "1m",
+        "ticket",
+        "{{ $labels.instance }} has replaced the engine of {{ $labels.model }} more than once: it "
+        "got no further.",
+        "The node's log says what it was at. A GPU or a drive that hangs, or steps that are "
+        "slower than engine.max_silence_s.",
+    ),
+    Alert(
         "HearthReportsStale",
         "max by (node) (hearth_gateway_report_age_seconds) > 5",
         "1m",

@@ -298,6 +298,14 @@ ROWS = (
                 ("{{instance}}", "sum by (instance) (hearth_node_model_ready)"),
                 ("draining {{instance}}", "hearth_node_draining"),
             ),
+            panel(
+                "Engine cores killed because they got no further",
+                "short",
+                (
+                    "{{instance}} {{model}}",
+                    "sum by (instance, model) (increase(hearth_node_hung_cores_total[10m]))",
+                ),
+            ),
         ),
     ),
     Row(
@@ -338,6 +346,12 @@ ROWS = (
                 "Models by tier",
                 "short",
                 ("{{tier}}", "sum by (tier) (hearth_node_model_tier)"),
+                is_optional=True,
+            ),
+            panel(
+                "Models that are read, how far that is",
+                "percentunit",
+                ("{{instance}} {{model}}", "hearth_node_model_loaded_ratio > 0"),
                 is_optional=True,
             ),
             panel(

@@ -8,6 +8,7 @@ By itself it builds ahead of the first start: `python -m gpu_pool.kernels.cpu.bu
 """
 
 import argparse
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from gpu_pool.kernels.cpu.levels import LEVELS, Level, list_levels, read_cpu_flags
+from gpu_pool.load_progress import find_progress
 
 _FOLDER: Final = Path(__file__).parent
 _SOURCES: Final = ("product.cpp", "attention.cpp")
@@ -35,7 +37,7 @@ _OPTIONS: Final = (
 )
 _LIBRARIES: Final = ("-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc")
 _COMPILERS: Final = ("g++", "c++")
-_BUILD_TIMEOUT_S: Final = 180.0
+_BUILD_TIMEOUT_S: Final = 180
 _DIGEST_BYTES: Final = 32
 BUILT: Final = _FOLDER / "built"
 """Libraries that came with the installation."""
@@ -96,20 +98,32 @@ def build(level: Level, path: Path) -> None:
         built = Path(scratch) / path.name
         sources = [str(_FOLDER / name) for name in _SOURCES]
         command = [compiler, *_OPTIONS, *level.options, *sources, "-o", str(built), *_LIBRARIES]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise NativeUnavailableError(f"{compiler} did not come to an end") from error
-        if done.returncode:
-            said = next(filter(None, done.stderr.splitlines()), f"exit code {done.returncode}")
+        code, errors = _compile(command)
+        if code:
+            said = next(filter(None, errors.splitlines()), f"exit code {code}")
             raise NativeUnavailableError(f"{compiler} failed: {said}")
         content = built.read_bytes()
         with built.open("ab") as file:
             file.write(hashlib.sha256(content).digest())
         built.chmod(0o500)
         built.replace(path)
+
+
+def _compile(command: list[str]) -> tuple[int, str]:
+    """The compiler's exit code and what it said; whoever waits for the load hears that it goes on.
+
+    Raises: `NativeUnavailableError` when it does not come to an end.
+    """
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        for _ in range(_BUILD_TIMEOUT_S):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                _, errors = process.communicate(timeout=1.0)
+                return process.returncode, errors
+            find_progress().advance(0)
+        process.kill()
+    raise NativeUnavailableError(f"{command[0]} did not come to an end")
 
 
 def is_whole(path: Path) -> bool:

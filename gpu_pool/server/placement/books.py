@@ -264,6 +264,7 @@ class PlacementBooks:
             weights_bytes=size.weights_bytes,
             kv_bytes=size.kv_bytes,
             fetched_bytes=model.files.disk_bytes if model.tier is Tier.REMOTE else 0,
+            loaded_ratio=round(model.loaded_ratio, 3),
             is_moving=kept.going_to is not None,
             is_pinned=self.is_pinned(model),
             service_class=model.service_class,

@@ -47,6 +47,11 @@ class Movable(Protocol):
         ...
 
     @property
+    def loaded_ratio(self) -> float:
+        """How much of its files its engine has read that is being started."""
+        ...
+
+    @property
     def files(self) -> WeightFiles:
         """Its weights on this node's disk."""
         ...

@@ -17,6 +17,8 @@ from gpu_pool.engine.messages import (
     CoreSlept,
     CoreWoken,
     FromCore,
+    Ping,
+    Pong,
     Shutdown,
     Sleep,
     SleepRefused,
@@ -227,3 +229,12 @@ def test_an_encoder_sleeps_only_without_texts_and_encodes_what_came_meanwhile() 
     assert executor.moves == ["sleep", "wake"]
     assert set(transport.ends().values()) == {FinishReason.STOP}
     assert [plan.token_ids[0][0] for plan in executor.plans] == [1, 2]
+
+
+def test_a_ping_is_answered_at_work_at_rest_and_asleep() -> None:
+    transport = ScriptedTransport([texts(1, 40, 40, 40), Ping()], [Ping()], [], [Sleep()], [Ping()])
+    serve(transport)
+    kinds = [type(message) for message in transport.sent]
+    assert transport.sent.count(Pong()) == 3
+    assert kinds.index(Pong) < kinds.index(StepOutput)  # before the first step
+    assert kinds[-2:] == [CoreSlept, Pong]

@@ -10,6 +10,8 @@ from gpu_pool.engine.messages import (
     CoreSlept,
     CoreWoken,
     FromCore,
+    Ping,
+    Pong,
     Sleep,
     SleepRefused,
     StepOutput,
@@ -110,3 +112,21 @@ def test_a_sleeping_core_can_be_ended(tmp_path: Path) -> None:
         server.send(Sleep())
         assert isinstance(receive_move(server), CoreSlept)
     assert server.thread_errors == []
+
+
+def test_a_core_answers_a_ping_at_rest_at_work_and_asleep(tmp_path: Path) -> None:
+    with serve(tmp_path, SlowExecutor(create_double_info())) as server:
+        server.send(Ping())
+        assert receive_move(server) == Pong()
+        server.send(create_request(1, PROMPT, max_tokens=30))
+        server.send(Ping())
+        assert receive_move(server) == Pong()
+        assert server.list_finished() == []  # it has not waited for the answer
+        server.receive_until_finished()
+        server.send(Sleep())
+        assert isinstance(receive_move(server), CoreSlept)
+        server.send(Ping())
+        assert receive_move(server) == Pong()
+        server.send(create_request(2, PROMPT, max_tokens=5))  # waits for the wake
+        server.send(Ping())
+        assert receive_move(server) == Pong()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from contracts.sections import LogSettings
+from gpu_pool.load_progress import LoadProgress, told_to
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.network import require_causal
 from gpu_pool.parallel.place import ParallelShape, RankPlace
@@ -111,7 +112,11 @@ def check_life(start: Start, folder: Path, shape: ParallelShape) -> None:
 
 
 def test_two_ranks_share_a_model_until_one_is_killed(start: Start, tmp_path: Path) -> None:
-    check_life(start, write_family(tmp_path / "model", "qwen3 moe"), ParallelShape(2, 1))
+    told: list[tuple[int, int]] = []
+    folder = write_family(tmp_path / "model", "qwen3 moe")
+    with told_to(LoadProgress(lambda *words: told.append(words), time.monotonic, every_s=0.0)):
+        check_life(start, folder, ParallelShape(2, 1))
+    assert any(0 < done <= expected for done, expected in told)  # as the ranks have told it
 
 
 @pytest.mark.slow

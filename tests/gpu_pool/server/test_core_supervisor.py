@@ -6,56 +6,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from contracts.errors import ModelFailed
-from contracts.ids import NodeId
 from contracts.placement import Tier
-from contracts.sections import LogSettings
-from gpu_pool.server.core_process import CoreLauncher
-from gpu_pool.server.core_supervisor import CoreSupervisor, RestartPolicy
-from gpu_pool.settings import CoreSettings, EngineSettings, ServedModelSettings
+from gpu_pool.settings import EngineSettings
 from tests.fixtures.double_node import create_core_command
-from tests.fixtures.node_process import MODEL, ROOT, is_alive, wait_until
-
-POLICY = RestartPolicy(first_s=0.05, max_s=0.2, stable_after_s=60)
-
-
-@asynccontextmanager
-async def supervise(
-    directory: Path,
-    command: tuple[str, ...],
-    on_change: Callable[[], None] = lambda: None,
-    policy: RestartPolicy = POLICY,
-) -> AsyncIterator[CoreSupervisor]:
-    """A supervisor at work."""
-    settings = CoreSettings(
-        node_id=NodeId("n"),
-        model=ServedModelSettings(name=MODEL, path=directory),
-        engine=EngineSettings(),
-        transfer=None,
-        num_default_threads=1,
-        log=LogSettings(),
-        to_core_endpoint="",
-        from_core_endpoint="",
-        parent_pid=0,
-    )
-    launcher = CoreLauncher(command, directory, os.environ)
-    supervisor = CoreSupervisor(settings, launcher, policy, time.monotonic, on_change)
-    running = asyncio.create_task(supervisor.run())
-    wanted = asyncio.create_task(supervisor.move_to(Tier.GPU))
-    try:
-        yield supervisor
-    finally:
-        running.cancel()
-        wanted.cancel()
-        await asyncio.gather(running, wanted, return_exceptions=True)
+from tests.fixtures.node_process import ROOT, is_alive, wait_until
+from tests.fixtures.supervised_core import POLICY, supervise
 
 
 async def test_a_core_is_started_again_and_again(tmp_path: Path) -> None:
@@ -182,15 +143,15 @@ async def test_a_core_that_dies_asleep_is_on_disk_and_stays_there(tmp_path: Path
 
 @pytest.mark.parametrize("towards", [Tier.HOST, Tier.GPU])
 async def test_a_core_that_never_answers_a_move_is_killed(tmp_path: Path, towards: Tier) -> None:
-    policy = replace(POLICY, max_move_s=0.3)
-    async with supervise(tmp_path, create_core_command(), policy=policy) as supervisor:
+    engine = EngineSettings(max_silence_s=4)
+    async with supervise(tmp_path, create_core_command(), engine=engine) as supervisor:
         await asyncio.wait_for(supervisor.move_to(Tier.GPU), 20)
         if towards is Tier.GPU:
             await supervisor.move_to(Tier.HOST)
         pid = supervisor.process_id
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
-        await asyncio.wait_for(supervisor.move_to(towards), 20)
+        await asyncio.wait_for(supervisor.move_to(towards), 30)
         assert not is_alive(pid)
         assert supervisor.tier is (Tier.DISK if towards is Tier.HOST else Tier.GPU)
 

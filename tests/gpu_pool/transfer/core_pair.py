@@ -26,6 +26,7 @@ from gpu_pool.engine.messages import (
     ImportBlocks,
     KvArrival,
     KvDeparture,
+    Pong,
     ReleaseExport,
     StepOutput,
     StopImport,
@@ -107,6 +108,7 @@ class Core:
         self.ready: CoreReady | None = None
         self.load = CoreLoad(0, 0, 0, 0)
         self.can_move = False
+        self.num_pongs = 0
         self._ids = itertools.count(1)
 
     def send(self, message: ToCore) -> None:
@@ -152,6 +154,8 @@ class Core:
             self.can_move = message.is_ready
             for sequence_id, event in message.events:
                 self.answers[sequence_id].events.append(event)
+        elif isinstance(message, Pong):
+            self.num_pongs += 1
         elif isinstance(message, StepOutput):
             self.load = message.load
             for started in message.started:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from contracts.kv_transfer import KvExported, KvGaveUp, KvLanded, KvReserved, KvRun
-from gpu_pool.engine.messages import AbortSequence, ImportBlocks
+from gpu_pool.engine.messages import AbortSequence, ImportBlocks, Ping
 from gpu_pool.plan import SequenceId
 from tests.gpu_pool.engine.engine_rig import create_request
 from tests.gpu_pool.models.family_checkpoint import write_checkpoint
@@ -72,6 +72,21 @@ def test_split_answers_are_those_of_one_core(pair: tuple[Core, Core]) -> None:
     assert splits[-1].answer.find(KvReserved).first_block >= 100 // 16
     for core in pair:
         core.wait(lambda core=core: core.load.num_running == 0)
+
+
+def test_a_core_whose_only_request_waits_for_blocks_answers_a_ping(
+    pair: tuple[Core, Core],
+) -> None:
+    split = create_split(pair, draw_prompt(Random(9), 200, 201))
+    split.open()
+    decode = pair[0]
+    decode.wait(lambda: split.answer.find(KvReserved) is not None)
+    for count in (1, 2):
+        decode.send(Ping())
+        decode.wait(lambda count=count: decode.num_pongs == count)
+    assert split.answer.num_cached_tokens is None  # it has not begun
+    run_splits([split])
+    assert split.answer.find(KvLanded), split.answer
 
 
 def test_an_aborted_request_holds_up_nothing(pair: tuple[Core, Core]) -> None:

@@ -5,10 +5,12 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from gpu_pool.load_progress import LoadProgress, told_to
 from gpu_pool.weights import tensor_stream
 from gpu_pool.weights.direct_file import DirectFile
 from gpu_pool.weights.header import TensorEntry
@@ -92,3 +94,21 @@ def test_what_nobody_takes_is_no_hindrance_to_the_end(tmp_path: Path) -> None:
         opened.expect(ENTRIES)
         view = opened.read(ENTRIES[5]).view
     assert bytes(view) == CONTENT[ENTRIES[5].offset :][: SIZES[5]]  # it outlives the stream
+
+
+def test_who_listens_hears_how_far_the_load_is(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    progress = LoadProgress(lambda *words: told.append(words), lambda: 0.0, every_s=0.0)
+    whole = sum(SIZES)
+    with stream(tmp_path) as opened:
+        with told_to(progress):
+            opened.expect(ENTRIES)
+            for entry in ENTRIES:
+                check(opened, entry)
+        num_told = len(told)
+        check(opened, ENTRIES[0])  # nobody listens any more
+    assert len(told) == num_told
+    assert told[-1] == (whole, whole)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert max(after[0] - before[0] for before, after in pairwise(told)) <= 20_000  # piece by piece
+    assert {expected for _, expected in told} == {whole}

@@ -31,6 +31,7 @@ class MovingModel:
         self.failure: str | None = None
         self.num_waiting = 0
         self.num_held = 0
+        self.loaded_ratio = 0.0
         self.last_used_unix_ms = 0
         self.moves: list[Tier] = []
         self.files: WeightFiles = OwnWeights()

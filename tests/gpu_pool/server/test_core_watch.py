@@ -1,0 +1,257 @@
+"""Real cores that are stopped by a signal, and slow ones that are not: which are replaced."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from contracts.errors import ServiceError
+from contracts.placement import Tier
+from gpu_pool.engine.messages import SequenceFinished, TextsEncoded
+from gpu_pool.plan import TokenScore
+from gpu_pool.server.core_supervisor import CoreSupervisor
+from gpu_pool.server.core_watch import Silence
+from gpu_pool.settings import EngineSettings
+from tests.fixtures.double_node import create_core_command
+from tests.fixtures.node_process import is_alive, wait_until
+from tests.fixtures.supervised_core import POLICY, supervise
+from tests.gpu_pool.engine.engine_rig import create_request
+
+BOUND_S = 3.0
+"""Longer than a process takes to start, which says nothing before."""
+ENGINE = EngineSettings(max_silence_s=BOUND_S)
+UNWATCHED = EngineSettings(max_silence_s=600)
+
+
+@dataclass
+class Listener:
+    """What became of a sequence."""
+
+    num_tokens: int = 0
+    finished: SequenceFinished | None = None
+    error: ServiceError | None = None
+
+    def on_started(self, num_cached_tokens: int) -> None: ...
+
+    def on_prompt_scores(self, scores: Sequence[TokenScore]) -> None: ...
+
+    def on_tokens(self, token_ids: Sequence[int], scores: Sequence[TokenScore]) -> None:
+        self.num_tokens += len(token_ids)
+
+    def on_encoded(self, encoded: TextsEncoded) -> None: ...
+
+    def on_finished(self, finished: SequenceFinished) -> None:
+        self.finished = finished
+
+    def on_broken(self, error: ServiceError) -> None:
+        self.error = error
+
+
+def ask(supervisor: CoreSupervisor, max_tokens: int = 1000) -> Listener:
+    """A sequence at the core."""
+    listener = Listener()
+    assert supervisor.client is not None
+    supervisor.client.add(
+        lambda sequence_id: create_request(sequence_id, [1, 2, 3], max_tokens=max_tokens), listener
+    )
+    return listener
+
+
+async def start(supervisor: CoreSupervisor) -> int:
+    """The process of a core that serves."""
+    await asyncio.wait_for(supervisor.wait_started(), 30)
+    assert supervisor.process_id is not None
+    return supervisor.process_id
+
+
+async def check_replaced(supervisor: CoreSupervisor, pid: int) -> None:
+    """Another core answers; the first one is gone for good."""
+    await wait_until(lambda: not is_alive(pid), 30)
+    assert await start(supervisor) != pid
+    assert supervisor.num_hung == 1
+    again = ask(supervisor, max_tokens=2)
+    await wait_until(lambda: again.finished is not None, 30)
+
+
+async def test_a_core_that_freezes_while_it_answers_is_replaced(tmp_path: Path) -> None:
+    command = create_core_command("--step-s", "0.02")
+    async with supervise(tmp_path, command, engine=ENGINE) as supervisor:
+        pid = await start(supervisor)
+        listener = ask(supervisor)
+        await wait_until(lambda: listener.num_tokens > 3)
+        os.kill(pid, signal.SIGSTOP)
+        await wait_until(lambda: listener.error is not None, 30)
+        assert listener.error is not None
+        assert listener.error.code == "stream_broken"
+        await check_replaced(supervisor, pid)
+
+
+async def test_without_the_bound_the_request_would_wait(tmp_path: Path) -> None:
+    async with supervise(tmp_path, create_core_command(), engine=UNWATCHED) as supervisor:
+        pid = await start(supervisor)
+        os.kill(pid, signal.SIGSTOP)
+        listener = ask(supervisor)
+        await asyncio.sleep(2 * BOUND_S)
+        assert (supervisor.process_id, listener.error) == (pid, None)
+        os.kill(pid, signal.SIGCONT)
+        await wait_until(lambda: listener.num_tokens > 0)
+
+
+@pytest.mark.parametrize("stays", [True, False])
+async def test_an_idle_core_that_is_frozen_is_noticed_when_somebody_asks(
+    tmp_path: Path, stays: bool
+) -> None:
+    async with supervise(tmp_path, create_core_command(), engine=ENGINE) as supervisor:
+        pid = await start(supervisor)
+        os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(1.5 * BOUND_S)
+        assert supervisor.process_id == pid  # nothing is asked of it: nobody would know
+        listener = Listener()
+        assert supervisor.client is not None
+        sequence_id = supervisor.client.add(
+            lambda number: create_request(number, [1, 2, 3]), listener
+        )
+        if not stays:  # a client that has no patience is no reason to keep the core
+            supervisor.client.drop(sequence_id)
+        await check_replaced(supervisor, pid)
+        assert (listener.error is not None) is stays
+
+
+@pytest.mark.parametrize(("bound_s", "num_hung"), [(6.0, 0), (2.0, 1)])
+async def test_a_slow_core_is_left_alone_below_the_bound(
+    tmp_path: Path, bound_s: float, num_hung: int
+) -> None:
+    command = create_core_command("--step-s", "2.6")  # above a fourth of the bound it is pinged
+    engine = EngineSettings(max_silence_s=bound_s)
+    async with supervise(tmp_path, command, engine=engine) as supervisor:
+        pid = await start(supervisor)
+        listener = ask(supervisor, max_tokens=3)
+        await wait_until(lambda: listener.finished is not None or listener.error is not None, 60)
+        assert supervisor.num_hung == num_hung
+        assert (listener.num_tokens == 3) is not num_hung
+        assert (supervisor.process_id == pid) is not num_hung
+
+
+@pytest.mark.parametrize(("engine", "is_replaced"), [(ENGINE, True), (UNWATCHED, False)])
+async def test_a_core_that_freezes_while_it_loads_is_replaced(
+    tmp_path: Path, engine: EngineSettings, is_replaced: bool
+) -> None:
+    command = create_core_command("--load-s", "1.5", "--tells-load")
+    async with supervise(tmp_path, command, engine=engine) as supervisor:
+        await wait_until(lambda: supervisor.loaded_ratio > 0, 30)
+        pid = supervisor.process_id
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        if is_replaced:
+            await check_replaced(supervisor, pid)
+            return
+        await asyncio.sleep(2 * BOUND_S)
+        assert supervisor.process_id == pid
+        assert supervisor.client is None
+
+
+@pytest.mark.parametrize("tells", [True, False])
+async def test_a_load_may_last_as_long_as_it_gets_further(tmp_path: Path, tells: bool) -> None:
+    options = ("--load-s", str(2.5 * BOUND_S), *(("--tells-load",) if tells else ()))
+    async with supervise(tmp_path, create_core_command(*options), engine=ENGINE) as supervisor:
+        await wait_until(lambda: supervisor.client is not None or supervisor.num_hung > 0, 60)
+        assert (supervisor.client is not None) is tells
+        assert supervisor.loaded_ratio == 0
+
+
+async def test_a_model_that_hangs_in_every_load_fails_for_good(tmp_path: Path) -> None:
+    command = create_core_command("--load-s", "600")
+    policy = replace(POLICY, max_failed_loads=2)
+    engine = EngineSettings(max_silence_s=2)
+    async with supervise(tmp_path, command, policy=policy, engine=engine) as supervisor:
+        await wait_until(lambda: supervisor.failure is not None, 60)
+        assert supervisor.failure == "its engine got no further for 2 s while it was loaded"
+        assert (supervisor.num_hung, supervisor.process_id) == (2, None)
+
+
+async def test_what_a_hung_core_has_started_goes_with_it(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    code = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(pids)!r}, 'a').write(f'{{child.pid}}\\n')\n"
+        "time.sleep(600)\n"
+    )
+
+    def list_children() -> list[int]:
+        return [int(pid) for pid in pids.read_text().split()] if pids.exists() else []
+
+    engine = EngineSettings(max_silence_s=2)
+    async with supervise(tmp_path, (sys.executable, "-c", code), engine=engine) as supervisor:
+        await wait_until(lambda: len(list_children()) == 2, 30)
+        hung, orphan = list_children()
+        assert not is_alive(hung)
+        assert supervisor.process_id is not None
+        os.kill(supervisor.process_id, signal.SIGKILL)  # the control: by others it is left behind
+        await wait_until(lambda: len(list_children()) == 3, 30)
+        assert is_alive(orphan)
+        os.kill(orphan, signal.SIGKILL)
+
+
+async def test_a_core_that_freezes_asleep_is_replaced_when_it_is_to_wake(tmp_path: Path) -> None:
+    async with supervise(tmp_path, create_core_command(), engine=ENGINE) as supervisor:
+        pid = await start(supervisor)
+        await supervisor.move_to(Tier.HOST)
+        os.kill(pid, signal.SIGSTOP)
+        await asyncio.wait_for(supervisor.move_to(Tier.GPU), 30)
+        await check_replaced(supervisor, pid)
+
+
+@pytest.mark.parametrize("is_suspended", [True, False])
+async def test_time_in_which_the_server_stood_still_does_not_count(
+    tmp_path: Path, is_suspended: bool
+) -> None:
+    command = create_core_command("--step-s", "0.02")
+    async with supervise(tmp_path, command, engine=ENGINE) as supervisor:
+        pid = await start(supervisor)
+        listener = ask(supervisor, max_tokens=100)
+        await wait_until(lambda: listener.num_tokens > 3)
+        os.kill(pid, signal.SIGSTOP)
+        if is_suspended:  # as with the machine as a whole
+            time.sleep(2 * BOUND_S)  # noqa: ASYNC251
+        else:
+            await asyncio.sleep(2 * BOUND_S)
+        if is_alive(pid):
+            os.kill(pid, signal.SIGCONT)
+        await wait_until(lambda: listener.finished is not None or listener.error is not None, 30)
+        assert (listener.num_tokens == 100) is is_suspended
+        assert (supervisor.num_hung == 0) is is_suspended
+
+
+async def test_a_core_that_speaks_or_has_nothing_to_do_is_not_pinged(tmp_path: Path) -> None:
+    command = create_core_command("--step-s", "0.02")
+    async with supervise(tmp_path, command, engine=ENGINE) as supervisor:
+        await start(supervisor)
+        assert supervisor.client is not None
+        pings: list[None] = []
+        ping = supervisor.client.ping
+        supervisor.client.ping = lambda: pings.append(None) or ping()  # type: ignore[method-assign]
+        await asyncio.sleep(BOUND_S)  # idle
+        listener = ask(supervisor, max_tokens=100)
+        await wait_until(lambda: listener.finished is not None, 30)
+        assert pings == []
+
+
+def test_silence_is_owed_unheard_and_witnessed() -> None:
+    silence = Silence(look_s=1.0)
+    for _ in range(5):
+        silence.look(1.1, 7, is_owed=True)
+    assert silence.length_s == pytest.approx(4.4)  # the first look has heard seven words
+    silence.look(60.0, 7, is_owed=True)  # this process has slept
+    assert silence.length_s == pytest.approx(4.4)
+    silence.look(1.0, 8, is_owed=True)
+    assert silence.length_s == 0
+    silence.look(1.0, 8, is_owed=True)
+    silence.look(1.0, 8, is_owed=False)
+    assert silence.length_s == 0
