@@ -178,8 +178,17 @@ class Attempts:
         context.trace.note_attempt(numbered, opened_s, ended_s, choice, error)
 
     def may_try_again(self, context: RequestContext) -> bool:
-        """True when this request has an attempt left, and all requests together one more retry."""
-        has_attempt = context.num_attempts < self.settings.max_attempts
+        """True when this request has an attempt left, and all requests together one more retry.
+
+        Leaving a node that is being emptied is neither: operators want it of all that run there.
+        """
+        node_id = context.node_id
+        node = None if node_id is None else self._fleet.find(node_id)
+        if node is not None and node.is_leaving and node.node_id not in context.emptied:
+            context.emptied |= {node.node_id}
+            return True
+        num_counted = context.num_attempts - len(context.emptied)
+        has_attempt = num_counted < self.settings.max_attempts
         return has_attempt and self._budget.spend(self.sources.monotonic_s())
 
 

@@ -94,6 +94,8 @@ class RequestContext(msgspec.Struct):
     """The node of the latest attempt, and its region."""
     region: RegionId | None = None
     num_attempts: int = 0
+    emptied: frozenset[NodeId] = frozenset()
+    """Nodes that it left because they were to be emptied: at each of them one attempt is free."""
     usage: Usage | None = None
     """Of the attempt that answered, or failed last: what its node has told, or what had come from
     it when it went. The tenant pays for this: for what was served, and not for what our nodes have
