@@ -176,16 +176,33 @@ class PlacementKeeper:
     async def _settle_size(self, kept: KeptModel) -> None:
         """Makes room for what turned out larger than its files, or sends it away again.
 
-        Raises: `ModelCold`, `ModelFailed`.
+        It takes no further requests before that is settled; those that came as soon as it was there
+        end first. Raises: `ModelCold`, `ModelFailed`.
         """
         self._log.warning("a model is larger than its files", model=kept.model.name)
+        try:
+            while not await self._try_settle(kept):
+                await self._wait_change(None)
+        finally:
+            kept.model.set_leaving(is_leaving=bool(kept.asked_by))
+
+    async def _try_settle(self, kept: KeptModel) -> bool:
+        """True when it may stay, False while it has to go and is at work.
+
+        Raises: `ModelCold`, `ModelFailed` when it has gone.
+        """
+        kept.model.set_leaving(is_leaving=True)
         async with self._room:
             while not (room := self.books.find_room(kept)).is_there:
-                if room.awaited or not room.moves:
+                if room.moves and not room.awaited:
+                    move = room.moves[0]
+                    await self._send_away(self._get(move.name), move.tier)
+                elif kept.model.is_busy:
+                    return False
+                else:
                     await self._send_away(kept, Tier.DISK)
                     raise _refuse(kept.model, self.books.budget)
-                move = room.moves[0]
-                await self._send_away(self._get(move.name), move.tier)
+        return True
 
     # -- away from it ----------------------------------------------------------------------------
 

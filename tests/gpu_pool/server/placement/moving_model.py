@@ -37,6 +37,8 @@ class MovingModel:
         self.files: WeightFiles = OwnWeights()
         self.refusals = 0
         """How often it will fail to come."""
+        self.grows_to: ModelSize | None = None
+        """What it will be found to take once it is there."""
         self._is_leaving = False
         self._target = Tier.DISK
         self._keeper = keeper
@@ -73,6 +75,8 @@ class MovingModel:
         await asyncio.sleep(self._move_s())
         self.moves.append(tier)
         self.tier = tier
+        if tier is Tier.GPU and self.grows_to is not None:
+            self.size, self.grows_to = self.grows_to, None
 
     async def ask(self) -> None:
         """Waits until it is there, then holds a request."""

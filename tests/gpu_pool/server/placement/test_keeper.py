@@ -206,6 +206,35 @@ async def test_a_pin_holds_until_a_plan_without_it() -> None:
     await b.ask()
 
 
+async def test_a_model_found_too_large_goes_when_it_has_answered_who_came_meanwhile() -> None:
+    keeper = create_keeper(40)
+    busy, idle = MovingModel(keeper, "a", ModelSize(20, 0)), MovingModel(keeper, "b")
+    grown = MovingModel(keeper, "c", move_s=lambda: 0.05)
+    grown.grows_to = ModelSize(30, 0)
+    other = MovingModel(keeper, "d")
+    for model in (busy, idle):
+        await model.ask()
+    idle.end()
+    idle._move_s = lambda: 0.3  # whoever makes room is held up by it
+    waiting = [asyncio.create_task(model.ask()) for model in (grown, other)]
+    await wait_until(lambda: grown.tier is Tier.GPU)
+    grown.num_held += 1  # it was open for a moment
+    late = asyncio.create_task(grown.ask())
+    await wait_until(lambda: idle.tier is Tier.HOST)
+    await asyncio.sleep(0.05)
+    assert (grown.tier, grown.num_held, late.done()) == (Tier.GPU, 1, False)
+    grown.end()
+    for task in (waiting[0], late):
+        with pytest.raises(ModelCold):
+            await asyncio.wait_for(task, 5)
+    assert grown.tier is Tier.DISK
+    await asyncio.wait_for(waiting[1], 5)
+    busy.end()
+    other.end()
+    await asyncio.wait_for(grown.ask(), 5)  # now that its size is known
+    await keeper.stop()
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_in_a_storm_every_request_is_served_and_the_memory_holds(seed: int) -> None:
     chance = random.Random(seed)
