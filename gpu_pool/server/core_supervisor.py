@@ -333,6 +333,7 @@ class CoreSupervisor:
         )
         if not self._is_ready:
             self._reason = f"its engine got no further for {silence_s:.0f} s while it was loaded"
+        self.is_restarting = self._target is Tier.GPU
         self._set_ready(is_ready=False)
         core.client.break_all(_create_broken())
         await core.kill()

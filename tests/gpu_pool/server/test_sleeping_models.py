@@ -60,6 +60,19 @@ async def test_a_sleeper_keeps_its_process_and_what_was_on_disk_gets_a_new_one(
         assert not is_alive(pids[0])
 
 
+async def test_how_far_a_load_is_can_be_read(tmp_path: Path, checkpoint: Path) -> None:
+    options = ("--load-s", "1.5", "--tells-load")
+    async with (
+        run_crowded(tmp_path, checkpoint, *options) as node,
+        GatewayClient(node.address) as client,
+    ):
+        stream = await client.open(ask(B), model=B)
+        await wait_until(lambda: 0 < find(node, B).loaded_ratio < 1, 20)
+        assert find(node, B).is_moving
+        assert isinstance((await stream.read_all())[-1], Finished)
+        assert find(node, B).loaded_ratio == 0
+
+
 async def test_many_who_wait_are_served_by_one_wake(tmp_path: Path, checkpoint: Path) -> None:
     async with run_crowded(tmp_path, checkpoint) as node, GatewayClient(node.address) as client:
         streams = [await client.open(ask(B, f"Hello {n}"), model=B) for n in range(12)]
