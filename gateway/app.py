@@ -134,10 +134,11 @@ def create_gateway(settings: GatewaySettings, sources: Sources) -> Gateway:
     )
     claim = tenancy.create_process_claim() if settings.shared_limits is None else None
     bookkeeping = create_bookkeeping(settings, tenancy, claim, telemetry, sources)
-    authenticators.cache.add_follower(bookkeeping.parts.prices.refresh)
-    pool = create_pool(settings, tenancy, telemetry, sources)
-    authenticators.cache.add_follower(pool.drains.refresh)
-    requests = create_open_requests(settings, telemetry, sources)
+    cache = authenticators.cache
+    cache.add_follower(bookkeeping.parts.prices.refresh)
+    pool = create_pool(settings, tenancy, authenticators.standing, telemetry, sources)
+    cache.add_follower(pool.drains.refresh)
+    requests = create_open_requests(settings, telemetry, sources, lambda: cache.generation)
     serving = create_serving(
         settings, requests, authenticators, bookkeeping, pool, telemetry, sources
     )

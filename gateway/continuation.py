@@ -15,7 +15,15 @@ import msgspec
 import structlog
 
 from contracts.codec import encode_request
-from contracts.errors import CapacityError, Retry, ServiceError, StreamBroken, from_error_report
+from contracts.errors import (
+    AccountSuspended,
+    CapacityError,
+    ServiceError,
+    ServiceStopping,
+    StreamBroken,
+    Unauthenticated,
+    from_error_report,
+)
 from contracts.inference import (
     Failed,
     Finished,
@@ -34,6 +42,8 @@ from gateway.upstream.node_stream import NodeStream
 log = structlog.get_logger(__name__)
 PAUSE_S: Final = 0.1
 """After a node that could not be reached, though it seemed so."""
+_FINAL: Final = (ServiceStopping, AccountSuspended, Unauthenticated)
+"""After which no place is looked for: the process stops, or the account's requests have ended."""
 
 
 class Forwarded:
@@ -142,15 +152,16 @@ class Forwarded:
         """
         attempts, context = self._attempts, self.context
         end_s = attempts.sources.monotonic_s() + attempts.settings.resume_patience_s
-        anywhere = msgspec.structs.replace(need, tried=frozenset())
         while not self._asker.is_lost:
             try:
+                need = await self._search.narrow(need)
+                anywhere = msgspec.structs.replace(need, tried=frozenset())
                 place = self._find_now(need, anywhere)
                 if place is None:
                     place = await self._search.find_to_resume(anywhere, end_s)
                 return None if place is None else attempts.open(context, place, body)
             except ServiceError as error:
-                if error.retry is Retry.AFTER:  # this process stops
+                if isinstance(error, _FINAL):
                     return None
                 log.debug("no_place_to_resume", error=error.code)
             if attempts.sources.monotonic_s() >= min(end_s, context.deadline_s):

@@ -7,6 +7,7 @@ A part of the composition root. Read next: `gateway.forwarding`, `gateway.attemp
 from dataclasses import dataclass
 
 from gateway.attempts import Attempts
+from gateway.auth.standing import Standing
 from gateway.fair_queue.queue import FairQueue
 from gateway.fair_queue.queue_meter import QueueMeter
 from gateway.forwarding import Forwarder
@@ -31,12 +32,14 @@ def create_forwarding(
     routing: RoutingSettings,
     waiting: QueueSettings,
     fleet: Fleet,
+    standing: Standing,
     links: NodeLinks,
     telemetry: Telemetry,
     sources: Sources,
 ) -> Forwarding:
-    """What brings requests to the nodes of `fleet`."""
+    """What brings requests to the nodes of `fleet`, wherever `standing` allows it by then."""
     queue = FairQueue(fleet, waiting, QueueMeter(telemetry), sources)
     opener = StreamOpener(HandOverParts(fleet, links, telemetry, sources))
     attempts = Attempts(fleet, opener, telemetry, routing, sources)
-    return Forwarding(queue, Forwarder(fleet, attempts, PlaceParts(attempts, fleet, queue)))
+    parts = PlaceParts(attempts, fleet, queue, standing)
+    return Forwarding(queue, Forwarder(fleet, attempts, parts))

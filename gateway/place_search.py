@@ -1,7 +1,9 @@
 """How one request gets its place at a node: at once, or after waiting in front of all of them.
 
 Owns which nodes it has tried, which of those may be asked again, and whether and how long it waits.
-Must not know what is done at a node. Read next: `gateway.attempts`, `gateway.fair_queue.queue`.
+Every place is where the account's regions allow it by then: they may have been narrowed since the
+request came. Must not know what is done at a node.
+Read next: `gateway.attempts`, `gateway.fair_queue.queue`, `gateway.auth.standing`.
 """
 
 from dataclasses import dataclass
@@ -13,11 +15,13 @@ from contracts.errors import PoolSaturated, Retry, ServiceError, StreamBroken
 from contracts.ids import NodeId
 from contracts.inference import NodeRequest
 from gateway.attempts import Attempts, Place
+from gateway.auth.standing import Standing
 from gateway.fair_queue.queue import FairQueue
 from gateway.fair_queue.waiter import UNDER_WAY, Waiter, rejects_waiting, weigh
 from gateway.request_context import Asker, RequestContext
 from gateway.routing.fleet import Fleet
-from gateway.routing.route_plan import RouteNeed
+from gateway.routing.route_plan import RouteNeed, RoutePlan
+from gateway.routing.wishes import intersect
 from gateway.upstream.node_stream import NodeStream
 
 _NOBODY: Final = frozenset[NodeId]()
@@ -30,6 +34,7 @@ class PlaceParts:
     attempts: Attempts
     fleet: Fleet
     queue: FairQueue
+    standing: Standing
 
 
 class PlaceSearch:
@@ -46,6 +51,7 @@ class PlaceSearch:
         "_refused",
         "_request",
         "_spent",
+        "_standing",
         "_tried",
     )
 
@@ -66,6 +72,7 @@ class PlaceSearch:
         self._attempts = parts.attempts
         self._fleet = parts.fleet
         self._queue = parts.queue
+        self._standing = parts.standing
         self._context = context
         self._request = request
         may_wait = has_choice and not rejects_waiting(request)
@@ -78,9 +85,10 @@ class PlaceSearch:
         """Nodes that had no room after all, and how often they had reported by then."""
 
     async def find(self) -> Place:
-        """The first place. Raises: what routing raises, and what the queue does."""
+        """The first place. Raises: what routing raises, what the queue and `narrow` do."""
         began_s = self._attempts.sources.monotonic_s()
         try:
+            self._need = await self.narrow(self._need)
             place = self._find_now()
             if place is None:
                 waiter = self._create_waiter(self._need, self._find_end_s())
@@ -98,9 +106,11 @@ class PlaceSearch:
 
         Where a node was lost with the request, another is waited for within bounds, as one is for
         an answer under way; not where nodes have failed it twice. Where those that are left are
-        full, the request waits as if it had just come. Raises: `failure` when there is none.
+        full, the request waits as if it had just come. Raises: `failure` when there is none, and
+        what `narrow` does.
         """
         self._note(place.plan.node_id, failure)
+        self._need = await self.narrow(self._need)
         wanted = [msgspec.structs.replace(self._need, tried=self._tried)]
         if failure.retry is Retry.SAME:
             wanted.append(msgspec.structs.replace(self._need, tried=self._spent))
@@ -124,6 +134,19 @@ class PlaceSearch:
             return await self._wait(waiter, may_refuse=not is_lost)
         except PoolSaturated as error:
             raise (failure if is_lost else error) from None
+
+    async def narrow(self, need: RouteNeed) -> RouteNeed:
+        """`need` with no region that the account's rules do not allow by now.
+
+        Raises: `Unauthenticated`, `AccountSuspended`, `StoreUnavailable`.
+        """
+        context = self._context
+        assert context.principal is not None
+        current = await self._standing.find(context.principal, context.generation)
+        allowed = intersect(need.allowed_regions, current.allowed_regions)
+        if allowed == need.allowed_regions:
+            return need
+        return msgspec.structs.replace(need, allowed_regions=allowed)
 
     async def find_to_resume(self, need: RouteNeed, end_s: float) -> Place | None:
         """A place for an answer that has begun, by `end_s` of the monotonic clock."""
@@ -164,7 +187,7 @@ class PlaceSearch:
         context, monotonic_s = self._context, self._attempts.sources.monotonic_s
         began_s, choice, code = monotonic_s(), None, ""
         try:
-            plan = await self._queue.wait(waiter, self._asker)
+            plan = await self._wait_in_law(waiter)
             choice = plan.node_id, plan.region
         except ServiceError as error:
             code = error.code
@@ -178,6 +201,28 @@ class PlaceSearch:
             self._queue.correct(waiter, None if stream is None else stream.read_usage())
 
         return Place(waiter.need, plan, note_over)
+
+    async def _wait_in_law(self, waiter: Waiter) -> RoutePlan:
+        """The queue's choice; one that is forbidden by then is given back, and another waited for.
+
+        Raises: what the queue raises, and what `narrow` does.
+        """
+        while True:
+            plan = await self._queue.wait(waiter, self._asker)
+            try:
+                waiter.need = await self.narrow(waiter.need)
+            except BaseException:
+                self._give_back(waiter, plan)
+                raise
+            allowed = waiter.need.allowed_regions
+            if allowed is None or plan.region in allowed:
+                return plan
+            self._give_back(waiter, plan)
+
+    def _give_back(self, waiter: Waiter, plan: RoutePlan) -> None:
+        """The place of `plan` is not taken."""
+        self._queue.correct(waiter, None)
+        self._fleet.release(plan)
 
     def _create_waiter(self, need: RouteNeed, end_s: float, more_priority: int = 0) -> Waiter:
         """The request as the queue sees it."""

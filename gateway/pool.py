@@ -6,6 +6,7 @@ Owns only the putting together; `gateway.app` holds the result. Read next:
 
 from dataclasses import dataclass
 
+from gateway.auth.standing import Standing
 from gateway.forwarding_parts import Forwarding, create_forwarding
 from gateway.membership.composition import Membership, create_membership
 from gateway.routing.drain_desk import DrainDesk
@@ -37,7 +38,11 @@ class Pool:
 
 
 def create_pool(
-    settings: GatewaySettings, directory: DrainDirectory, telemetry: Telemetry, sources: Sources
+    settings: GatewaySettings,
+    directory: DrainDirectory,
+    standing: Standing,
+    telemetry: Telemetry,
+    sources: Sources,
 ) -> Pool:
     """The configured nodes, not connected yet, and whoever brings others.
 
@@ -52,7 +57,9 @@ def create_pool(
     telemetry.watch_gauge(
         "hearth_gateway_streams_open", "Streams open at nodes.", lambda: links.num_streams
     )
-    forwarding = create_forwarding(routing, settings.queue, fleet, links, telemetry, sources)
+    forwarding = create_forwarding(
+        routing, settings.queue, fleet, standing, links, telemetry, sources
+    )
     desk = PlacementDesk(fleet, settings.gateway_id, links.place, sources)
     telemetry.watch_gauge(
         "hearth_gateway_standby_silent_seconds",

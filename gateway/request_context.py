@@ -89,6 +89,8 @@ class RequestContext(msgspec.Struct):
     deadline_unix_ms: int
     model: ModelName = UNKNOWN_MODEL
     """Set once a node offers it: names that clients make up never reach metrics."""
+    generation: int = 0
+    """Of the store's states, the one that was known when the request came."""
     principal: Principal | None = None
     node_id: NodeId | None = None
     """The node of the latest attempt, and its region."""
@@ -168,9 +170,17 @@ class OpenRequests:
     """Begins and ends requests."""
 
     def __init__(
-        self, limits: LimitSettings, gateway_region: RegionId, tracer: Tracer, sources: Sources
+        self,
+        limits: LimitSettings,
+        gateway_region: RegionId,
+        tracer: Tracer,
+        sources: Sources,
+        read_generation: Callable[[], int],
     ) -> None:
-        """`gateway_region` is where this gateway stands, for the ray id."""
+        """`gateway_region` is where this gateway stands, for the ray id; `read_generation` says
+        which of the store's states is known.
+        """
+        self._read_generation = read_generation
         self.tracer: Final = tracer
         self._limits = limits
         self._sources = sources
@@ -199,6 +209,7 @@ class OpenRequests:
             started_s=self._sources.monotonic_s(),
             started_unix_s=unix_s,
             deadline_unix_ms=int((unix_s + self._limits.request_deadline_s) * 1000),
+            generation=self._read_generation(),
         )
 
     def trace(

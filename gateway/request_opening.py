@@ -4,6 +4,7 @@ A part of the composition root. Read next: `gateway.request_context`, `gateway.r
 """
 
 import asyncio
+from collections.abc import Callable
 
 from gateway.request_context import OpenRequests
 from gateway.request_trace import Tracer
@@ -14,14 +15,20 @@ from telemetry.otlp import create_span_sink
 
 
 def create_open_requests(
-    settings: GatewaySettings, telemetry: Telemetry, sources: Sources
+    settings: GatewaySettings,
+    telemetry: Telemetry,
+    sources: Sources,
+    read_generation: Callable[[], int],
 ) -> OpenRequests:
-    """No request yet. Raises: `SettingsError` for traces that cannot be sent."""
+    """No request yet; `read_generation` says which of the store's states is known.
+
+    Raises: `SettingsError` for traces that cannot be sent.
+    """
     tracing = settings.tracing
     sink = create_span_sink(tracing, "hearth-gateway", settings.gateway_id)
     share = 0.0 if tracing is None else tracing.sample_share
     tracer = Tracer(sink, share, sources.random_bits)
-    requests = OpenRequests(settings.limits, settings.region, tracer, sources)
+    requests = OpenRequests(settings.limits, settings.region, tracer, sources, read_generation)
     telemetry.watch_gauge(
         "hearth_gateway_requests_open", "Requests being served.", lambda: requests.num_open
     )

@@ -11,6 +11,7 @@ from gateway.auth.failed_attempts import FailedAttempts
 from gateway.auth.operator_sessions import OperatorSessions
 from gateway.auth.principal_cache import PrincipalCache
 from gateway.auth.standby_credential import StandbyCredential
+from gateway.auth.standing import Standing
 from gateway.auth.token_uses import TokenUses
 from gateway.settings import AuthSettings, ProxySettings, StandbyAccessSettings
 from gateway.sources import Sources
@@ -27,6 +28,7 @@ class Authenticators:
     standby: StandbyCredential
     addresses: ClientAddresses
     cache: PrincipalCache
+    standing: Standing
     uses: TokenUses
 
 
@@ -49,5 +51,6 @@ def create_authenticators(
         StandbyCredential(standby),
         addresses,
         cache,
+        Standing(cache, tenancy),
         uses,
     )

@@ -45,6 +45,11 @@ class PrincipalCache:
         self._followers: list[Callable[[], Awaitable[None]]] = []
         self._is_trusted = True
 
+    @property
+    def generation(self) -> int:
+        """Which of the store's states is known here; another one after each change seen there."""
+        return self._generation
+
     def add_follower(self, refresh: Callable[[], Awaitable[None]]) -> None:
         """Has `refresh` awaited with each new epoch, which counts as seen once it returns."""
         self._followers.append(refresh)

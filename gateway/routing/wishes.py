@@ -71,6 +71,17 @@ def narrow(
     return tuple(sorted(left))
 
 
+def intersect(
+    regions: tuple[RegionId, ...] | None, others: Sequence[RegionId] | None
+) -> tuple[RegionId, ...] | None:
+    """The regions that are in both; None means any."""
+    if others is None:
+        return regions
+    if regions is None:
+        return tuple(others)
+    return tuple(region for region in regions if region in others)
+
+
 def format_explanation(plan: RoutePlan, queued_s: float = 0.0) -> bytes:
     """A header line that says why a node was chosen, how many were passed over for what, and how
     long the request had waited for one with room.
