@@ -1,7 +1,7 @@
 """Builds the tiers of one model from settings and what its executor says of itself.
 
-A tier that cannot be opened is left out, with one line in the log: what it would have kept is
-computed again. Read next: `tier_store`, `tier_source`, `tier_sink`.
+A directory that cannot be opened is left out, with one line in the log: what it would have kept is
+computed again; a store may come and go. Read next: `tier_store`, `tier_source`, `tier_sink`.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,8 @@ from gpu_pool.kv.tiers.file_tier import FileTier
 from gpu_pool.kv.tiers.host_blocks import describe_blocks, digest_layout
 from gpu_pool.kv.tiers.host_tier import HostTier
 from gpu_pool.kv.tiers.measured_tier import MeasuredTier
+from gpu_pool.kv.tiers.mooncake_client import StoreClient
+from gpu_pool.kv.tiers.mooncake_tier import MooncakeTier
 from gpu_pool.kv.tiers.settings import FileTierSettings, TierSettings
 from gpu_pool.kv.tiers.tier_sink import TierSink
 from gpu_pool.kv.tiers.tier_source import TierSource
@@ -45,14 +47,20 @@ def create_tiers(
     host, layout = describe_blocks(executor), digest_layout(executor.info)
     num_staging = max(1, *(group.num_host_blocks for group in executor.info.kv_groups))
     tiers: list[MeasuredTier] = []
+
+    def find_num_pending() -> int:
+        # Below another, a tier that is behind leaves room for what the faster one can take.
+        return max(1, num_staging // 2) if tiers else num_staging
+
     if settings.host is not None:
         tiers.append(MeasuredTier("host", HostTier(settings.host), num_staging, monotonic_s))
     if settings.file is not None:
         files = _open_files(settings.file, model_name, layout)
         if files is not None:
-            # Over memory, a drive that is behind leaves room for what memory can take meanwhile.
-            num_pending = max(1, num_staging // 2) if tiers else num_staging
-            tiers.append(MeasuredTier("file", files, num_pending, monotonic_s))
+            tiers.append(MeasuredTier("file", files, find_num_pending(), monotonic_s))
+    if settings.store is not None:
+        remote = MooncakeTier(settings.store, StoreClient(settings.store))
+        tiers.append(MeasuredTier("store", remote, find_num_pending(), monotonic_s))
     store = TierStore(tiers)
     source = TierSource(store, host, layout, read_tokens_per_s, clock, wake)
     return Tiers(store, source, TierSink(store, host, layout))

@@ -76,6 +76,10 @@ class FileTier:
         """True while there is a file of that name."""
         return self._shelves.has(Entry(space.owner, name.text))
 
+    def may_have(self, space: TierNamespace, name: BlockName) -> bool:
+        """True while the block is here: nobody else puts any."""
+        return self.has(space, name)
+
     def keep(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
         """Seals a block into a file, and removes others where that is too much."""
         entry = Entry(space.owner, name.text)

@@ -25,6 +25,11 @@ class HostBlocks:
         return memory.buffer[host_id * size : (host_id + 1) * size]
 
     @property
+    def num_blocks(self) -> int:
+        """Blocks of every group that can be there at once."""
+        return min(len(memory.buffer) // memory.block_bytes for memory in self.memory)
+
+    @property
     def has_local(self) -> bool:
         """True when some layers look back only so far: part of a prefix is of no use then."""
         return any(reach.is_local for reach in self.reaches)

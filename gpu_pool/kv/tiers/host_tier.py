@@ -34,6 +34,10 @@ class HostTier:
         """True while the block is here."""
         return Entry(space.owner, name.text) in self._blocks
 
+    def may_have(self, space: TierNamespace, name: BlockName) -> bool:
+        """True while the block is here: nobody else puts any."""
+        return self.has(space, name)
+
     def keep(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
         """Copies a block, and drops others where that is too much."""
         entry = Entry(space.owner, name.text)

@@ -29,7 +29,7 @@ class TierFigures:
     num_bytes: int
     """Held now."""
     is_off: bool
-    """Nothing is kept any more, since a drive has refused."""
+    """Nothing is kept any more, since a drive has refused, or while a store is away."""
     num_damaged: int
     num_kept: int
     num_dropped: int
@@ -70,6 +70,14 @@ class MeasuredTier:
         """True when the block is here."""
         return self._tier.has(space, name)
 
+    def wants(self, space: TierNamespace, name: BlockName) -> bool:
+        """True when the block is not here and could be kept."""
+        return not self._tier.books.is_off and not self._tier.has(space, name)
+
+    def may_have(self, space: TierNamespace, name: BlockName) -> bool:
+        """True when it is worth asking for the block."""
+        return self._tier.may_have(space, name)
+
     def offer(self, block: LeavingBlock) -> None:
         """Keeps a block some time soon, or lets it go at once."""
         try:
@@ -80,8 +88,7 @@ class MeasuredTier:
 
     def fetch(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
         """Fills `block`; False when that is not to be had, and nothing of it may be used."""
-        with self._clock.time(len(block)):
-            is_whole = self._tier.fetch(space, name, block)
+        is_whole = self._clock.time(len(block), lambda: self._tier.fetch(space, name, block))
         self._num_fetched += is_whole
         return is_whole
 
@@ -94,8 +101,8 @@ class MeasuredTier:
 
     def probe(self, space: TierNamespace, name: BlockName, num_bytes: int) -> None:
         """Reads a block for the sake of the rate."""
-        with self._clock.time(num_bytes):
-            self._tier.fetch(space, name, memoryview(bytearray(num_bytes)))
+        block = memoryview(bytearray(num_bytes))
+        self._clock.time(num_bytes, lambda: self._tier.fetch(space, name, block))
 
     def describe(self) -> TierFigures:
         """Its figures."""

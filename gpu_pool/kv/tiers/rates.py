@@ -6,8 +6,7 @@ that is timed but the whole while in which there is any. Read next: `fetch_choic
 
 import math
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 _MEMORY_BYTES: Final = 8 << 20
@@ -66,19 +65,24 @@ class ReadClock:
         """True when nothing has been measured for so long."""
         return self._monotonic_s() - self._measured_s > seconds
 
-    @contextmanager
-    def time(self, num_bytes: int) -> Generator[None]:
-        """Counts a read of so many bytes; one that fails has taken its time, too."""
+    def time(self, num_bytes: int, read: Callable[[], bool]) -> bool:
+        """Does a read of so many bytes; one that brings nothing has taken its time, too.
+
+        What is not there is told sooner than it would come: reads of which none brings anything
+        say nothing of the rate.
+        """
         with self._lock:
             if self._num_active == 0:
                 self._began_s, self._num_new, self._num_new_bytes = self._monotonic_s(), 0, 0
             self._num_active += 1
+        is_whole = False
         try:
-            yield
+            is_whole = read()
         finally:
             with self._lock:
                 self._num_active -= 1
-                self._note(num_bytes)
+                self._note(num_bytes if is_whole else 0)
+        return is_whole
 
     def _note(self, num_bytes: int) -> None:
         """Takes a figure when the last read is over, or after many."""
@@ -88,5 +92,6 @@ class ReadClock:
         self._num_new_bytes += num_bytes
         if self._num_active == 0 or self._num_new >= _MANY_READS:
             self.meter.note(self._num_new_bytes, now_s - self._began_s, now_s)
+            if self._num_new_bytes:
+                self._measured_s = now_s
             self._began_s, self._num_new, self._num_new_bytes = now_s, 0, 0
-            self._measured_s = now_s

@@ -5,11 +5,12 @@ Read next: `tier_store`.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+_SEGMENT_STEP: Final = 16 << 20
 
 
 class HostTierSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,15 +31,46 @@ class FileTierSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What one account may keep; None: half of `max_bytes`."""
 
 
+class StoreTierSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """KV in Mooncake Store, which many nodes share, each block sealed under a key that only a
+    request brings. Raises: `ValueError` for what the store would not take.
+    """
+
+    master: str
+    """`host:port` of `mooncake_master`, which the node does not start."""
+    max_bytes: Positive
+    """What this node has put there; whatever else is in the store the master bounds."""
+    account_bytes: Positive | None = None
+    """What one account may keep of that; None: half of `max_bytes`."""
+    segment_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Memory that this node lends to the store, where what it puts lies first."""
+    local_host: str = "127.0.0.1"
+    """Where the other nodes find that memory."""
+    protocol: Literal["tcp"] = "tcp"
+    call_s: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    """How long anybody waits for the store; what takes longer counts as away."""
+
+    def __post_init__(self) -> None:
+        """Checks the forms."""
+        host, _, port = self.master.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise ValueError("`master` is an address and a port, such as 10.77.0.5:50051")
+        if not self.local_host or ":" in self.local_host:
+            raise ValueError("`local_host` is an IPv4 address or a name, without a port")
+        if self.segment_bytes % _SEGMENT_STEP:
+            raise ValueError("`segment_bytes` are a multiple of 16 MiB (16777216), or 0")
+
+
 class TierSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where prefixes go that the device has computed. Raises: `ValueError` without any tier."""
 
     host: HostTierSettings | None = None
     file: FileTierSettings | None = None
+    store: StoreTierSettings | None = None
     staging_tokens: Positive = 4096
     """Tokens whose KV may be between device and tiers at once, either way; takes host memory."""
 
     def __post_init__(self) -> None:
         """Checks that there is a tier."""
-        if self.host is None and self.file is None:
-            raise ValueError("tiers need a `host` or a `file` section")
+        if self.host is None and self.file is None and self.store is None:
+            raise ValueError("tiers need a `host`, a `file` or a `store` section")

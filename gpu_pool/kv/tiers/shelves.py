@@ -66,6 +66,10 @@ class Shelves:
             gone.append(self._drop_oldest(self._find_largest()))
         return gone
 
+    def list_entries(self) -> list[Entry]:
+        """All blocks, whoever they are of."""
+        return [Entry(owner, name) for owner, shelf in self._sizes.items() for name in shelf]
+
     def remove(self, entry: Entry) -> None:
         """Forgets a block, if it is there."""
         shelf = self._sizes.get(entry.owner)

@@ -1,6 +1,6 @@
 """What every tier does, whatever it keeps blocks in.
 
-Read next: `host_tier`, `file_tier`, `tier_store` (the caller).
+Read next: `host_tier`, `file_tier`, `mooncake_tier`, `tier_store` (the caller).
 """
 
 from dataclasses import dataclass
@@ -30,6 +30,12 @@ class Tier(Protocol):
 
     def has(self, space: TierNamespace, name: BlockName) -> bool:
         """True when `fetch` is likely to bring the block."""
+        ...
+
+    def may_have(self, space: TierNamespace, name: BlockName) -> bool:
+        """True when `fetch` may bring the block, which only it can tell; never False where `has` is
+        True, unless there is no prospect at all now.
+        """
         ...
 
     def keep(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:

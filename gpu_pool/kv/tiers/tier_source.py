@@ -133,11 +133,12 @@ class TierSource:
     ) -> int:
         """The end of what is worth it: any part of a prefix serves."""
         groups = range(len(self._host.memory))
-        row_s = self._store.measure(space, self._walk(space, prefix.keys[num_cached:], groups))
+        keys = prefix.keys[num_cached : num_cached + self._host.num_blocks]
+        row_s = self._store.measure(space, self._walk(space, keys, groups))
         size, backlog_s = self._host.block_size, self._store.backlog_s
         count = count_worth(row_s, size, backlog_s, tokens_per_s)
         if count < len(row_s):
-            refused = prefix.keys[num_cached + count : num_cached + len(row_s)]
+            refused = keys[count : len(row_s)]
             self._store.note_refusal(space, list(self._walk(space, refused, groups)))
         return num_cached + count
 
@@ -148,12 +149,14 @@ class TierSource:
         whole = [g for g, reach in enumerate(self._host.reaches) if not reach.is_local]
         local = [g for g, reach in enumerate(self._host.reaches) if reach.is_local]
         keys = prefix.keys
-        row_s = self._store.measure(space, self._walk(space, keys[num_cached:], whole))
+        rows = self._walk(space, keys[num_cached:], whole)
+        row_s = self._store.measure(space, rows, is_sure=True)
         for end in range(num_cached + len(row_s), num_cached, -1):
             seconds = sum(row_s[: end - num_cached])
             for group in local:
                 first = self._host.reaches[group].find_first_block(end * self._host.block_size)
-                group_s = self._store.measure(space, self._walk(space, keys[first:end], [group]))
+                rows = self._walk(space, keys[first:end], [group])
+                group_s = self._store.measure(space, rows, is_sure=True)
                 if len(group_s) < end - first:
                     break
                 seconds += sum(group_s)

@@ -5,6 +5,7 @@ are kept in the faster ones on their way. Must not know sequences or plans.
 Read next: `measured_tier`, `fetching`, `tier_source` and `tier_sink` (the callers).
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,8 +46,8 @@ class TierStore:
         """Blocks that were there and would have taken longer than computing."""
 
     def wants(self, space: TierNamespace, name: BlockName) -> bool:
-        """True when a tier has not got the block."""
-        return not all(tier.has(space, name) for tier in self._tiers)
+        """True when a tier has not got the block, and could keep it."""
+        return any(tier.wants(space, name) for tier in self._tiers)
 
     def offer(
         self,
@@ -56,7 +57,7 @@ class TierStore:
         let_go: Callable[[], None],
     ) -> None:
         """Lets tiers keep a block; `let_go` is called, by any thread, when all are done."""
-        takers = [tier for tier in self._tiers if not tier.has(space, name)]
+        takers = [tier for tier in self._tiers if tier.wants(space, name)]
         if not takers:
             let_go()
         else:
@@ -64,17 +65,20 @@ class TierStore:
             for tier in takers:
                 tier.offer(block)
 
-    def measure(self, space: TierNamespace, rows: Iterable[Row]) -> list[float]:
+    def measure(
+        self, space: TierNamespace, rows: Iterable[Row], *, is_sure: bool = False
+    ) -> list[float]:
         """What the leading places of a prefix would take, in seconds each, by the tiers' rates.
 
-        Ends before the first place that is not there; infinite where nothing has been measured.
+        Ends before the first place that is not there, or, where `is_sure`, of which nobody knows
+        that it is; infinite where nothing has been measured.
         """
         sizes: list[float] = []
         for row in rows:
             seconds = 0.0
             for block in row:
                 tier = self._find(space, block.name)
-                if tier is None:
+                if tier is None or (is_sure and not tier.has(space, block.name)):
                     return sizes
                 seconds += block.num_bytes * tier.s_per_byte
             sizes.append(seconds)
@@ -82,14 +86,16 @@ class TierStore:
 
     @property
     def backlog_s(self) -> float:
-        """Seconds until what is being fetched is there, by the slowest tier's rate."""
+        """Seconds until what is being fetched is there, by the slowest rate that is known."""
         if not self._num_backlog_bytes:
             return 0.0
-        return self._num_backlog_bytes * max(tier.s_per_byte for tier in self._tiers)
+        known = (tier.s_per_byte for tier in self._tiers if tier.s_per_byte < math.inf)
+        return self._num_backlog_bytes * max(known, default=math.inf)
 
     def note_refusal(self, space: TierNamespace, rows: Sequence[Row]) -> None:
         """Counts blocks that are not worth fetching; what the rates say of them may be old."""
-        self.num_refused += sum(map(len, rows))
+        blocks = (block for row in rows for block in row)
+        self.num_refused += sum(self._has(space, block.name) for block in blocks)
         for block in rows[0]:
             tier = self._find(space, block.name)
             if tier is not None and tier.is_stale and not self._is_probing:
@@ -133,9 +139,13 @@ class TierStore:
         for tier in self._tiers:
             tier.close()
 
+    def _has(self, space: TierNamespace, name: BlockName) -> bool:
+        """True when some tier has the block."""
+        return any(tier.has(space, name) for tier in self._tiers)
+
     def _find(self, space: TierNamespace, name: BlockName) -> MeasuredTier | None:
-        """The fastest tier that has a block."""
-        return next((tier for tier in self._tiers if tier.has(space, name)), None)
+        """The fastest tier that has a block, or may have it if none has."""
+        return next((tier for tier in self._tiers if tier.may_have(space, name)), None)
 
     def _read(self, fetch: Fetch, place: int, num_bytes: int) -> None:
         """Reads one place of a fetch."""
@@ -148,7 +158,7 @@ class TierStore:
     def _fetch_block(self, space: TierNamespace, name: BlockName, target: memoryview) -> bool:
         """Fills `target` from the fastest tier that has the block, those above it learn it."""
         for place, tier in enumerate(self._tiers):
-            if tier.has(space, name) and tier.fetch(space, name, target):
+            if tier.may_have(space, name) and tier.fetch(space, name, target):
                 for faster in self._tiers[:place]:
                     faster.keep(space, name, target)
                 return True

@@ -35,3 +35,19 @@ def fill(number: int, num_bytes: int = 5000) -> memoryview:
 def blank(num_bytes: int = 5000) -> memoryview:
     """Memory for a block."""
     return memoryview(bytearray(num_bytes))
+
+
+def draw_space(random: Random) -> TierNamespace:
+    """A prober's, as near the victim's as a request can bring it, or nearer."""
+    kind = random.randrange(5)
+    if kind == 0:
+        return create_space(B, random.randbytes(32))
+    if kind == 1:  # one bit of the salt, under the victim's own account
+        changed = int.from_bytes(SALT, "little") ^ 1 << random.randrange(256)
+        return create_space(A, changed.to_bytes(32, "little"))
+    if kind == 2:  # the victim's salt and another revision or dtype
+        revision, dtype = random.choice([("revision2", "float32"), ("revision", "bfloat16")])
+        return TierNamespace(A, BlockHasher(revision, dtype, 16).create_root(SALT), LAYOUT)
+    if kind == 3:  # all of the victim's but the account: quotas are not shared either
+        return create_space(random.choice([B, AccountId("d" * 32)]))
+    return TierNamespace(A, random.choice([b"", SALT, bytes(32)]), LAYOUT)

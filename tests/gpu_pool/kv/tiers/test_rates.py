@@ -1,5 +1,7 @@
 """The rate of a tier, by a clock of ours."""
 
+from collections.abc import Callable
+
 import pytest
 
 from gpu_pool.kv.tiers.rates import RateMeter, ReadClock
@@ -13,12 +15,20 @@ class Clock:
     def __call__(self) -> float:
         return self.now_s
 
+    def read_until(self, now_s: float, *, is_whole: bool = True) -> Callable[[], bool]:
+        """A read that ends then."""
+
+        def read() -> bool:
+            self.now_s = now_s
+            return is_whole
+
+        return read
+
 
 def test_reads_side_by_side_count_the_time_once() -> None:
     now = Clock()
     reads = ReadClock(now)
-    with reads.time(100), reads.time(100):
-        now.now_s = 2.0
+    assert reads.time(100, lambda: reads.time(100, now.read_until(2.0)))
     assert reads.meter.bytes_per_s == 100
     assert reads.num_bytes == 200
 
@@ -28,8 +38,7 @@ def test_time_without_reads_does_not_count() -> None:
     reads = ReadClock(now)
     for start in (0.0, 1000.0):
         now.now_s = start
-        with reads.time(100):
-            now.now_s = start + 1
+        reads.time(100, now.read_until(start + 1))
     assert reads.meter.bytes_per_s == pytest.approx(100)
 
 
@@ -37,12 +46,22 @@ def test_a_rate_grows_old() -> None:
     now = Clock()
     reads = ReadClock(now)
     assert reads.is_older_than(10)
-    with reads.time(1):
-        now.now_s = 1.0
+    reads.time(1, now.read_until(1.0))
     now.now_s = 5.0
     assert not reads.is_older_than(10)
     now.now_s = 12.0
     assert reads.is_older_than(10)
+
+
+def test_a_read_that_brings_nothing_takes_time_and_alone_says_nothing() -> None:
+    """What is not there is told at once: as bytes it would be the fastest tier of all."""
+    now = Clock()
+    reads = ReadClock(now)
+    assert not reads.time(10**9, now.read_until(0.001, is_whole=False))
+    assert (reads.meter.bytes_per_s, reads.num_bytes) == (0, 0)
+    assert reads.is_older_than(10)
+    reads.time(100, lambda: not reads.time(100, now.read_until(2.001, is_whole=False)))
+    assert reads.meter.bytes_per_s == pytest.approx(50)
 
 
 MIB = 1 << 20

@@ -8,8 +8,6 @@ from random import Random
 
 import pytest
 
-from contracts.ids import AccountId
-from gpu_pool.kv.block_hash import BlockHasher
 from gpu_pool.kv.tiers.fetching import Fetch
 from gpu_pool.kv.tiers.file_tier import FileTier
 from gpu_pool.kv.tiers.host_tier import HostTier
@@ -18,7 +16,7 @@ from gpu_pool.kv.tiers.namespace import BlockName, TierNamespace
 from gpu_pool.kv.tiers.settings import FileTierSettings, HostTierSettings
 from gpu_pool.kv.tiers.tier import Tier, TierBooks
 from gpu_pool.kv.tiers.tier_store import TierStore, WantedBlock
-from tests.gpu_pool.kv.tiers.blocks import LAYOUT, SALT, A, B, blank, create_space, fill
+from tests.gpu_pool.kv.tiers.blocks import LAYOUT, A, blank, create_space, draw_space, fill
 
 SIZE = 5000
 NUM_PROBES = 100_000
@@ -120,6 +118,9 @@ class StuckTier:
     def has(self, space: TierNamespace, name: BlockName) -> bool:
         return False
 
+    def may_have(self, space: TierNamespace, name: BlockName) -> bool:
+        return False
+
     def keep(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
         return self.may_go_on.wait()
 
@@ -182,22 +183,6 @@ def test_a_fetch_that_is_late_begins_no_further_read() -> None:
 
 
 # -- isolation -----------------------------------------------------------------------------------
-
-
-def draw_space(random: Random) -> TierNamespace:
-    """A prober's, as near the victim's as a request can bring it, or nearer."""
-    kind = random.randrange(5)
-    if kind == 0:
-        return create_space(B, random.randbytes(32))
-    if kind == 1:  # one bit of the salt, under the victim's own account
-        changed = int.from_bytes(SALT, "little") ^ 1 << random.randrange(256)
-        return create_space(A, changed.to_bytes(32, "little"))
-    if kind == 2:  # the victim's salt and another revision or dtype
-        revision, dtype = random.choice([("revision2", "float32"), ("revision", "bfloat16")])
-        return TierNamespace(A, BlockHasher(revision, dtype, 16).create_root(SALT), LAYOUT)
-    if kind == 3:  # all of the victim's but the account: quotas are not shared either
-        return create_space(random.choice([B, AccountId("d" * 32)]))
-    return TierNamespace(A, random.choice([b"", SALT, bytes(32)]), LAYOUT)
 
 
 def count_hits(tiers: Sequence[Tier], num_probes: int) -> tuple[int, int]:

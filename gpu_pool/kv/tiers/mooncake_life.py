@@ -1,0 +1,126 @@
+"""One life of a store agent: its process, its sockets, and the calls that it has been given.
+
+A call that is late is given up, not ended: its socket is used again when the answer has come, and
+nobody sees that any more. Read next: `mooncake_agent` (the child), `mooncake_client` (the caller).
+"""
+
+import queue
+import select
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+from gpu_pool.kv.tiers.mooncake_words import (
+    StoreAnswer,
+    StoreCall,
+    StoreReady,
+    StoreStart,
+    receive_message,
+    send_message,
+)
+
+NUM_LANES: Final = 6
+"""Calls at a time: those who fetch, the one who keeps, and whoever looks whether it is back."""
+_PARTING_S: Final = 3.0
+_ENVIRON: Final = (
+    "MC_RPC_TIMEOUT_MS=1000",
+    "MC_RPC_CONNECT_TIMEOUT_MS=1000",
+    "MC_TCP_PROGRESS_TIMEOUT_SEC=2",
+    "MC_TCP_STATUS_TIMEOUT_SEC=3",
+    "MC_STORE_CLIENT_SETUP_RETRIES=1",
+    "MC_STORE_CLIENT_METRIC=0",
+)
+"""What the library reads from its environment. Its own bounds are 30 s and more."""
+AGENT_COMMAND: Final = (sys.executable, "-m", "gpu_pool.kv.tiers.mooncake_agent")
+
+
+class Answer(NamedTuple):
+    """What came of a call."""
+
+    code: int
+    content: bytes
+
+
+class AgentLife:
+    """One process. `call` by any thread."""
+
+    def __init__(self, start: StoreStart, command: tuple[str, ...]) -> None:
+        """Starts it; it says later that it is ready. Raises: `OSError`."""
+        pairs = [socket.socketpair() for _ in range(1 + NUM_LANES)]
+        (self._control, *lanes), theirs = zip(*pairs, strict=True)
+        handles = [end.fileno() for end in theirs]
+        try:
+            self._process = subprocess.Popen(
+                ["env", *_ENVIRON, *command, *map(str, handles)],
+                pass_fds=handles,
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr,
+            )
+        finally:
+            for end in theirs:
+                end.close()
+        self._lanes: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+        self._all_lanes = tuple(lanes)
+        for lane in lanes:
+            self._lanes.put(lane)
+        self._threads = ThreadPoolExecutor(NUM_LANES, "kv-store")
+        self._began_s: dict[int, float] = {}
+        send_message(self._control, start)
+
+    @property
+    def process_id(self) -> int:
+        """The agent's, for whoever watches it from outside."""
+        return self._process.pid
+
+    @property
+    def oldest_s(self) -> float:
+        """For how long the call has been under way that has been so longest; 0: there is none."""
+        return max((time.monotonic() - s for s in tuple(self._began_s.values())), default=0.0)
+
+    def wait_ready(self, wait_s: float) -> StoreReady | None:
+        """What the agent says of its start; None while it has not said anything."""
+        if not self._has_news(wait_s):
+            return None
+        try:
+            return receive_message(self._control, StoreReady)[0]
+        except (EOFError, OSError):
+            return StoreReady("the store's agent has ended")
+
+    def is_over(self, wait_s: float) -> bool:
+        """True as soon as the process is gone, within so much time."""
+        return self._has_news(wait_s)
+
+    def call(self, call: StoreCall, content: bytes) -> "Future[Answer]":
+        """Begins a call. Raises: `RuntimeError` when this life is over."""
+        return self._threads.submit(self._call, call, content)
+
+    def close(self) -> None:
+        """Ends the process; it is gone when this returns, and all calls with it."""
+        self._control.close()
+        try:
+            self._process.wait(_PARTING_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._threads.shutdown(cancel_futures=True)
+        for lane in self._all_lanes:
+            lane.close()
+
+    def _has_news(self, wait_s: float) -> bool:
+        """True when the control socket can be read."""
+        return bool(select.select([self._control], [], [], wait_s)[0])
+
+    def _call(self, call: StoreCall, content: bytes) -> Answer:
+        """One call to its end. Raises: `EOFError`, `OSError` when the process is gone."""
+        lane = self._lanes.get_nowait()  # there are as many as threads
+        self._began_s[lane.fileno()] = time.monotonic()
+        try:
+            send_message(lane, call, content)
+            words, found = receive_message(lane, StoreAnswer)
+            return Answer(words.code, found)
+        finally:
+            del self._began_s[lane.fileno()]
+            self._lanes.put(lane)
