@@ -160,6 +160,8 @@ def test_a_model_is_our_own_or_of_others_but_not_both() -> None:
         ({"models": [{"name": "@a/b", "path": "p"}] * 2}, "listed twice"),
         ({"engine": {"max_batch_tokens": 8, "max_running": 64}}, "max_batch_tokens"),
         ({"engine": {"block_size": 0}}, "block_size"),
+        ({"engine": {"max_silence_s": 0.5}}, "max_silence_s"),
+        ({"engine": {"max_silence_s": 1e6}}, "max_silence_s"),
         ({"log": {"level": "loud"}}, "level"),
         ({"engine": {"device": "tpu"}}, "device"),
         ({"models": [{"name": "@a/b", "path": "p", "dtype": "bf16"}]}, "dtype"),

@@ -29,20 +29,23 @@ MODEL = ModelName("@hearth/tests/double")
 BODY: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "stream": True, "temperature": 0}
 
 
-def create_node(folder: Path, name: str, checkpoint: Path) -> FleetNode:
+def create_node(folder: Path, name: str, checkpoint: Path, max_silence_s: float) -> FleetNode:
     """A node that is not started."""
-    model = f'[[models]]\nname = "{MODEL}"\npath = "{checkpoint}"\n[engine]\nmax_silence_s = 5\n'
+    model = f'[[models]]\nname = "{MODEL}"\npath = "{checkpoint}"\n'
+    model += f"[engine]\nmax_silence_s = {max_silence_s}\n"
     program = ("tests.fixtures.double_node", "--step-s", "0.05")
     return create_fleet_node(folder, name, program, model)
 
 
 @asynccontextmanager
-async def run_fleet(folder: Path) -> AsyncGenerator[tuple[RunningGateway, list[FleetNode]]]:
+async def run_fleet(
+    folder: Path, max_silence_s: float = 120
+) -> AsyncGenerator[tuple[RunningGateway, list[FleetNode]]]:
     """A gateway before three node processes, all of them ready."""
     checkpoint = write_random_checkpoint(folder / "checkpoint")
     template = folder / "template.db"
     await asyncio.to_thread(upgrade_database, f"sqlite+aiosqlite:///{template}")
-    nodes = [create_node(folder, f"node-{index}", checkpoint) for index in range(3)]
+    nodes = [create_node(folder, f"node-{n}", checkpoint, max_silence_s) for n in range(3)]
     routing = {"silence_s": 3.0, "resume_patience_s": 30.0}
     async with AsyncExitStack() as stack:
         for node in nodes:
@@ -122,20 +125,34 @@ async def test_streams_survive_whatever_happens_to_nodes(tmp_path: Path) -> None
 async def test_streams_survive_a_core_that_freezes_below_a_node_that_does_not(
     tmp_path: Path,
 ) -> None:
-    async with run_fleet(tmp_path) as (gateway, nodes):
+    async with run_fleet(tmp_path, max_silence_s=5) as (gateway, nodes):
         wanted = await gather_answers(gateway)
         core = find_core(nodes[0])
-
-        async def disturb() -> None:
-            """Stops the core once it has work: the node goes on to say that it is there."""
-            await wait_until_async(lambda: has_work(gateway, nodes[0]), timeout_s=60)
-            os.kill(core, signal.SIGSTOP)
-
-        answers, _ = await asyncio.gather(gather_answers(gateway), disturb())
+        answers, _ = await asyncio.gather(
+            gather_answers(gateway), stop_core(gateway, nodes[0], core)
+        )
         assert answers == wanted
         await wait_until_async(lambda: are_ready(gateway, 3), timeout_s=60)
         assert find_core(nodes[0]) != core
         assert [await count_hung(gateway, node) for node in nodes] == [1, 0, 0]
+
+
+@pytest.mark.timeout(300)
+async def test_with_the_bound_far_away_a_frozen_core_holds_its_streams(tmp_path: Path) -> None:
+    async with run_fleet(tmp_path) as (gateway, nodes):
+        core = find_core(nodes[0])
+        answers = asyncio.create_task(gather_answers(gateway))
+        await stop_core(gateway, nodes[0], core)
+        done, _ = await asyncio.wait({answers}, timeout=30)
+        assert not done
+        os.kill(core, signal.SIGCONT)
+        await answers
+
+
+async def stop_core(gateway: RunningGateway, node: FleetNode, core: int) -> None:
+    """Stops a node's core once it has work; the node goes on to say that it is there."""
+    await wait_until_async(lambda: has_work(gateway, node), timeout_s=60)
+    os.kill(core, signal.SIGSTOP)
 
 
 def find_core(node: FleetNode) -> int:

@@ -79,7 +79,7 @@ CASES: Mapping[str, AlertCase] = {
     ),
     "HearthCoreHung": AlertCase(
         fires={f"hearth_node_hung_cores_total{{{AT}}}": grows(0.1)},
-        quiet={f"hearth_node_hung_cores_total{{{AT}}}": grows(0.03)},
+        quiet={f"hearth_node_hung_cores_total{{{AT}}}": grows(0.04)},
         labels=OF_A_MODEL,
     ),
     "HearthReportsStale": AlertCase(

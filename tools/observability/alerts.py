@@ -58,7 +58,7 @@ ALERTS = (
     ),
     Alert(
         "HearthCoreHung",
-        "sum by (instance, model) (increase(hearth_node_hung_cores_total[30m])) > 1",
+        "sum by (instance, model) (increase(hearth_node_hung_cores_total[30m])) > 1.5",
         "1m",
         "ticket",
         "{{ $labels.instance }} has replaced the engine of {{ $labels.model }} more than once: it "
