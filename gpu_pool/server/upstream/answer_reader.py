@@ -69,19 +69,19 @@ class AnswerReader:
         request: EngineRequest,
         stops: tuple[str, ...],
         call_prefix: str,
-        window: int,
+        most_prompt: int,
         secrets: tuple[str, ...] = (),
     ) -> None:
-        """`call_prefix` begins the ids of calls to which the engine gives none; `window` is the
-        most tokens that a prompt can have; `secrets` may be in no message.
+        """`call_prefix` begins the ids of calls to which the engine gives none; `most_prompt`
+        tokens the prompt can have had; `secrets` may be in no message.
         """
         self._secrets = secrets
         self._request = request
         self._stops = stops
         self._call_prefix = call_prefix
-        self._window = window
+        self._most_prompt = most_prompt
         self._choices = [_ChoiceState() for _ in range(request.num_choices)]
-        self._num_prompt = min(request.num_prompt_guess, window)
+        self._num_prompt = min(request.num_prompt_guess, most_prompt)
         self._num_cached = 0
         self._num_told = 0
         self._num_reasoning = 0
@@ -207,7 +207,7 @@ class AnswerReader:
         that 0 is what an engine says that does not count.
         """
         if told.prompt_tokens:
-            self._num_prompt = min(told.prompt_tokens, self._window)
+            self._num_prompt = min(told.prompt_tokens, self._most_prompt)
         if told.completion_tokens is not None:
             self._num_told = told.completion_tokens
         prompt, completion = told.prompt_tokens_details, told.completion_tokens_details

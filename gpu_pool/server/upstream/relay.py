@@ -35,6 +35,8 @@ from gpu_pool.server.upstream.upstream_model import UpstreamModel
 
 END_PATIENCE_S: Final = 5.0
 """For the engine's count of what was used, once the answer is complete."""
+TEMPLATE_TOKENS: Final = 4096
+"""That an engine's template may add to a prompt, whose own are at most one for each byte."""
 _NOTHING: Final = Usage(0, 0, 0)
 _HEAD_BYTES: Final = 1024 * 1024
 _TOKEN_BYTES: Final = 4096
@@ -77,8 +79,9 @@ class Relay:
                 return
             sent = model.prepare(request, grant)
             prefix = f"call_{grant.request_id}_"
-            window, secrets = model.engine.context_window, (sent.salt, *model.link.secrets)
-            reader = AnswerReader(sent, request.sampling.stop, prefix, window, secrets)
+            most = min(model.engine.context_window, len(sent.body) + TEMPLATE_TOKENS)
+            secrets = sent.salt, *model.link.secrets
+            reader = AnswerReader(sent, request.sampling.stop, prefix, most, secrets)
             self._reader, self._num_queued = reader, sent.num_prompt_guess
             self._send(model, functools.partial(self._answer, model, sent, secrets, reader))
         except Exception as error:

@@ -10,6 +10,7 @@ import pytest
 from contracts.fleet import NodeReport
 from contracts.inference import Delta, Failed, Finished, FinishReason, GenerationEvent
 from contracts.wire import Abort
+from gpu_pool.server.upstream.relay import TEMPLATE_TOKENS
 from tests.fixtures.engine_process import EngineProcess, run_engine
 from tests.fixtures.fleet_node import FleetNode
 from tests.fixtures.gateway_client import GatewayClient, NodeAddress, ask, failure_code, join_text
@@ -110,7 +111,12 @@ async def test_an_engine_is_believed_no_more_than_the_request_could_use(hurt: Pa
     last = (await generate(address))[-1]
     assert isinstance(last, Finished)
     assert last.usage.num_completion_tokens == 8
-    assert last.usage.num_prompt_tokens == 8192
+    body = next(one for one in reversed(engine.see_requests()) if one["messages"])
+    assert len(str(body)) < 2000
+    assert TEMPLATE_TOKENS < last.usage.num_prompt_tokens < TEMPLATE_TOKENS + 2000
+    last = (await generate(address, "x" * 20_000))[-1]
+    assert isinstance(last, Finished)
+    assert last.usage.num_prompt_tokens == 8192  # the engine's context
 
 
 async def test_what_follows_the_end_is_not_waited_for(hurt: Pair) -> None:
