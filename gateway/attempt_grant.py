@@ -3,11 +3,27 @@
 Read next: `gateway.attempts`, `gateway.hand_over`.
 """
 
-from contracts.errors import DeadlineExceeded, InternalError, ServiceError, UpstreamError
+from typing import Final
+
+import structlog
+
+from contracts.errors import (
+    DeadlineExceeded,
+    ErrorReport,
+    InternalError,
+    ServiceError,
+    StreamBroken,
+    UpstreamError,
+    from_error_report,
+)
 from contracts.fleet import ModelCard
 from contracts.grant import Grant
 from gateway.request_context import RequestContext
 from gateway.routing.route_plan import RouteNeed
+
+log = structlog.get_logger(__name__)
+_SKEW_S: Final = 1.0
+"""By which clocks may differ without anybody being to blame."""
 
 
 def create_grant(context: RequestContext, need: RouteNeed, card: ModelCard, attempt: int) -> Grant:
@@ -28,6 +44,18 @@ def create_grant(context: RequestContext, need: RouteNeed, card: ModelCard, atte
         trace=context.trace.carry(attempt),
         session=need.session or 0,
     )
+
+
+def read_failure(context: RequestContext, report: ErrorReport, now_s: float) -> ServiceError:
+    """Why an attempt has ended. A deadline that is not over by our clock is no end of the request:
+    the node's clock is wrong, and it would refuse or cut whatever came to it.
+    """
+    error = from_error_report(report)
+    left_s = context.deadline_s - now_s
+    if isinstance(error, DeadlineExceeded) and left_s > _SKEW_S:
+        log.warning("clock_of_node_ahead", node_id=context.node_id, left_s=round(left_s, 1))
+        return StreamBroken("The node has ended the request before its time.")
+    return error
 
 
 def is_fault_of_node(error: ServiceError) -> bool:

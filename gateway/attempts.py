@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from contracts.errors import DeadlineExceeded, Retry, ServiceError
-from gateway.attempt_grant import create_grant, is_fault_of_node
+from contracts.errors import DeadlineExceeded, ErrorReport, Retry, ServiceError
+from gateway.attempt_grant import create_grant, is_fault_of_node, read_failure
 from gateway.hand_over import HandOver, StreamOpener
 from gateway.request_context import RequestContext
 from gateway.routing.fleet import Fleet
@@ -152,6 +152,10 @@ class Attempts:
                 self._fleet.health.note_success(attempt.plan.node_id)
         elif is_fault_of_node(error):
             self._fleet.note_failure(attempt.plan.node_id)
+
+    def read_failure(self, context: RequestContext, report: ErrorReport) -> ServiceError:
+        """Why the node has ended the latest attempt."""
+        return read_failure(context, report, self.sources.monotonic_s())
 
     def _leave(self, attempt: Attempt) -> None:
         """The node has one request fewer. The first call counts.

@@ -22,7 +22,6 @@ from contracts.errors import (
     ServiceStopping,
     StreamBroken,
     Unauthenticated,
-    from_error_report,
 )
 from contracts.inference import (
     Failed,
@@ -95,7 +94,7 @@ class Forwarded:
     def find_error(self, last: Finished | Failed) -> ServiceError | None:
         """The error that a stream's last event stands for."""
         if isinstance(last, Failed):
-            return from_error_report(last.error)
+            return self._attempts.read_failure(self.context, last.error)
         if last.reason is FinishReason.ABORTED and not self.stream.is_aborted:
             return StreamBroken("The node gave the request up.")
         return None

@@ -18,7 +18,6 @@ from contracts.errors import (
     ServiceError,
     StreamBroken,
     Unauthenticated,
-    from_error_report,
 )
 from contracts.ids import ModelName, NodeId
 from contracts.inference import (
@@ -136,12 +135,24 @@ class Forwarder:
             context.usage = stream.read_usage()
             self._attempts.close(context, attempt, None)
             raise
-        error = _find_error(stream, events[-1])
+        error = self._find_error(context, stream, events[-1])
         if error is not None:
             context.usage = stream.read_usage()
             self._attempts.close(context, attempt, error)
             raise error
         return events
+
+    def _find_error(
+        self, context: RequestContext, stream: NodeStream, last: GenerationEvent
+    ) -> ServiceError | None:
+        """What the latest event says instead of an answer; None when it is a part of one."""
+        if type(last) is Failed:
+            error = self._attempts.read_failure(context, last.error)
+            return _to_client_error(error, stream.node_id)
+        is_aborted = type(last) is Finished and last.reason is FinishReason.ABORTED
+        if is_aborted and not stream.is_aborted:
+            return StreamBroken("The node gave the request up.")
+        return None
 
     def _describe(
         self, context: RequestContext, request: NodeRequest, asker: Asker, has_choice: bool
@@ -188,15 +199,6 @@ class Forwarder:
 def is_streaming(request: NodeRequest) -> bool:
     """True when the answer is to be passed on as it comes."""
     return isinstance(request, GenerateRequest) and request.stream
-
-
-def _find_error(stream: NodeStream, last: GenerationEvent) -> ServiceError | None:
-    """What the latest event says instead of an answer; None when it is a part of one."""
-    if type(last) is Failed:
-        return _to_client_error(from_error_report(last.error), stream.node_id)
-    if type(last) is Finished and last.reason is FinishReason.ABORTED and not stream.is_aborted:
-        return StreamBroken("The node gave the request up.")
-    return None
 
 
 def _to_client_error(error: ServiceError, node_id: NodeId) -> ServiceError:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import DeadlineExceeded, InvariantBroken, to_error_report
+from contracts.errors import InvariantBroken, to_error_report
 from contracts.inference import Accepted, Delta, Failed, Finished, FinishReason, Usage
 from contracts.pricing import TokenCounts, TokenRates, compute_charge, find_price
 from contracts.quotas import QuotaLimits, QuotaScope
@@ -156,13 +156,13 @@ async def test_a_node_that_dies_in_a_stream_costs_what_it_had_sent(
 async def test_an_answer_that_never_reached_its_client_is_recorded_and_free(
     gateway: RunningGateway, node: ScriptedNode
 ) -> None:
-    async def run_late(stream: ScriptedStream) -> None:
+    async def fail_late(stream: ScriptedStream) -> None:
         await stream.put(Accepted(7, 0))
-        error = to_error_report(DeadlineExceeded("The request's deadline has passed."))
+        error = to_error_report(InvariantBroken("Its step failed."))
         await stream.put(Failed(error, Usage(7, 0, 2)))
 
-    node.script = run_late
-    assert (await gateway.run(WHOLE)).status == 408
+    node.script = fail_late
+    assert (await gateway.run(WHOLE)).status == 500
     (record,) = await wait_for_records(gateway, 1)
     assert (record.outcome, record.tokens) == (Outcome.FAILED, TokenCounts(7, 0, 2))
     assert (record.cost_nano, record.num_microneurons, record.price_version) == (0, 0, None)

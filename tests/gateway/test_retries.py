@@ -8,7 +8,6 @@ import pytest
 
 from contracts.errors import (
     ContextTooLong,
-    DeadlineExceeded,
     Forbidden,
     InvariantBroken,
     PoolSaturated,
@@ -91,15 +90,6 @@ async def test_what_the_client_got_wrong_is_not_tried_again(
     nodes[0].script = nodes[1].script = refuse(ContextTooLong("Too long.", param="messages"))
     reply = await pair.run(BODY)
     assert reply.status == 400
-    assert len(nodes[0].streams) + len(nodes[1].streams) == 1
-
-
-async def test_a_passed_deadline_is_not_tried_again(
-    pair: RunningGateway, nodes: list[ScriptedNode]
-) -> None:
-    nodes[0].script = nodes[1].script = refuse(DeadlineExceeded("Late."))
-    reply = await pair.run(BODY)
-    assert (reply.status, reply.code) == (408, 3007)
     assert len(nodes[0].streams) + len(nodes[1].streams) == 1
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from contracts.errors import DeadlineExceeded, to_error_report
+from contracts.errors import InvariantBroken, to_error_report
 from contracts.inference import Accepted, Delta, Failed, Usage
 from tests.gateway.running_gateway import RunningGateway
 from tests.gateway.scripted_node import MODEL, ScriptedNode, ScriptedStream
@@ -24,13 +24,13 @@ async def test_a_node_that_fails_says_what_was_consumed(
     body: dict[str, object],
     usage: Usage | None,
 ) -> None:
-    async def run_late(stream: ScriptedStream) -> None:
+    async def fail_late(stream: ScriptedStream) -> None:
         await stream.put(Accepted(7, 0))
         await stream.put(Delta("ab", (1, 2)))
-        error = to_error_report(DeadlineExceeded("The request's deadline has passed."))
+        error = to_error_report(InvariantBroken("Its step failed."))
         await stream.put(Failed(error, usage))
 
-    node.script = run_late
+    node.script = fail_late
     await gateway.run(body)
     # A node that dies cannot say; then it is what had come from it, which is the same here.
     assert await read_tokens(gateway, "prompt") == 7.0
