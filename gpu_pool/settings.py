@@ -87,7 +87,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Guesses next tokens from what was said before and checks them: pays for repetitive text."""
     check_weights: WeightCheck = WeightCheck.FIRST
     """When weights are compared with what `hearth models add` has noted of them."""
-    native_kernels: bool = False
+    native_kernels: bool = True
     """bf16 on a CPU: computes with kernels of our own, built at the first start, where there is a
     C++ compiler or the installation brought them; False computes with torch alone."""
     row_invariant: bool = True

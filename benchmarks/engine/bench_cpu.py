@@ -6,7 +6,8 @@
 `torch alone` is Hearth without its native kernels.
 Drives the executor with plans, without server or scheduler. Rounds alternate between providers, so
 that both meet the same disturbances of a shared machine; where other processes want the cores too,
-`--threads 1` or OMP_WAIT_POLICY=PASSIVE keeps threads from waiting for each other.
+`--threads 1` or OMP_WAIT_POLICY=PASSIVE keeps threads from waiting for each other, and `--cpu-time`
+counts the seconds of one thread's work instead of those that pass.
 Rows go to `results/engine_cpu.csv`.
 """
 
@@ -42,6 +43,8 @@ BLOCK_SIZE = 16
 OURS = "hearth"
 TORCH_ALONE = "torch alone"
 TRANSFORMERS = "transformers"
+CLOCKS = {False: time.perf_counter, True: time.thread_time}
+"""Seconds that pass; seconds of work of the calling thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +68,18 @@ class HearthExecutor:
     """Our executor, driven by plans as the scheduler would make them."""
 
     def __init__(
-        self, folder: Path, dtype: DtypeChoice, num_threads: int, most: int, *, is_native: bool
+        self, folder: Path, dtype: DtypeChoice, options: argparse.Namespace, *, is_native: bool
     ) -> None:
-        """Loads the model with KV memory for `most` sequences."""
-        self._blocks_each = -(-(PROMPT_TOKENS + OUTPUT_TOKENS) // BLOCK_SIZE)
+        """Loads the model with KV memory for the most sequences that `options` name."""
+        self._clock = CLOCKS[options.cpu_time]
+        self._num_output = options.tokens
+        most = max(options.sequences)
+        self._blocks_each = -(-(PROMPT_TOKENS + options.tokens) // BLOCK_SIZE)
         self._executor = create_executor(
             WorkerSettings(
                 model_dir=folder,
                 dtype=dtype,
-                num_threads=num_threads,
+                num_threads=options.threads,
                 block_size=BLOCK_SIZE,
                 num_blocks=most * self._blocks_each,
                 native_kernels=is_native,
@@ -86,7 +92,7 @@ class HearthExecutor:
         """Prefills in steps of `MAX_BATCH_TOKENS`, then decodes all sequences step by step."""
         ids = tuple(SequenceId(self._num_steps + i) for i in range(len(prompts)))
         per_step = MAX_BATCH_TOKENS // PROMPT_TOKENS
-        start = time.perf_counter()
+        start = self._clock()
         for first in range(0, len(prompts), per_step):
             part = range(first, min(first + per_step, len(prompts)))
             new = tuple(self._begin(ids[i], prompts[i]) for i in part)
@@ -95,12 +101,12 @@ class HearthExecutor:
                 for i in part
             )
             self._step(new, scheduled)
-        prefilled = time.perf_counter()
-        for _ in range(OUTPUT_TOKENS - 1):
+        prefilled = self._clock()
+        for _ in range(self._num_output - 1):
             self._step((), tuple(ScheduledSequence(i, 1, ((),), True) for i in ids))
-        end = time.perf_counter()
+        end = self._clock()
         self._released = ids
-        return Burst(prefilled - start, (end - prefilled) / (OUTPUT_TOKENS - 1))
+        return Burst(prefilled - start, (end - prefilled) / (self._num_output - 1))
 
     def _begin(self, sequence_id: SequenceId, prompt: list[int]) -> NewSequence:
         """A greedy sequence."""
@@ -123,8 +129,10 @@ class HearthExecutor:
 class TransformersGenerate:
     """`transformers` generate: a static batch, sdpa, dynamic cache."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype) -> None:
+    def __init__(self, folder: Path, dtype: torch.dtype, options: argparse.Namespace) -> None:
         """Loads the model."""
+        self._clock = CLOCKS[options.cpu_time]
+        self._num_output = options.tokens
         from transformers import AutoModelForCausalLM
 
         self._model: Any = AutoModelForCausalLM.from_pretrained(
@@ -134,14 +142,14 @@ class TransformersGenerate:
     def run(self, prompts: list[list[int]]) -> Burst:
         """Prefill is a generation of one token; the steps are what a full one takes longer."""
         prefill_s = self._generate(prompts, 1)
-        all_s = self._generate(prompts, OUTPUT_TOKENS)
-        return Burst(prefill_s, (all_s - prefill_s) / (OUTPUT_TOKENS - 1))
+        all_s = self._generate(prompts, self._num_output)
+        return Burst(prefill_s, (all_s - prefill_s) / (self._num_output - 1))
 
     @torch.inference_mode()
     def _generate(self, prompts: list[list[int]], num_tokens: int) -> float:
         """Seconds of a greedy generation of exactly `num_tokens`."""
         ids = torch.tensor(prompts)
-        start = time.perf_counter()
+        start = self._clock()
         self._model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
@@ -150,21 +158,21 @@ class TransformersGenerate:
             min_new_tokens=num_tokens,
             pad_token_id=0,
         )
-        return time.perf_counter() - start
+        return self._clock() - start
 
 
 def create_providers(
     options: argparse.Namespace, folder: Path, torch_dtype: torch.dtype
 ) -> dict[str, Provider]:
     """Everyone who is measured, ours first."""
-    dtype, most = DtypeChoice(options.dtype), max(options.sequences)
+    dtype = DtypeChoice(options.dtype)
     providers: dict[str, Provider] = {
-        name: HearthExecutor(folder, dtype, options.threads, most, is_native=name == OURS)
+        name: HearthExecutor(folder, dtype, options, is_native=name == OURS)
         for name in (OURS, TORCH_ALONE)
         if name == OURS or name in options.peers
     }
     if TRANSFORMERS in options.peers and find_spec("transformers"):
-        providers[TRANSFORMERS] = TransformersGenerate(folder, torch_dtype)
+        providers[TRANSFORMERS] = TransformersGenerate(folder, torch_dtype, options)
     return providers
 
 
@@ -186,7 +194,7 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Figure]:
                 if index > 0:  # the first round warms up
                     bursts.setdefault((name, count), []).append(burst)
     figures: list[Figure] = []
-    what = f"{shapes} {dtype} {options.threads}t"
+    what = f"{shapes} {dtype} {options.threads}t" + (", CPU time" if options.cpu_time else "")
     for (name, count), found in bursts.items():
         steps_ms = [burst.step_s * 1e3 for burst in found]
         rates = [count * PROMPT_TOKENS / burst.prefill_s for burst in found]
@@ -209,7 +217,11 @@ def main() -> None:
         choices=[TORCH_ALONE, TRANSFORMERS],
         default=[TORCH_ALONE, TRANSFORMERS],
     )
+    parser.add_argument("--tokens", type=int, default=OUTPUT_TOKENS, help="per answer (64)")
+    parser.add_argument("--cpu-time", action="store_true", help="of the thread; for --threads 1")
     options = parser.parse_args()
+    if options.cpu_time and options.threads != 1:
+        parser.error("--cpu-time counts one thread: add --threads 1")
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         figures = measure(options, Path(folder))

@@ -37,7 +37,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """None is one per CPU of the machine."""
     device: str = "cpu"
     check_weights: WeightCheck = WeightCheck.FIRST
-    native_kernels: bool = False
+    native_kernels: bool = True
     """bf16 on a CPU: computes with kernels of our own where they can be built, else with torch."""
 
     @property
