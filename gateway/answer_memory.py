@@ -94,18 +94,19 @@ class AnswerMemory:
         return self._num_bytes
 
     async def claim(
-        self, account_id: AccountId, key: bytes, *request: bytes | bytearray
+        self, account_id: AccountId, key: bytes, *request: bytes | bytearray, scope: bytes = b""
     ) -> Claim | bytes:
         """The answer that was given to `key` before, or else the right to make it.
 
         While another request with the key is under way, its end is awaited. `request` is what must
-        be the same.
+        be the same. Keys of different scopes never meet.
 
         Raises: `InvalidRequest` for a key that is too long or came with another request,
         `Conflict` when its answer was a stream.
         """
         if not 0 < len(key) <= MAX_KEY_BYTES:
             raise InvalidRequest(f"`Idempotency-Key` must have 1 to {MAX_KEY_BYTES} characters.")
+        key = scope + b"\0" + key
         fingerprint = _digest(request)
         while True:
             entry = self._find(account_id, key)

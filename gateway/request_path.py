@@ -102,7 +102,9 @@ class RequestPath:
         if key is None:
             return await self._path.answer(call, context, exchange, body, _NO_CLAIM)
         named = call.route.name.encode(), (call.model or "").encode()
-        claim = await self._memory.claim(principal.account_id, key, *named, body)
+        # Who may not use every model gets its own answers alone: another's could be one of those.
+        scope = b"" if principal.models is None else principal.api_token_id.encode()
+        claim = await self._memory.claim(principal.account_id, key, *named, body, scope=scope)
         if isinstance(claim, bytes):
             exchange.reply(200, claim, _REPLAYED + self._requests.format_headers(context))
             return 200

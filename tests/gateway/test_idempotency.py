@@ -9,6 +9,8 @@ from openai import AsyncOpenAI
 
 from contracts.errors import PoolSaturated
 from contracts.inference import Accepted
+from tenancy.permissions import Permission
+from tenancy.policies import Effect, Policy
 from tests.gateway.raw_http import connect, format_request
 from tests.gateway.running_gateway import Reply, RunningGateway, to_bytes, wait_until
 from tests.gateway.scripted_node import MODEL, ScriptedNode, ScriptedStream
@@ -16,11 +18,23 @@ from tests.gateway.scripted_node import MODEL, ScriptedNode, ScriptedStream
 BODY: dict[str, Any] = {"prompt": "Hi"}
 
 
-async def ask(gateway: RunningGateway, key: str | None, body: Any = None) -> Reply:
+async def ask(
+    gateway: RunningGateway, key: str | None, body: Any = None, api_token: str | None = None
+) -> Reply:
     """The plain request with a key."""
     headers = {} if key is None else {"Idempotency-Key": key}
     path = gateway.account_path(f"/ai/run/{MODEL}")
-    return await gateway.send("POST", path, to_bytes(body or BODY), headers=headers)
+    token = api_token or gateway.tenant.api_token
+    return await gateway.send(
+        "POST", path, to_bytes(body or BODY), api_token=token, headers=headers
+    )
+
+
+async def issue_token(gateway: RunningGateway, model: str) -> str:
+    """A token of the account for one model alone."""
+    policy = Policy(Effect.ALLOW, frozenset({Permission.WORKERS_AI_READ}), (model,))
+    issued = await gateway.tenancy.create_api_token(gateway.tenant.account_id, "tests", (policy,))
+    return issued.value.reveal()
 
 
 async def test_a_request_that_comes_twice_runs_once_and_gets_the_same_answer(
@@ -143,3 +157,15 @@ async def test_a_retry_of_openais_client_after_a_lost_answer_runs_nothing(
         assert answer.choices[0].message.content == "Hello"
         assert (lost, len(node.streams)) == (1, 1)
         assert openai.__version__
+
+
+async def test_a_token_that_may_not_use_the_model_gets_no_answer_of_another(
+    gateway: RunningGateway, node: ScriptedNode
+) -> None:
+    elsewhere, here = [await issue_token(gateway, model) for model in ("@test/other", MODEL)]
+    assert (await ask(gateway, "k")).status == 200
+    assert (await ask(gateway, "k", api_token=elsewhere)).status == 403
+    first, second = [await ask(gateway, "k", api_token=here) for _ in range(2)]
+    assert "idempotent-replayed" not in first.headers
+    assert second.headers["idempotent-replayed"] == "true"  # the control: its own are given again
+    assert len(node.streams) == 2
