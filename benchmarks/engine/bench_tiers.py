@@ -1,18 +1,25 @@
-"""Time to the first token of a long prefix: from the device, from memory, from files, computed.
+"""Time to the first token of a long prefix: from device, memory, files, a store, or computed.
 
 The real engine loop (scheduler, runner, landings) over a random model, one request at a time; KV is
 that of `--shapes`, and each provider has a place of its own. Files are read past the page cache. A
 slow drive is a real one that the kernel throttles at the moment of the request (`--slow 100 2`, as
 root; `--slow` alone leaves it out), so that the rate which was measured is wrong at first. The
-figures that count are ratios to computing, in one process.
+store is Mooncake's with a real master, over TCP on loopback; who lends the memory is a process of
+its own (`--without-store`: where the wheel is not installed). The figures that count are ratios to
+computing, in one process.
 Run: `python -m benchmarks.engine.bench_tiers [--prompt 4000] [--rounds 5] [--record]`.
 """
 
 import argparse
 import os
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,13 +43,21 @@ from gpu_pool.engine.scheduler import Scheduler
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.engine.speed_meter import SpeedMeter
 from gpu_pool.kv.tiers.assembly import Tiers, create_tiers
-from gpu_pool.kv.tiers.settings import FileTierSettings, HostTierSettings, TierSettings
+from gpu_pool.kv.tiers.mooncake_client import StoreClient
+from gpu_pool.kv.tiers.settings import (
+    FileTierSettings,
+    HostTierSettings,
+    StoreTierSettings,
+    TierSettings,
+)
 from gpu_pool.plan import Executor, SequenceId
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
 
 _BLKIO = Path("/sys/fs/cgroup/blkio")
 _ROOM_BYTES = 8 << 30
+_SEGMENT_BYTES = 1 << 30
+_START_S = 30.0
 CACHE = Path(".cache")
 COMPUTED = "computed"
 KNOWN = bytes(32)
@@ -171,7 +186,7 @@ def load(args: argparse.Namespace, folder: Path) -> Executor:
     )
 
 
-def create_engines(args: argparse.Namespace, folder: Path) -> dict[str, Engine]:
+def create_engines(args: argparse.Namespace, folder: Path, master: str | None) -> dict[str, Engine]:
     """One for each kind of tier, with a directory and a model of its own."""
     tokens = args.prompt + 64
     host = TierSettings(host=HostTierSettings(max_bytes=_ROOM_BYTES), staging_tokens=tokens)
@@ -180,17 +195,58 @@ def create_engines(args: argparse.Namespace, folder: Path) -> dict[str, Engine]:
         files = FileTierSettings(path=folder / name.replace("/", " a "), max_bytes=_ROOM_BYTES)
         settings = TierSettings(file=files, staging_tokens=tokens)
         engines[name] = Engine(load(args, folder), settings)
+    if master is not None:
+        store = StoreTierSettings(master=master, max_bytes=_ROOM_BYTES)
+        engines["store"] = Engine(
+            load(args, folder), TierSettings(store=store, staging_tokens=tokens)
+        )
+        while engines["store"].tiers.store.describe()[0].is_off:
+            time.sleep(0.1)
     return engines
 
 
-def measure(args: argparse.Namespace, folder: Path) -> list[Figure]:
+@contextmanager
+def open_store(folder: Path) -> Generator[str]:
+    """A master of this run's own and somebody who lends memory; gives the master's address."""
+    port, admin_port = find_port(), find_port()
+    binary = Path(sys.executable).with_name("mooncake_master")
+    addresses = ("--rpc_address=127.0.0.1", "--metrics_host=127.0.0.1")
+    ports = (f"--rpc_port={port}", f"--metrics_port={admin_port}", f"--log_dir={folder}")
+    process = subprocess.Popen(
+        [binary, *addresses, *ports], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    master = f"127.0.0.1:{port}"
+    settings = StoreTierSettings(master=master, max_bytes=1, segment_bytes=_SEGMENT_BYTES)
+    lender = StoreClient(settings, lambda: None)
+    lender.start(lambda: None)
+    try:
+        deadline_s = time.monotonic() + _START_S
+        while lender.is_away:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError("Mooncake Store does not start")
+            time.sleep(0.1)
+        yield master
+    finally:
+        lender.close()
+        process.kill()
+        process.wait()
+
+
+def find_port() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def measure(args: argparse.Namespace, folder: Path, master: str | None) -> list[Figure]:
     """The figures of all providers, round by round: each beside computing the same at once."""
     samples: defaultdict[str, list[float]] = defaultdict(list)
     ratios: defaultdict[str, list[float]] = defaultdict(list)
     nums_cached: defaultdict[str, set[int]] = defaultdict(set)
     prompt = [n * 7 % 8000 for n in range(args.prompt)]
     throttle = DriveThrottle(folder) if args.slow else None
-    engines = create_engines(args, folder)
+    engines = create_engines(args, folder, master)
     for engine in engines.values():  # computed once, kept, and all rates are known
         engine.answer(prompt, KNOWN)
         engine.forget()
@@ -240,16 +296,19 @@ def main() -> None:
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--slow", type=int, nargs="*", default=[100, 2], help="MB/s of the drive")
+    parser.add_argument("--without-store", action="store_true", help="no Mooncake Store")
     parser.add_argument("--record", action="store_true", help="append to results/kv_tiers.csv")
     args = parser.parse_args()
     CACHE.mkdir(exist_ok=True)
     with TemporaryDirectory(dir=CACHE) as name:  # on a drive, which /tmp need not be
         folder = Path(name)
         write_random_llama(folder, SHAPES[args.shapes], DTYPES[args.dtype])
-        figures = measure(args, folder)
+        with nullcontext() if args.without_store else open_store(folder) as master:
+            figures = measure(args, folder, master)
     print_figures(figures)
     if args.record:
-        append_figures("kv_tiers.csv", figures, describe_circumstances(["torch", "cryptography"]))
+        packages = ["torch", "cryptography", "mooncake-transfer-engine-non-cuda"]
+        append_figures("kv_tiers.csv", figures, describe_circumstances(packages))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def create_tiers(
         if files is not None:
             tiers.append(MeasuredTier("file", files, find_num_pending(), monotonic_s))
     if settings.store is not None:
-        remote = MooncakeTier(settings.store, StoreClient(settings.store))
+        remote = MooncakeTier(settings.store, StoreClient(settings.store, wake))
         tiers.append(MeasuredTier("store", remote, find_num_pending(), monotonic_s))
     store = TierStore(tiers)
     source = TierSource(store, host, layout, read_tokens_per_s, clock, wake)

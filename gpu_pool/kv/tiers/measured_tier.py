@@ -93,10 +93,14 @@ class MeasuredTier:
         return is_whole
 
     def keep(self, space: TierNamespace, name: BlockName, block: memoryview) -> None:
-        """Keeps a block now; the first one is read back, so that there is a rate."""
+        """Keeps a block now; the first one is read back, so that there is a rate.
+
+        The very first read does not count: over a network it is the one that connects.
+        """
         if self._tier.keep(space, name, block):
             self._num_kept += 1
             if not self._clock.meter.bytes_per_s:
+                self._tier.fetch(space, name, memoryview(bytearray(len(block))))
                 self.probe(space, name, len(block))
 
     def probe(self, space: TierNamespace, name: BlockName, num_bytes: int) -> None:

@@ -66,19 +66,25 @@ class StoreConnection:
 
     def _get(self, name: str) -> tuple[int, bytes]:
         """A block, unless whoever lends the memory did not bring one a moment ago."""
-        lenders = self._list_lenders(name)
-        if not lenders:  # the store itself does not say why
-            code = self._store.is_exist(name)
-            return min(code, 0) or ABSENT, b""
-        if not lenders.isdisjoint(self._lost):
-            now_s = time.monotonic()
-            self._lost = {who: until_s for who, until_s in self._lost.items() if until_s > now_s}
-            if not lenders.isdisjoint(self._lost):
-                return _UNREADABLE, b""
+        if self._lost and self._is_lost(name):
+            return _UNREADABLE, b""
         content = self._store.get(name)
-        if not content:
+        if content:
+            return 0, content
+        lenders = self._list_lenders(name)
+        if lenders:  # it may have been put this very moment
+            content = self._store.get(name)
+            if content:
+                return 0, content
             self._lost |= dict.fromkeys(lenders, time.monotonic() + _LOST_S)
-        return (0, content) if content else (_UNREADABLE, b"")
+            return _UNREADABLE, b""
+        return min(self._store.is_exist(name), 0) or ABSENT, b""  # or the store is away
+
+    def _is_lost(self, name: str) -> bool:
+        """True when a block lies where nobody is to be asked now."""
+        now_s = time.monotonic()
+        self._lost = {who: until_s for who, until_s in self._lost.items() if until_s > now_s}
+        return not self._list_lenders(name).isdisjoint(self._lost)
 
     def _list_lenders(self, name: str) -> set[str]:
         """Where a block lies; nowhere: it is not there, or the store is away."""

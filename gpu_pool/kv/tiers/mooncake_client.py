@@ -22,6 +22,8 @@ _START_S: Final = 30.0
 _HUNG_S: Final = 30.0
 """A call that takes longer than all of the library's own bounds will not end."""
 _PROBE_S: Final = 1.0
+_CARE_S: Final = 5.0
+"""Between two looks at a store that is there: better this thread finds out than a request."""
 _PAUSES_S: Final = (1.0, 2.0, 5.0, 10.0)
 """Between two starts; the last one again and again."""
 _LOOK_S: Final = 0.2
@@ -32,10 +34,16 @@ class StoreClient:
     """One agent after the other."""
 
     def __init__(
-        self, settings: StoreTierSettings, command: tuple[str, ...] = AGENT_COMMAND
+        self,
+        settings: StoreTierSettings,
+        note_change: Callable[[], None],
+        command: tuple[str, ...] = AGENT_COMMAND,
     ) -> None:
-        """Nothing runs before `start`."""
+        """Nothing runs before `start`; `note_change` is called by any thread when the store has
+        come or gone.
+        """
         self._settings = settings
+        self._note_change = note_change
         self._command = command
         self._life: AgentLife | None = None
         self._is_closing = threading.Event()
@@ -92,6 +100,7 @@ class StoreClient:
         was_away, self.is_away = self.is_away, True
         if not was_away and not self._is_closing.is_set():
             self._log.warning("the KV store is away: prefixes are computed meanwhile")
+            self._note_change()
 
     def _run(self) -> None:
         """Agents one after the other, until `close`."""
@@ -138,9 +147,11 @@ class StoreClient:
         self._life = life
         quiet_s = _PROBE_S
         while not self._is_closing.is_set() and life.oldest_s < _HUNG_S:
-            if self.is_away and quiet_s >= _PROBE_S:
+            if quiet_s >= (_PROBE_S if self.is_away else _CARE_S):
                 quiet_s = 0.0
-                if self._ask(life, StoreCall(StoreOp.LOOK_UP, _NOBODY)) is not None:
+                if self._ask(life, StoreCall(StoreOp.LOOK_UP, _NOBODY)) is None:
+                    self._note_away()
+                elif self.is_away:
                     self._note_there()
             if life.is_over(_LOOK_S):
                 self._log.warning("the KV store's agent is gone")
@@ -153,3 +164,4 @@ class StoreClient:
         self.is_away = False
         self._log.info("the KV store is there")
         self._note_back()
+        self._note_change()

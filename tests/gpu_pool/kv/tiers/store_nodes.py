@@ -88,7 +88,7 @@ def open_nodes(
     nodes: list[StoreNode] = []
     try:
         for _ in range(count):
-            client = StoreClient(settings)
+            client = StoreClient(settings, lambda: None)
             nodes.append(StoreNode(MooncakeTier(settings, client), client))
         if is_waiting:
             for node in nodes:

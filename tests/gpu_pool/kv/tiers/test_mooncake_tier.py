@@ -227,7 +227,7 @@ def test_without_the_library_the_log_says_what_to_install(tmp_path: Path) -> Non
     (tmp_path / "mooncake" / "__init__.py").write_text("raise ImportError('not here')")
     settings = StoreTierSettings(master="127.0.0.1:1", max_bytes=10**8)
     hidden = ("env", f"PYTHONPATH={tmp_path}{os.pathsep}{os.pathsep.join(sys.path)}")
-    client = StoreClient(settings, (*hidden, *AGENT_COMMAND))
+    client = StoreClient(settings, lambda: None, (*hidden, *AGENT_COMMAND))
     with structlog.testing.capture_logs() as lines:
         tier = MooncakeTier(settings, client)
         wait_until(lambda: len(lines) > 0)

@@ -175,3 +175,55 @@ def test_a_fetch_that_is_cancelled_ends_when_nothing_is_written_any_more(bench: 
     (end,) = bench.source.poll()
     assert end.sequence_id == ONE
     assert bench.source.poll() == []
+
+
+class SharedTier(SlowTier):
+    """Others put blocks there, too: only a fetch tells which."""
+
+    is_there = True
+
+    def has(self, space: TierNamespace, name: BlockName) -> bool:
+        return False
+
+    def may_have(self, space: TierNamespace, name: BlockName) -> bool:
+        return self.is_there
+
+
+def create_shared(groups: tuple[KvGroup, ...] = (FULL,), *, is_there: bool = True) -> Bench:
+    """A source over a store whose rate is known."""
+    tier = SharedTier(HostTierSettings(max_bytes=1 << 24))
+    bench = Bench(groups, tier)
+    bench.measure(0.001)
+    tier.is_there = is_there
+    return bench
+
+
+def test_what_others_may_have_put_is_fetched_up_to_what_is_missing() -> None:
+    """No more is asked for than host memory takes, however long the prompt is."""
+    bench = create_shared()
+    unknown = tuple(index.to_bytes(32, "little") for index in range(1, 100))
+    longer = Prefix(A, PREFIX.root_key, (*KEYS[:5], *unknown))
+    offer = bench.source.find(ONE, longer, 0)
+    assert offer is not None
+    assert offer.num_blocks == 40
+    assert offer.is_divisible
+    host_ids = tuple(HostBlockId(index) for index in range(40))
+    bench.source.start(ONE, longer, (HostRun(0, 0, host_ids, longer.keys[:40]),))
+    assert bench.news.wait(30)
+    (end,) = bench.source.poll()
+    assert (end.has_landed, end.num_blocks) == (False, 5)
+    bench.store.close()
+
+
+def test_nothing_is_offered_of_a_store_that_is_away() -> None:
+    bench = create_shared(is_there=False)
+    assert bench.source.find(ONE, PREFIX, 0) is None
+    assert bench.store.num_refused == 0
+    bench.store.close()
+
+
+def test_of_layers_with_a_window_nothing_is_fetched_that_nobody_knows_to_be_there() -> None:
+    """A part would be of no use, and a prompt's end is always new."""
+    bench = create_shared((FULL, SLIDING))
+    assert bench.source.find(ONE, PREFIX, 0) is None
+    bench.store.close()
