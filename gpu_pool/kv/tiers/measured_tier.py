@@ -99,7 +99,7 @@ class MeasuredTier:
         """
         if self._tier.keep(space, name, block):
             self._num_kept += 1
-            if not self._clock.meter.bytes_per_s:
+            if self._num_kept == 1 and not self._clock.meter.bytes_per_s:
                 self._tier.fetch(space, name, memoryview(bytearray(len(block))))
                 self.probe(space, name, len(block))
 
