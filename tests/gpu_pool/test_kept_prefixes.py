@@ -12,7 +12,6 @@ from tests.fixtures.free_port import find_port
 from tests.fixtures.gateway_client import GatewayClient, ask
 from tests.fixtures.node_process import (
     MODEL,
-    fetch_status,
     kill_hard,
     list_children,
     run_node_process,
@@ -61,7 +60,7 @@ port = {port}
             expected = read_text(await client.generate(request))
             await wait_until(lambda: read_metric(port, "hearth_node_kv_tier_kept_total") > 20, 60)
             kill_hard(core_pid)
-            await wait_until(lambda: fetch_status(address.url + "/health/ready") == 503, 60)
+            await wait_until(lambda: set(list_children(process.pid)) - {core_pid} != set(), 60)
             assert read_text(await client.generate(request)) == expected
             kept = [path for path in files.rglob("*.kv") if path.is_file()]
             assert len(kept) > 10
