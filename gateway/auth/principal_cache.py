@@ -50,6 +50,11 @@ class PrincipalCache:
         """Which of the store's states is known here; another one after each change seen there."""
         return self._generation
 
+    @property
+    def is_trusted(self) -> bool:
+        """False once nothing follows the store any more: its states are not told apart then."""
+        return self._is_trusted
+
     def add_follower(self, refresh: Callable[[], Awaitable[None]]) -> None:
         """Has `refresh` awaited with each new epoch, which counts as seen once it returns."""
         self._followers.append(refresh)

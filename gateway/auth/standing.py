@@ -35,12 +35,15 @@ class Standing:
         Raises: `Unauthenticated` when its API token is gone, `AccountSuspended`,
         `StoreUnavailable`.
         """
-        if generation == self._cache.generation:
+        cache, key = self._cache, (principal.account_id, principal.api_token_id)
+        if cache.is_trusted and generation == cache.generation:
             return principal
-        # Shielded: one request that ends must not fail the others.
-        current = await asyncio.shield(
-            self._look_up((principal.account_id, principal.api_token_id))
-        )
+        while True:
+            asked_in = cache.generation
+            # Shielded: one request that ends must not fail the others.
+            current = await asyncio.shield(self._look_up(key))
+            if asked_in == cache.generation:  # else it may be the answer from before a change
+                break
         if current is None:
             raise Unauthenticated("The API token of this request has been deleted.")
         if current.account_status is not AccountStatus.ACTIVE:
@@ -48,14 +51,20 @@ class Standing:
         return current
 
     def _look_up(self, key: _Key) -> asyncio.Task[Principal | None]:
-        """The store's answer, asked for once; one that failed is asked for again."""
+        """The store's answer, asked for once; one that failed is asked for again, and every time
+        where nobody tells of changes.
+        """
         if self._generation != self._cache.generation or len(self._lookups) > MAX_KNOWN:
             self._generation = self._cache.generation
             self._lookups.clear()
         known = self._lookups.get(key)
-        if known is None or (known.done() and (known.cancelled() or known.exception())):
+        if known is None or (known.done() and self._is_worthless(known)):
             known = self._lookups[key] = asyncio.create_task(self._load(key))
         return known
+
+    def _is_worthless(self, lookup: asyncio.Task[Principal | None]) -> bool:
+        """True for one that is over and says nothing of now."""
+        return not self._cache.is_trusted or lookup.cancelled() or lookup.exception() is not None
 
     async def _load(self, key: _Key) -> Principal | None:
         async with self._places:

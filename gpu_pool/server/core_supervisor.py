@@ -218,6 +218,7 @@ class CoreSupervisor:
                 self._log.info("the engine core was ended: the model goes to disk")
                 return
             if silent.done() and not ended.done() and not reader.done():
+                await _cancel(reader)  # a late word is no sign of life any more
                 await self._kill_silent(core, silent.result())
             elif not ended.done():
                 self._log.error("the engine core cannot be understood", exc_info=reader.exception())

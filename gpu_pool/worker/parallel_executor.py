@@ -44,8 +44,8 @@ class RankSurroundings:
     rendezvous: Path
     """A file that is not there yet, in a folder that only this user may enter."""
     join_timeout_s: float = 60.0
-    step_timeout_s: float = 300.0
-    """How long one exchange between ranks, and one step, may take."""
+    step_timeout_s: float
+    """How long one step may take."""
     log: LogSettings
     log_context: dict[str, str]
     on_lost: OnLost | None = None

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+from typing import Final
 
 import structlog
 import torch
@@ -33,6 +34,11 @@ from gpu_pool.worker.rank_words import (
 )
 from gpu_pool.worker.worker import create_executor
 from telemetry.log_output import configure_log
+
+_LOAD_PATIENCE_S: Final = 3600.0
+"""How much longer the files of one rank may take than another's: who waits for the others in an
+exchange between them cannot know. Steps are bounded by whoever asks for them.
+"""
 
 
 def run_rank(link: RankLink) -> int:
@@ -62,7 +68,7 @@ def _serve(link: RankLink, start: StartRank) -> None:
         device,
         start.rendezvous,
         join_timeout_s=start.join_timeout_s,
-        timeout_s=start.step_timeout_s,
+        timeout_s=max(start.step_timeout_s, _LOAD_PATIENCE_S),
     )
     link.send(RankJoined())
 

@@ -105,7 +105,7 @@ def build(level: Level, path: Path) -> None:
         content = built.read_bytes()
         with built.open("ab") as file:
             file.write(hashlib.sha256(content).digest())
-        built.chmod(0o500)
+        built.chmod(0o555)  # an image's libraries are another user's
         built.replace(path)
 
 
@@ -127,10 +127,10 @@ def _compile(command: list[str]) -> tuple[int, str]:
 
 
 def is_whole(path: Path) -> bool:
-    """True when the library is there and ends in the digest of what stands before."""
+    """True when the library can be read and ends in the digest of what stands before."""
     try:
         content = path.read_bytes()
-    except FileNotFoundError:
+    except OSError:
         return False
     return hashlib.sha256(content[:-_DIGEST_BYTES]).digest() == content[-_DIGEST_BYTES:]
 

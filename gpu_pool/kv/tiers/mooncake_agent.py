@@ -76,7 +76,8 @@ class StoreConnection:
             content = self._store.get(name)
             if content:
                 return 0, content
-            self._lost |= dict.fromkeys(lenders, time.monotonic() + _LOST_S)
+            # A new dict: other threads may be looking through the old one.
+            self._lost = self._lost | dict.fromkeys(lenders, time.monotonic() + _LOST_S)
             return _UNREADABLE, b""
         return min(self._store.is_exist(name), 0) or ABSENT, b""  # or the store is away
 
@@ -152,7 +153,10 @@ def _serve(lane: socket.socket, connection: StoreConnection) -> None:
     try:
         while True:
             call, content = receive_message(lane, StoreCall)
-            code, found = connection.answer(call, content)
+            try:
+                code, found = connection.answer(call, content)
+            except Exception:  # whatever the library throws, the lane goes on
+                code, found = _UNREADABLE, b""
             send_message(lane, StoreAnswer(code), found)
     except (EOFError, OSError):
         return

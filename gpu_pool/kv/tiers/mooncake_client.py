@@ -141,8 +141,9 @@ class StoreClient:
             ready = life.wait_ready(_LOOK_S)
             waited_s += _LOOK_S
         if ready is None or ready.reason:
-            if is_first and ready is not None:
-                self._log.warning("KV is not kept in the store", reason=ready.reason)
+            if is_first and not self._is_closing.is_set():
+                reason = "its agent did not come up in time" if ready is None else ready.reason
+                self._log.warning("KV is not kept in the store", reason=reason)
             return ready is not None and ready.is_final, False
         self._life = life
         quiet_s = _PROBE_S

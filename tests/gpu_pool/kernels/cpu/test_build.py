@@ -80,6 +80,16 @@ def test_a_damaged_library_is_built_anew(
     assert len(rebuilt) == 1
 
 
+@needs_kernels
+def test_a_library_of_the_installation_is_readable_by_other_users(built: Path) -> None:
+    """The image builds as root what its node loads as a user of its own."""
+    assert built.stat().st_mode & 0o444 == 0o444
+
+
+def test_what_cannot_be_read_is_not_there(tmp_path: Path) -> None:
+    assert not is_whole(tmp_path)
+
+
 def test_without_a_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NativeUnavailableError, match=r"no C\+\+ compiler"):
