@@ -142,6 +142,8 @@ class PlaceSearch:
         """
         context = self._context
         assert context.principal is not None
+        if self._standing.is_current(context.generation):
+            return need
         current = await self._standing.find(context.principal, context.generation)
         allowed = intersect(need.allowed_regions, current.allowed_regions)
         if allowed == need.allowed_regions:

@@ -29,15 +29,19 @@ class Standing:
         self._lookups: dict[_Key, asyncio.Task[Principal | None]] = {}
         """Of this generation, under way or done."""
 
+    def is_current(self, generation: int) -> bool:
+        """True while nothing has changed since `generation`: what was known then still holds."""
+        return self._cache.is_trusted and generation == self._cache.generation
+
     async def find(self, principal: Principal, generation: int) -> Principal:
         """`principal`, which was found in `generation` of the cache or later, as it is now.
 
         Raises: `Unauthenticated` when its API token is gone, `AccountSuspended`,
         `StoreUnavailable`.
         """
-        cache, key = self._cache, (principal.account_id, principal.api_token_id)
-        if cache.is_trusted and generation == cache.generation:
+        if self.is_current(generation):
             return principal
+        cache, key = self._cache, (principal.account_id, principal.api_token_id)
         while True:
             asked_in = cache.generation
             # Shielded: one request that ends must not fail the others.
