@@ -19,16 +19,8 @@ from tests.gpu_pool.kv.tiers.store_nodes import SEGMENT_BYTES, wait_until
 from tests.gpu_pool.models.family_checkpoint import create_prompt, write_checkpoint
 from tests.gpu_pool.models.test_under_the_scheduler import FAMILIES
 from tests.gpu_pool.models.tier_rig import TierRig, open_rig
-from tests.gpu_pool.tiny_llama import write_tiny_llama
 
 PREFIX = create_prompt(150, 99)
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("llama")
-    write_tiny_llama(folder)
-    return folder
 
 
 @pytest.fixture

@@ -27,13 +27,6 @@ NUM_PROMPTS = 4
 PREFIX = create_prompt(150, 99)
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("llama")
-    write_tiny_llama(folder)
-    return folder
-
-
 def create_requests(first: int = 0) -> list[AddSequence]:
     """Some share a prefix, the others have a long one of their own."""
     return [
