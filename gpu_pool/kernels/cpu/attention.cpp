@@ -1,7 +1,9 @@
 // Causal attention over paged KV memory, read where it lies: softmax(q · Kᵀ · scale) · V.
 //
 // A tile is some query tokens of one sequence with all their heads; it walks the keys in blocks of
-// 32 that begin at multiples of 32, widens a block once and keeps an online softmax for every row.
+// 32 that begin at multiples of 32 and keeps an online softmax for every row. Many rows share a block
+// that was widened once, head by head; few rows, as in decoding, read slots from end to end as they
+// lie, with every head, because memory is what they wait for. Both make the same additions.
 // Invariant: what a row computes depends on its position alone. Blocks of which it sees nothing are
 // passed over, blocks of which it sees a part give the other keys a weight of exactly nothing, so
 // neither its neighbours in the tile nor chunk sizes can change its last bit.
@@ -11,9 +13,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
+#include <utility>
 
 constexpr int KEYS = 32;
 constexpr long TILE_ROWS = 32; // query rows of a KV head that share what is widened
+constexpr long FEW_ROWS = 8; // of a KV head; so many read slots as they lie
+constexpr int MIXED_KEYS = 4; // whose values few rows take at once
 
 // What Python fills in; the order is that of `gpu_pool.kernels.cpu.library`.
 struct Attention {
@@ -147,12 +153,9 @@ struct RowState {
     float best, total; // largest score so far, sum of weights relative to it
 };
 
-// Takes the keys from `first` to `end` of a block into a row's softmax; the others weigh nothing.
-static void attend_block(const Attention& a, const float* q, const float* keys, const float* values,
-                         long key_stride, long value_stride, long value_size, int first, int end,
-                         RowState& state, float* mixed) {
-    alignas(64) float scores[KEYS];
-    score_keys(q, keys, key_stride, scores);
+// Turns a row's scores of a block into weights, of which those before `first` and from `end` on are
+// nothing, and takes them into its softmax. Returns what all that was mixed before is worth now.
+static float weigh_keys(const Attention& a, int first, int end, RowState& state, float* scores) {
     Floats top = fill(-INFINITY);
     Ints seen[KEYS / LANES];
     for (int i = 0; i < KEYS / LANES; i++) {
@@ -177,10 +180,20 @@ static void attend_block(const Attention& a, const float* q, const float* keys, 
     float shrink = state.best == -INFINITY ? 0.0f : exponential(fill(state.best - best))[0];
     state.total = state.total * shrink + add_lanes(total);
     state.best = best;
+    return shrink;
+}
+
+// Takes the keys from `first` to `end` of a block into a row's softmax; the others weigh nothing.
+static void attend_block(const Attention& a, const float* q, const float* keys, const float* values,
+                         long key_stride, long value_stride, long value_size, int first, int end,
+                         RowState& state, float* mixed) {
+    alignas(64) float scores[KEYS];
+    score_keys(q, keys, key_stride, scores);
+    float shrink = weigh_keys(a, first, end, state, scores);
     mix_values(scores, values, value_stride, value_size, shrink, mixed);
 }
 
-// -- tiles ----------------------------------------------------------------------------------------
+// -- where things are ----------------------------------------------------------------------------
 
 template <typename T> static void widen_row(const T* from, long size, long padded, float* to) {
     long i = 0;
@@ -206,76 +219,229 @@ struct Tile {
     long sequence, first, num_tokens; // `first` counts from the sequence's first row
 };
 
+// Some KV heads of one tile. Rows are in the order: KV head, token, query head.
+struct Work {
+    long sequence, start, first_head, end_head, num_tokens, num_shared;
+    long position, end; // of the first token, and behind the last
+    long q_size, value_size, head_rows, num_rows;
+    float *q, *mixed;
+    RowState* states;
+
+    Work(const Attention& a, const Tile& tile, long first_head, long end_head)
+        : sequence(tile.sequence), start(a.starts[tile.sequence] + tile.first),
+          first_head(first_head), end_head(end_head), num_tokens(tile.num_tokens),
+          num_shared(a.num_heads / a.num_kv_heads),
+          position(a.lengths[sequence] - a.starts[sequence + 1] + start),
+          end(position + num_tokens), q_size(pad(a.head_dim)), value_size(pad(a.value_dim)),
+          head_rows(num_tokens * num_shared), num_rows((end_head - first_head) * head_rows) {
+        thread_local std::vector<float> q_buffer, mixed_buffer;
+        thread_local std::vector<RowState> states_buffer;
+        q = reserve(q_buffer, num_rows * q_size);
+        mixed = reserve(mixed_buffer, num_rows * value_size);
+        if ((long)states_buffer.size() < num_rows) states_buffer.resize(num_rows);
+        states = states_buffer.data();
+    }
+
+    template <typename Do> void each_row(Do&& act) const {
+        long row = 0;
+        for (long head = first_head; head < end_head; head++)
+            for (long token = 0; token < num_tokens; token++)
+                for (long shared = 0; shared < num_shared; shared++, row++)
+                    act(row, start + token, head * num_shared + shared);
+    }
+};
+
+// What a tile's rows see of the block of keys that begins at position `block`.
+struct Sight {
+    long first, end; // of any row
+
+    Sight(const Attention& a, const Work& work, long block)
+        : first(std::max(find_first(a, work.position), block) - block),
+          end(std::min(work.end - block, (long)KEYS)) {}
+
+    // The keys that one token sees; none where the second is not larger.
+    static std::pair<long, long> of(const Attention& a, const Work& work, long block, long token) {
+        long position = work.position + token;
+        return {std::max(find_first(a, position) - block, 0L),
+                std::min(position + 1 - block, (long)KEYS)};
+    }
+};
+
+// -- many rows ------------------------------------------------------------------------------------
+
+template <typename T> static void attend_many(const Attention& a, const Work& work, long block) {
+    thread_local std::vector<float> keys_buffer;
+    bool has_values = a.slot_elements == 2 * a.num_kv_heads * a.head_dim;
+    long q_size = work.q_size;
+    float* keys = reserve(keys_buffer, KEYS * q_size * (has_values ? 2 : 1));
+    float* values = has_values ? keys + KEYS * q_size : keys;
+    const T* slots[KEYS];
+    Sight sight(a, work, block);
+    for (long key = sight.first; key < sight.end; key++)
+        slots[key] = find_slot<T>(a, work.sequence, block + key);
+    for (long head = work.first_head; head < work.end_head; head++) {
+        for (long key = 0; key < KEYS; key++) {
+            bool is_seen = key >= sight.first && key < sight.end;
+            const T* k = is_seen ? slots[key] + head * a.head_dim : nullptr;
+            widen_row(k, is_seen ? a.head_dim : 0, q_size, keys + key * q_size);
+            if (has_values) {
+                const T* v = k + a.num_kv_heads * a.head_dim;
+                widen_row(v, is_seen ? a.head_dim : 0, q_size, values + key * q_size);
+            }
+        }
+        long row = (head - work.first_head) * work.head_rows;
+        for (long token = 0; token < work.num_tokens; token++) {
+            auto [left, right] = Sight::of(a, work, block, token);
+            for (long shared = 0; shared < work.num_shared; shared++, row++)
+                if (left < right)
+                    attend_block(a, work.q + row * q_size, keys, values, q_size, q_size,
+                                 work.value_size, left, right, work.states[row],
+                                 work.mixed + row * work.value_size);
+        }
+    }
+}
+
+// -- few rows -------------------------------------------------------------------------------------
+
+// For each of `COUNT` rows one vector of partial sums of its score of a key.
+template <int COUNT, typename T>
+static void score_key(const float* q, long q_size, const T* key, float* partial, long stride) {
+    Floats sums[COUNT] = {};
+    for (long dim = 0; dim < q_size; dim += LANES) {
+        Floats part = load(key + dim);
+#pragma GCC unroll 4
+        for (int r = 0; r < COUNT; r++) sums[r] += load(q + r * q_size + dim) * part;
+    }
+    for (int r = 0; r < COUNT; r++) store(partial + r * stride, sums[r]);
+}
+
+// Adds weights · values of `MIXED_KEYS` keys to what `COUNT` rows have mixed.
+template <int COUNT, typename T>
+static void mix_keys(const float* weights, const T* const* values, long size, float* mixed) {
+    for (long dim = 0; dim < size; dim += LANES) {
+        Floats parts[MIXED_KEYS];
+        for (int key = 0; key < MIXED_KEYS; key++) parts[key] = load(values[key] + dim);
+#pragma GCC unroll 4
+        for (int r = 0; r < COUNT; r++) {
+            Floats sum = load(mixed + r * size + dim);
+            for (int key = 0; key < MIXED_KEYS; key++) sum += parts[key] * weights[r * KEYS + key];
+            store(mixed + r * size + dim, sum);
+        }
+    }
+}
+
+// Calls `act` with a compile-time number of rows and the first of them, until all have had their turn.
+template <typename Act> static void in_fours(long row, long end, Act&& act) {
+    for (; row + 4 <= end; row += 4) act(std::integral_constant<int, 4>{}, row);
+    for (; row + 2 <= end; row += 2) act(std::integral_constant<int, 2>{}, row);
+    if (row < end) act(std::integral_constant<int, 1>{}, row);
+}
+
+// The slots of a block from their first head on; where nobody sees one, `unseen`.
+template <typename T>
+static void find_slots(const Attention& a, const Work& work, long block, const T* unseen,
+                       const T** slots) {
+    Sight sight(a, work, block);
+    for (long key = 0; key < KEYS; key++) {
+        bool is_seen = key >= sight.first && key < sight.end;
+        slots[key] = is_seen ? find_slot<T>(a, work.sequence, block + key) : unseen;
+        slots[key] += work.first_head * a.head_dim;
+    }
+}
+
+template <typename T> static void prefetch(const T* from, long size) {
+    constexpr long LINE = 64 / sizeof(T);
+    for (long i = 0; i < size; i += LINE) __builtin_prefetch(from + i, 0, 2);
+}
+
+// While keys are read their values come nearer, and while values are read the next block's keys do.
+template <typename T> static void attend_few(const Attention& a, const Work& work, long block) {
+    thread_local std::vector<float> partial_buffer, scores_buffer;
+    thread_local std::vector<T> zeros_buffer;
+    long num_heads = work.end_head - work.first_head, size = num_heads * a.head_dim;
+    bool has_values = a.slot_elements == 2 * a.num_kv_heads * a.head_dim;
+    long to_values = has_values ? a.num_kv_heads * a.head_dim : 0;
+    float* partial = reserve(partial_buffer, work.num_rows * LANES * LANES);
+    float* scores = reserve(scores_buffer, work.num_rows * KEYS);
+    T* zeros = reserve(zeros_buffer, a.slot_elements);
+    std::fill(zeros, zeros + a.slot_elements, T{});
+    const T *slots[KEYS], *next_slots[KEYS];
+    find_slots(a, work, block, zeros, slots);
+    bool has_next = block + KEYS < work.end;
+    if (has_next) find_slots(a, work, block + KEYS, zeros, next_slots);
+    // The tokens that see nothing of the block are the first or the last.
+    long first_token = 0, end_token = work.num_tokens;
+    auto sees = [&](long token) {
+        auto [left, right] = Sight::of(a, work, block, token);
+        return left < right;
+    };
+    while (!sees(first_token)) first_token++;
+    while (!sees(end_token - 1)) end_token--;
+    long first_row = first_token * work.num_shared, end_row = end_token * work.num_shared;
+
+    for (long key = 0; key < KEYS; key++) {
+        if (has_values) prefetch(slots[key] + to_values, size);
+        for (long head = 0; head < num_heads; head++)
+            in_fours(first_row, end_row, [&](auto count, long row) {
+                row += head * work.head_rows;
+                score_key<count>(work.q + row * work.q_size, work.q_size,
+                                 slots[key] + head * a.head_dim,
+                                 partial + (row * LANES + key % LANES) * LANES, LANES * LANES);
+            });
+        if (key % LANES == LANES - 1)
+            for (long row = 0; row < work.num_rows; row++)
+                store(scores + row * KEYS + key - key % LANES,
+                      add_across((Floats*)(partial + row * LANES * LANES)));
+    }
+    for (long head = 0; head < num_heads; head++)
+        for (long row = first_row; row < end_row; row++) {
+            auto [left, right] = Sight::of(a, work, block, row / work.num_shared);
+            long index = head * work.head_rows + row;
+            float* mixed = work.mixed + index * work.value_size;
+            float shrink = weigh_keys(a, left, right, work.states[index], scores + index * KEYS);
+            for (long dim = 0; dim < work.value_size; dim += LANES)
+                store(mixed + dim, load(mixed + dim) * shrink);
+        }
+    for (long key = 0; key < KEYS; key += MIXED_KEYS) {
+        for (int i = 0; has_next && i < MIXED_KEYS; i++) prefetch(next_slots[key + i], size);
+        for (long head = 0; head < num_heads; head++) {
+            const T* values[MIXED_KEYS];
+            for (int i = 0; i < MIXED_KEYS; i++)
+                values[i] = slots[key + i] + to_values + head * a.head_dim;
+            in_fours(first_row, end_row, [&](auto count, long row) {
+                row += head * work.head_rows;
+                mix_keys<count>(scores + row * KEYS + key, values, work.value_size,
+                                work.mixed + row * work.value_size);
+            });
+        }
+    }
+}
+
+// -- tiles ----------------------------------------------------------------------------------------
+
 // The KV heads from `first_head` to `end_head` of one tile.
 template <typename T>
 static void attend_tile(const Attention& a, const Tile& tile, long first_head, long end_head) {
-    thread_local std::vector<float> q_buffer, mixed_buffer, keys_buffer;
-    thread_local std::vector<RowState> states;
-    long sequence = tile.sequence, first = tile.first, num_tokens = tile.num_tokens;
-    long start = a.starts[sequence], num_new = a.starts[sequence + 1] - start;
-    long num_shared = a.num_heads / a.num_kv_heads;
-    long position = a.lengths[sequence] - num_new + first, end = position + num_tokens;
-    bool has_values = a.slot_elements == 2 * a.num_kv_heads * a.head_dim;
-    long q_size = pad(a.head_dim), value_size = pad(a.value_dim);
-    long num_rows = (end_head - first_head) * num_tokens * num_shared;
-
-    // Rows in the order: KV head, token, query head.
-    float* q = reserve(q_buffer, num_rows * q_size);
-    float* mixed = reserve(mixed_buffer, num_rows * value_size);
-    float* keys = reserve(keys_buffer, KEYS * q_size * (has_values ? 2 : 1));
-    float* values = has_values ? keys + KEYS * q_size : keys;
-    if ((long)states.size() < num_rows) states.resize(num_rows);
-    std::fill(mixed, mixed + num_rows * value_size, 0.0f);
-    long row = 0;
-    for (long head = first_head; head < end_head; head++)
-        for (long token = 0; token < num_tokens; token++)
-            for (long shared = 0; shared < num_shared; shared++, row++) {
-                long q_head = head * num_shared + shared;
-                const T* from = (const T*)a.q + (start + first + token) * a.q_stride;
-                widen_row(from + q_head * a.head_dim, a.head_dim, q_size, q + row * q_size);
-                states[row] = a.sinks ? RowState{a.sinks[q_head], 1} : RowState{-INFINITY, 0};
-            }
-
-    long oldest = find_first(a, position);
-    for (long block = oldest / KEYS * KEYS; block < end; block += KEYS) {
-        const T* slots[KEYS];
-        long from = std::max(oldest, block) - block, to = std::min(end - block, (long)KEYS);
-        for (long key = from; key < to; key++) slots[key] = find_slot<T>(a, sequence, block + key);
-        for (long head = first_head; head < end_head; head++) {
-            for (long key = 0; key < KEYS; key++) {
-                bool is_seen = key >= from && key < to;
-                const T* k = is_seen ? slots[key] + head * a.head_dim : nullptr;
-                widen_row(k, is_seen ? a.head_dim : 0, q_size, keys + key * q_size);
-                if (has_values) {
-                    const T* v = k + a.num_kv_heads * a.head_dim;
-                    widen_row(v, is_seen ? a.head_dim : 0, q_size, values + key * q_size);
-                }
-            }
-            row = (head - first_head) * num_tokens * num_shared;
-            for (long token = 0; token < num_tokens; token++) {
-                long left = std::max(find_first(a, position + token) - block, 0L);
-                long right = std::min(position + token + 1 - block, (long)KEYS);
-                for (long shared = 0; shared < num_shared; shared++, row++)
-                    if (left < right)
-                        attend_block(a, q + row * q_size, keys, values, q_size, q_size, value_size,
-                                     left, right, states[row], mixed + row * value_size);
-            }
-        }
-    }
-
-    row = 0;
-    for (long head = first_head; head < end_head; head++)
-        for (long token = 0; token < num_tokens; token++)
-            for (long shared = 0; shared < num_shared; shared++, row++) {
-                long out_row = (start + first + token) * a.num_heads + head * num_shared + shared;
-                T* out = (T*)a.out + out_row * a.value_dim;
-                float rest = 1.0f / states[row].total;
-                const float* sums = mixed + row * value_size;
-                long dim = 0;
-                for (; dim + LANES <= a.value_dim; dim += LANES)
-                    store(out + dim, load(sums + dim) * rest);
-                for (; dim < a.value_dim; dim++) store_one(out + dim, sums[dim] * rest);
-            }
+    Work work(a, tile, first_head, end_head);
+    std::fill(work.mixed, work.mixed + work.num_rows * work.value_size, 0.0f);
+    work.each_row([&](long row, long token, long head) {
+        const T* from = (const T*)a.q + token * a.q_stride + head * a.head_dim;
+        widen_row(from, a.head_dim, work.q_size, work.q + row * work.q_size);
+        work.states[row] = a.sinks ? RowState{a.sinks[head], 1} : RowState{-INFINITY, 0};
+    });
+    bool is_whole = work.q_size == a.head_dim && work.value_size == a.value_dim;
+    bool are_few = work.head_rows <= FEW_ROWS && is_whole;
+    for (long block = find_first(a, work.position) / KEYS * KEYS; block < work.end; block += KEYS)
+        are_few ? attend_few<T>(a, work, block) : attend_many<T>(a, work, block);
+    work.each_row([&](long row, long token, long head) {
+        T* out = (T*)a.out + (token * a.num_heads + head) * a.value_dim;
+        float rest = 1.0f / work.states[row].total;
+        const float* sums = work.mixed + row * work.value_size;
+        long dim = 0;
+        for (; dim + LANES <= a.value_dim; dim += LANES)
+            store(out + dim, load(sums + dim) * rest);
+        for (; dim < a.value_dim; dim++) store_one(out + dim, sums[dim] * rest);
+    });
 }
 
 template <typename T> static void attend(const Attention& a, long num_threads) {

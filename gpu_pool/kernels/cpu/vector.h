@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <cstring>
 #include <vector>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
@@ -43,10 +46,17 @@ static inline float widen(Bf16 value) {
     return wide;
 }
 
+// GCC widens a vector by halves, in five steps instead of one.
 static inline Floats load(const Bf16* from) {
+#if defined(__AVX512F__)
+    return (Floats)((Words)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)from)) << 16);
+#elif defined(__AVX2__)
+    return (Floats)((Words)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)from)) << 16);
+#else
     Halves halves;
     memcpy(&halves, from, sizeof halves);
     return (Floats)(__builtin_convertvector(halves, Words) << 16);
+#endif
 }
 
 // Rounds to the nearest, ties to even; a NaN stays one.

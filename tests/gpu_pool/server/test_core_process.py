@@ -52,6 +52,13 @@ def test_what_a_core_keeps_for_each_length_is_bounded_unless_somebody_says_other
     assert wider["LRU_CACHE_CAPACITY"] == "9"
 
 
+def test_threads_wait_awake_for_a_moment_unless_somebody_says_how_they_wait() -> None:
+    assert create_core_environ({}, EngineSettings())["GOMP_SPINCOUNT"] == "20000"
+    told = create_core_environ({"OMP_WAIT_POLICY": "ACTIVE"}, EngineSettings())
+    assert told["OMP_WAIT_POLICY"] == "ACTIVE"
+    assert "GOMP_SPINCOUNT" not in told
+
+
 def test_ranks_of_a_model_talk_on_loopback_unless_told_otherwise() -> None:
     assert "GLOO_SOCKET_IFNAME" not in create_core_environ({}, EngineSettings())
     expected = "lo" if sys.platform == "linux" else None

@@ -1,0 +1,165 @@
+"""Hearth and the peers as servers of one checkpoint: started, waited for, weighed, ended.
+
+Each gets as many threads as there are cores and room for as many sequences as will come.
+Read next: `cpu_peers` (which installs the others), `bench_cpu_peers`.
+"""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.engine.cpu_peers import CHECKPOINT
+from benchmarks.gateway.bench_processes import choose_port, python
+from cli.dev.home import DevHome
+from cli.dev.preparation import prepare
+from cli.dev.settings_files import LOOPBACK, DevPorts
+from contracts.ids import ModelName
+from gpu_pool.settings import ServedModelSettings
+
+NUM_THREADS = os.cpu_count() or 1
+PEER_MODEL = "peer"
+OUR_MODEL = ModelName("@bench/random/qwen3")
+KV_BYTES = 2 << 30
+"""What a server that asks for it is given for keys and values."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a server is started, and how it is asked for completions."""
+
+    provider: str
+    commands: list[list[str]]
+    port: int
+    model: str
+    prefix: str = "/v1"
+    api_token: str = "-"
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def url(self) -> str:
+        """Of completions."""
+        return f"http://{LOOPBACK}:{self.port}{self.prefix}/completions"
+
+
+def launch_hearth(folder: Path, num_sequences: int) -> Launch:
+    """A gateway and a node with this one model, as `hearth dev` sets them up."""
+    home = DevHome(folder / "hearth")
+    home.create()
+    ports = DevPorts(choose_port(), choose_port(), choose_port())
+    models = (ServedModelSettings(name=OUR_MODEL, path=folder / CHECKPOINT),)
+    credentials = asyncio.run(prepare(home, ports, models)).credentials
+    commands = [
+        python("cli", name, "--config", str(settings.resolve()))
+        for name, settings in (("node", home.node_settings), ("gateway", home.gateway_settings))
+    ]
+    environment = {
+        "HEARTH_POOL__ENGINE__KV_BYTES": str(KV_BYTES),
+        "HEARTH_POOL__ENGINE__MAX_RUNNING": str(num_sequences),
+    }
+    prefix = f"/client/v4/accounts/{credentials.account_id}/ai/v1"
+    token = credentials.api_token.reveal()
+    return Launch("hearth", commands, ports.gateway, OUR_MODEL, prefix, token, environment)
+
+
+def launch_llama(folder: Path, num_sequences: int) -> Launch:
+    """llama.cpp's server, with a slot of 256 tokens for every sequence."""
+    port = choose_port()
+    options = {
+        "-m": folder / f"{CHECKPOINT}.gguf",
+        "--alias": PEER_MODEL,
+        "--host": LOOPBACK,
+        "--port": port,
+        "-t": NUM_THREADS,
+        "-tb": NUM_THREADS,
+        "-np": num_sequences,
+        "-c": 256 * num_sequences,
+    }
+    command = [str(folder / "llama-build/bin/llama-server"), *_flatten(options)]
+    return Launch("llama.cpp", [command], port, PEER_MODEL)
+
+
+def launch_vllm(folder: Path, num_sequences: int) -> Launch:
+    """vLLM's OpenAI server.
+
+    By its module: `vllm serve` asks for the metadata of a package that has another name here.
+    """
+    port = choose_port()
+    options = {
+        "--model": folder / CHECKPOINT,
+        "--served-model-name": PEER_MODEL,
+        "--host": LOOPBACK,
+        "--port": port,
+        "--dtype": "bfloat16",
+        "--max-model-len": 2048,
+        "--max-num-seqs": num_sequences,
+    }
+    environment = {
+        "VLLM_CPU_KVCACHE_SPACE": str(KV_BYTES >> 30),
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{NUM_THREADS - 1}",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CACHE_ROOT": str(folder / "vllm-cache"),
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "HF_HUB_OFFLINE": "1",
+    }
+    program = [str(folder / "vllm/bin/python"), "-m", "vllm.entrypoints.openai.api_server"]
+    command = [*program, *_flatten(options), "--disable-uvicorn-access-log"]
+    return Launch("vLLM", [command], port, PEER_MODEL, environment=environment)
+
+
+SERVERS: Mapping[str, Callable[[Path, int], Launch]] = {
+    "hearth": launch_hearth,
+    "llama.cpp": launch_llama,
+    "vllm": launch_vllm,
+}
+
+
+@contextmanager
+def run(launch: Launch, log: Path) -> Generator[list["subprocess.Popen[bytes]"]]:
+    """The server's processes, each with a session of its own; all are ended after the block."""
+    processes: list[subprocess.Popen[bytes]] = []
+    environment = {**os.environ, **launch.environment}
+    with log.open("ab") as output:
+        try:
+            processes += [
+                subprocess.Popen(
+                    command, stdout=output, stderr=output, env=environment, start_new_session=True
+                )
+                for command in launch.commands
+            ]
+            yield processes
+        finally:
+            for process in processes:
+                _end(process)
+
+
+def measure_memory_bytes(processes: list["subprocess.Popen[bytes]"]) -> int:
+    """What the processes and all below them hold, where what several share counts once."""
+    waiting = [process.pid for process in processes]
+    total = 0
+    while waiting:
+        folder = Path(f"/proc/{waiting.pop()}")
+        with suppress(OSError):
+            lines = (folder / "smaps_rollup").read_text().splitlines()
+            total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+            for thread in (folder / "task").iterdir():
+                waiting += [int(child) for child in (thread / "children").read_text().split()]
+    return total
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Politely, then with all that it has started."""
+    process.terminate()
+    try:
+        process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
+        process.wait()
+
+
+def _flatten(options: Mapping[str, object]) -> list[str]:
+    return [str(word) for pair in options.items() for word in pair]
