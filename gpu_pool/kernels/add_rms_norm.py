@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gpu_pool.kernels.cpu.current import find_current
 from gpu_pool.kernels.dependent_launch import find_launch_options, wait_for_inputs
 from gpu_pool.kernels.rms_norm import rms_norm_reference
 from gpu_pool.kernels.triton_language import choose_warps, jit, next_power_of_2, tl, uses_triton
@@ -81,4 +82,7 @@ def add_rms_norm(
     assert x_TD.shape[1:] == weight_D.shape, "x_TD and weight_D disagree on D"
     if uses_triton(x_TD):
         return add_rms_norm_triton(x_TD, residual_TD, weight_D, eps)
+    kernels = find_current(x_TD, residual_TD, weight=weight_D)
+    if kernels and x_TD.dim() == 2:
+        return kernels.add_norm(x_TD, residual_TD, weight_D, eps)
     return add_rms_norm_reference(x_TD, residual_TD, weight_D, eps)

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from gpu_pool.kernels.cpu.current import find_current
+from gpu_pool.kernels.cpu.library import MAX_LANES, TurnCall
 from gpu_pool.kernels.dependent_launch import find_launch_options, wait_for_inputs
 from gpu_pool.kernels.head_norm import HeadNorm, head_norm_reference
 from gpu_pool.kernels.kv_write import kv_write_reference
@@ -184,5 +187,30 @@ def norm_rotate_write(
         return
     if uses_triton(heads_TXH):
         norm_rotate_write_triton(heads_TXH, num_heads, norm, rotation, slots)
-    else:
+        return
+    weight_XH = None if norm is None else norm.weight_XH
+    kernels = find_current(heads_TXH, *(rotation or ()), weight=weight_XH)
+    if kernels is None or slots is not None or not _turns_natively(heads_TXH, rotation):
         norm_rotate_write_reference(heads_TXH, num_heads, norm, rotation, slots)
+        return
+    call = TurnCall(
+        heads=heads_TXH.data_ptr(),
+        weight=None if weight_XH is None else weight_XH.data_ptr(),
+        cos=None if rotation is None else rotation[0].data_ptr(),
+        sin=None if rotation is None else rotation[1].data_ptr(),
+        token_stride=heads_TXH.stride(0),
+        table_stride=0 if rotation is None else rotation[0].stride(0),
+        num_tokens=num_tokens,
+        num_turned=num_turned,
+        head_dim=head_dim,
+        is_weight_fp32=weight_XH is not None and weight_XH.dtype == torch.float32,
+        eps=0.0 if norm is None else norm.eps,
+    )
+    kernels.turn(call)
+
+
+def _turns_natively(heads_TXH: Tensor, rotation: tuple[Tensor, Tensor] | None) -> bool:
+    """True where halves are whole vectors, heads follow each other and tables lie alike."""
+    head_dim = heads_TXH.shape[2]
+    do_tables_fit = rotation is None or rotation[0].stride() == rotation[1].stride()
+    return do_tables_fit and heads_TXH.stride(1) == head_dim and head_dim % (2 * MAX_LANES) == 0

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gpu_pool.kernels.cpu.current import find_current
 from gpu_pool.kernels.dependent_launch import find_launch_options, wait_for_inputs
 from gpu_pool.kernels.triton_language import choose_warps, jit, next_power_of_2, tl, uses_triton
 
@@ -71,4 +72,7 @@ def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     assert x_TD.shape[1:] == weight_D.shape, "x_TD and weight_D disagree on D"
     if uses_triton(x_TD):
         return rms_norm_triton(x_TD, weight_D, eps)
+    kernels = find_current(x_TD, weight=weight_D)
+    if kernels and x_TD.dim() == 2:
+        return kernels.add_norm(x_TD, None, weight_D, eps)[0]
     return rms_norm_reference(x_TD, weight_D, eps)

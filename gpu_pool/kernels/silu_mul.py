@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gpu_pool.kernels.cpu.current import find_current
 from gpu_pool.kernels.dependent_launch import find_launch_options, wait_for_inputs
 from gpu_pool.kernels.triton_language import jit, tl, uses_triton
 
@@ -53,4 +54,7 @@ def silu_mul(gate_up_T2F: Tensor) -> Tensor:
     assert gate_up_T2F.shape[-1] % 2 == 0, "gate_up_T2F does not split into halves"
     if uses_triton(gate_up_T2F):
         return silu_mul_triton(gate_up_T2F)
+    kernels = find_current(gate_up_T2F)
+    if kernels and gate_up_T2F.dim() == 2:
+        return kernels.silu_mul(gate_up_T2F)
     return silu_mul_reference(gate_up_T2F)

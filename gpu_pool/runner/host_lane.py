@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from gpu_pool.kernels.cpu.current import computing_with
 from gpu_pool.models.network import CausalModel
 from gpu_pool.parallel.stage_link import StageLink
 from gpu_pool.plan import ForwardResult, ScheduledSequence, SequenceId
@@ -82,7 +83,8 @@ class HostLane:
     def _compute_hidden(self, works: Sequence[Work]) -> Tensor:
         """Hidden states `[T, D]`, or what the next stage takes, from what the one before gives."""
         states_TD = self._link.receive(works[-1].end)
-        return compute_hidden(self._model, self._groups, works, states_TD)
+        with computing_with(self._groups[0].cache.kernels):
+            return compute_hidden(self._model, self._groups, works, states_TD)
 
     def _hand_on(self, step: int, works: Sequence[Work], hidden_TD: Tensor) -> None:
         """Gives others what they need of a step, and notes what they will draw."""

@@ -38,6 +38,11 @@ Sleeping at once, a step of 0.6 B parameters took 1.5 times as long on two idle 
 woken some two hundred times a step. Spinning for milliseconds, as the library does by itself, made
 a step eighteen times slower where others wanted the cores (331 to 18 ms).
 """
+_LARGE_PAGES: Final = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""What a core takes in large pieces comes in large pages where the system gives them on request: a
+gigabyte is there in a fifth of the time, and prompts were computed 1.13 times as fast. Other C
+libraries do not know the variable.
+"""
 _LOOPBACK: Final = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 """Ranks of a model are on one machine and talk to nobody else."""
 SHUTDOWN_S: Final = 5.0
@@ -64,7 +69,7 @@ def create_core_environ(
     invariant = ROW_INVARIANT_ENVIRON if engine.row_invariant else {}
     meeting = _LOOPBACK if num_ranks > 1 and sys.platform == "linux" else {}
     waiting = {} if _WAITING_THREADS.keys() & environ.keys() else _WAITING_THREADS
-    return {**waiting, **_BOUNDED_CACHES, **invariant, **meeting, **environ}
+    return {**waiting, **_LARGE_PAGES, **_BOUNDED_CACHES, **invariant, **meeting, **environ}
 
 
 @dataclass(frozen=True, slots=True)

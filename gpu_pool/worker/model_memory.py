@@ -4,6 +4,7 @@ Owns where tensors come to lie while a model is loaded, by device; must not know
 Read next: `gpu_pool.weights.device_memory`.
 """
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from gpu_pool.models.network import CausalModel, Encoder
 from gpu_pool.weights.arena import Arena
 from gpu_pool.weights.cpu_memory import DroppedMemory, KeptMemory
 from gpu_pool.weights.device_memory import DeviceMemory, FixedMemory, LandingMemory
+from gpu_pool.weights.direct_file import create_buffer
 from gpu_pool.weights.landing import Landing
 from gpu_pool.weights.tensor_search import find_portions, find_tensors
 from gpu_pool.weights.virtual_memory import CudaVirtualMemory, VirtualMemory, has_cuda_bindings
@@ -104,8 +106,9 @@ class CpuPlaces:
         return torch.cat((first, *others)) if others else first
 
     def create_zeros(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Zeros, of which the system gives pages at the first write."""
-        return torch.zeros(tuple(shape), dtype=dtype)
+        """Zeros, of which the system gives pages at the first write: `torch.zeros` would write."""
+        buffer = create_buffer(math.prod(shape) * dtype.itemsize)
+        return torch.frombuffer(buffer, dtype=dtype, count=math.prod(shape)).view(*shape)
 
     def finish(self, model: CausalModel | Encoder, kv: Sequence[Tensor] = ()) -> ModelMemory:
         """All tensors that the model leads to."""

@@ -42,24 +42,6 @@ struct Attention {
 
 // -- arithmetic -----------------------------------------------------------------------------------
 
-// e^x for x up to 0, and exactly 1 at 0; below -87 what is left of it.
-static inline Floats exponential(Floats x) {
-    constexpr float magic = 12582912.0f; // 1.5 · 2^23: what is added to it is rounded to a whole
-    x = largest(x, fill(-87.0f));
-    Floats shifted = x * 1.44269504f + magic;
-    Floats power = shifted - magic;
-    Floats rest = x - power * 0.693359375f;
-    rest = rest - power * -2.12194440e-4f;
-    Floats sum = fill(1.0f / 720);
-    sum = sum * rest + 1.0f / 120;
-    sum = sum * rest + 1.0f / 24;
-    sum = sum * rest + 1.0f / 6;
-    sum = sum * rest + 0.5f;
-    sum = sum * rest + 1.0f;
-    sum = sum * rest + 1.0f;
-    return sum * (Floats)(((Words)shifted + 127) << 23);
-}
-
 static inline Floats tangent(Floats x) {
     Floats size = (Floats)((Words)x & 0x7fffffff);
     Floats shrunk = exponential(size * -2.0f);
@@ -72,24 +54,6 @@ static inline Floats tangent(Floats x) {
     near = (near * square + 1.0f) * size;
     Floats result = choose(size < 0.25f, near, far);
     return (Floats)((Words)result | ((Words)x & 0x80000000));
-}
-
-template <int STEP> static inline Floats turn(Floats values) {
-    Ints order;
-    for (int lane = 0; lane < LANES; lane++) order[lane] = (lane + STEP) % LANES;
-    return __builtin_shuffle(values, order);
-}
-
-template <int STEP = LANES / 2> static inline float find_largest(Floats values) {
-    values = largest(values, turn<STEP>(values));
-    if constexpr (STEP > 1) return find_largest<STEP / 2>(values);
-    return values[0];
-}
-
-template <int STEP = LANES / 2> static inline float add_lanes(Floats values) {
-    values = values + turn<STEP>(values);
-    if constexpr (STEP > 1) return add_lanes<STEP / 2>(values);
-    return values[0];
 }
 
 // Lane i is the sum over the lanes of vector i; halves the number of vectors until one is left.

@@ -23,7 +23,7 @@ from gpu_pool.kernels.cpu.levels import LEVELS, Level, list_levels, read_cpu_fla
 from gpu_pool.load_progress import find_progress
 
 _FOLDER: Final = Path(__file__).parent
-_SOURCES: Final = ("product.cpp", "attention.cpp")
+_SOURCES: Final = ("product.cpp", "attention.cpp", "elementwise.cpp")
 _HEADERS: Final = ("vector.h",)
 # libgomp is torch's own, found at loading: two of them would fight for the cores.
 _OPTIONS: Final = (

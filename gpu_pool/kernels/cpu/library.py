@@ -15,6 +15,8 @@ from torch import Tensor
 from gpu_pool.kernels.cpu.build import NativeUnavailableError, find_library
 from gpu_pool.kernels.cpu.levels import Level, list_levels, read_cpu_flags
 
+MAX_LANES: Final = 16
+"""Floats of the widest vector of any level."""
 _POINTER: Final = ctypes.c_void_p
 _LONG: Final = ctypes.c_long
 
@@ -61,6 +63,26 @@ class AttentionCall(ctypes.Structure):
     )
 
 
+class TurnCall(ctypes.Structure):
+    """What `elementwise.cpp` is told of heads to norm and turn, in its order."""
+
+    _fields_ = (
+        *[(name, ctypes.c_void_p) for name in ("heads", "weight", "cos", "sin")],
+        *[
+            (name, ctypes.c_int64)
+            for name in (
+                "token_stride",
+                "table_stride",
+                "num_tokens",
+                "num_turned",
+                "head_dim",
+                "is_weight_fp32",
+            )
+        ],
+        ("eps", ctypes.c_float),
+    )
+
+
 class NativeKernels:
     """The kernels at one level, for tensors on the CPU."""
 
@@ -86,6 +108,17 @@ class NativeKernels:
         }
         for function in self._attend.values():
             function.argtypes, function.restype = [ctypes.POINTER(AttentionCall), _LONG], None
+        self._add_norm = library.hearth_add_norm
+        self._add_norm.argtypes = [
+            *[_POINTER, _LONG, _POINTER, _LONG, _POINTER, _LONG, _POINTER, _POINTER, _LONG, _LONG],
+            *[ctypes.c_float, _LONG],
+        ]
+        self._add_norm.restype = None
+        self._silu_mul = library.hearth_silu_mul
+        self._silu_mul.argtypes = [_POINTER, _LONG, _POINTER, *[_LONG] * 3]
+        self._silu_mul.restype = None
+        self._turn = library.hearth_turn
+        self._turn.argtypes, self._turn.restype = [ctypes.POINTER(TurnCall), _LONG], None
 
     def pack(self, weight_MK: Tensor) -> Tensor:
         """A bf16 weight in the form that `multiply` reads."""
@@ -124,6 +157,49 @@ class NativeKernels:
     def attend(self, call: AttentionCall, dtype: torch.dtype) -> None:
         """Writes a step's keys and values to their slots and attends, as `call` says."""
         self._attend[dtype](call, torch.get_num_threads())
+
+    def add_norm(
+        self, x_TD: Tensor, residual_TD: Tensor | None, weight_D: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """The normed sum and the sum of bf16 rows whose elements lie together; the norm of `x_TD`
+        and itself without a residual. Weights are bf16 or fp32.
+        """
+        num_rows, size = x_TD.shape
+        out_TD = torch.empty((num_rows, size), dtype=torch.bfloat16)
+        sum_TD = x_TD if residual_TD is None else torch.empty_like(out_TD)
+        self._add_norm(
+            x_TD.data_ptr(),
+            x_TD.stride(0),
+            None if residual_TD is None else residual_TD.data_ptr(),
+            0 if residual_TD is None else residual_TD.stride(0),
+            weight_D.data_ptr(),
+            weight_D.dtype == torch.float32,
+            sum_TD.data_ptr(),
+            out_TD.data_ptr(),
+            num_rows,
+            size,
+            eps,
+            torch.get_num_threads(),
+        )
+        return out_TD, sum_TD
+
+    def silu_mul(self, gate_up_T2F: Tensor) -> Tensor:
+        """The gated values `[T, F]` of bf16 rows whose elements lie together."""
+        num_rows, size = gate_up_T2F.shape[0], gate_up_T2F.shape[1] // 2
+        out_TF = torch.empty((num_rows, size), dtype=torch.bfloat16)
+        self._silu_mul(
+            gate_up_T2F.data_ptr(),
+            gate_up_T2F.stride(0),
+            out_TF.data_ptr(),
+            num_rows,
+            size,
+            torch.get_num_threads(),
+        )
+        return out_TF
+
+    def turn(self, call: TurnCall) -> None:
+        """Norms and turns heads in place, as `call` says."""
+        self._turn(call, torch.get_num_threads())
 
 
 def load_kernels(folder: Path, level: Level | None = None) -> NativeKernels:

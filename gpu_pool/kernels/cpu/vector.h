@@ -1,4 +1,4 @@
-// Vectors of floats as wide as the level that this is compiled for has them, and what both kernels
+// Vectors of floats as wide as the level that this is compiled for has them, and what all kernels
 // do with them. No intrinsics where the compiler's own vectors do, so that every CPU has a level.
 #pragma once
 
@@ -67,6 +67,42 @@ static inline void store(Bf16* to, Floats values) {
     Words is_nan = (Words)((bits & 0x7fffffff) > 0x7f800000);
     Halves halves = __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), Halves);
     memcpy(to, &halves, sizeof halves);
+}
+
+// e^x for x up to 0, and exactly 1 at 0; below -87 what is left of it.
+static inline Floats exponential(Floats x) {
+    constexpr float magic = 12582912.0f; // 1.5 · 2^23: what is added to it is rounded to a whole
+    x = largest(x, fill(-87.0f));
+    Floats shifted = x * 1.44269504f + magic;
+    Floats power = shifted - magic;
+    Floats rest = x - power * 0.693359375f;
+    rest = rest - power * -2.12194440e-4f;
+    Floats sum = fill(1.0f / 720);
+    sum = sum * rest + 1.0f / 120;
+    sum = sum * rest + 1.0f / 24;
+    sum = sum * rest + 1.0f / 6;
+    sum = sum * rest + 0.5f;
+    sum = sum * rest + 1.0f;
+    sum = sum * rest + 1.0f;
+    return sum * (Floats)(((Words)shifted + 127) << 23);
+}
+
+template <int STEP> static inline Floats turn(Floats values) {
+    Ints order;
+    for (int lane = 0; lane < LANES; lane++) order[lane] = (lane + STEP) % LANES;
+    return __builtin_shuffle(values, order);
+}
+
+template <int STEP = LANES / 2> static inline float find_largest(Floats values) {
+    values = largest(values, turn<STEP>(values));
+    if constexpr (STEP > 1) return find_largest<STEP / 2>(values);
+    return values[0];
+}
+
+template <int STEP = LANES / 2> static inline float add_lanes(Floats values) {
+    values = values + turn<STEP>(values);
+    if constexpr (STEP > 1) return add_lanes<STEP / 2>(values);
+    return values[0];
 }
 
 static inline void store_one(float* to, float value) { *to = value; }

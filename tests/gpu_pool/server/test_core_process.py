@@ -59,6 +59,12 @@ def test_threads_wait_awake_for_a_moment_unless_somebody_says_how_they_wait() ->
     assert "GOMP_SPINCOUNT" not in told
 
 
+def test_a_core_takes_memory_in_large_pages_unless_its_c_library_is_told_otherwise() -> None:
+    assert "hugetlb=1" in create_core_environ({}, EngineSettings())["GLIBC_TUNABLES"]
+    own = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
+    assert create_core_environ(own, EngineSettings()).items() >= own.items()
+
+
 def test_ranks_of_a_model_talk_on_loopback_unless_told_otherwise() -> None:
     assert "GLOO_SOCKET_IFNAME" not in create_core_environ({}, EngineSettings())
     expected = "lo" if sys.platform == "linux" else None
