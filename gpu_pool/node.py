@@ -12,7 +12,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -46,19 +46,16 @@ def unix_ms() -> int:
 
 def create_node(
     settings: PoolSettings,
-    directory: Path,
+    launcher: CoreLauncher,
     threads: ThreadPoolExecutor,
-    core_command: tuple[str, ...] = CORE_COMMAND,
     policy: RestartPolicy = DEFAULT_POLICY,
 ) -> NodeServer:
-    """A node that is ready to be started; `directory` is private and holds its pipes.
+    """A node that is ready to be started; `launcher` starts its cores.
 
     A model that cannot be served is reported as failed and stops none of the others.
     Raises: `SettingsError` (key files, traces).
     """
     status = create_status(settings)
-    keeps_spare = settings.placement is not None
-    launcher = CoreLauncher(core_command, directory, os.environ, keeps_spare=keeps_spare)
     sources = TextSources(datetime.now, time.monotonic, secrets.randbits)
     keeper = create_keeper(settings.placement, time.monotonic, status.publish_soon)
     num_threads = share_threads(count_usable_cpus(), read_cpu_quota(), len(settings.models))
@@ -90,7 +87,7 @@ def create_node(
     wire = WireSettings(keys, unix_ms, secrets.token_bytes, settings.hello_timeout_s)
     app = NodeApp(wire, status, create_follower(keeper.follow, status))
     machine = create_machine_metrics(settings)
-    parts = NodeParts(app, wire, status, launcher, keeper, list(models.values()), machine)
+    parts = NodeParts(app, wire, status, keeper, list(models.values()), machine)
     return NodeServer(
         parts, settings.listen, settings.metrics, settings.membership, settings.drain_s
     )
@@ -111,13 +108,29 @@ async def serve_node(
         ThreadPoolExecutor(NUM_TEXT_THREADS, "text") as threads,
         _signals_handled(functools.partial(_stop_or_exit, stopping)),
     ):
-        node = create_node(settings, directory, threads, core_command)
-        try:
-            announce(await node.start())
-            await stopping.wait()
-            await node.drain()
-        finally:
-            await node.stop()
+        async with _launching_cores(settings, directory, core_command) as launcher:
+            node = create_node(settings, launcher, threads)
+            try:
+                announce(await node.start())
+                await stopping.wait()
+                await node.drain()
+            finally:
+                await node.stop()
+
+
+@contextlib.asynccontextmanager
+async def _launching_cores(
+    settings: PoolSettings, directory: Path, core_command: tuple[str, ...]
+) -> AsyncGenerator[CoreLauncher]:
+    """What starts cores in `directory`; the process of the first is on its way already."""
+    keeps_spare = settings.placement is not None
+    launcher = CoreLauncher(core_command, directory, os.environ, keeps_spare=keeps_spare)
+    try:
+        for model in settings.models[:1]:
+            await launcher.begin(model.engine or settings.engine, model.num_ranks)
+        yield launcher
+    finally:
+        await launcher.close()
 
 
 def run_node(settings: PoolSettings, core_command: tuple[str, ...] = CORE_COMMAND) -> None:

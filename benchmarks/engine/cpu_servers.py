@@ -23,8 +23,8 @@ from gpu_pool.settings import ServedModelSettings
 NUM_THREADS = os.cpu_count() or 1
 PEER_MODEL = "peer"
 OUR_MODEL = ModelName("@bench/random/qwen3")
-KV_BYTES = 2 << 30
-"""What a server that asks for it is given for keys and values."""
+KV_BYTES = 1 << 30
+"""What a server that asks for it is given for keys and values: 32 sequences of 256 tokens fit."""
 
 
 @dataclass(frozen=True)

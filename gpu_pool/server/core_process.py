@@ -123,8 +123,8 @@ class CoreLauncher:
     ) -> None:
         """`command` is run with the path of a settings file as its last argument, in `environ`.
 
-        Nobody but this user may enter `directory`. `keeps_spare` has a process
-        ready for the next start.
+        Nobody but this user may enter `directory`. `keeps_spare` has a process ready for every
+        start after the first.
 
         Raises: `SettingsError` where pipes would have paths that are too long for the system.
         """
@@ -133,11 +133,18 @@ class CoreLauncher:
                 f"The temporary folder {directory.parent} has too long a name for pipes inside it. "
                 "Name a shorter one in TMPDIR."
             )
-        self._spare: Final = SpareCore(command) if keeps_spare else None
+        self._spare: Final = SpareCore(command)
+        self._keeps_spare = keeps_spare
         self._command = command
         self._directory = directory
         self._environ = environ
         self._numbers = itertools.count(1)
+
+    async def begin(self, engine: EngineSettings, num_ranks: int) -> None:
+        """Starts a process that the first core of such a model takes: it reads its libraries while
+        the node reads tokenizers.
+        """
+        await self._spare.begin(create_core_environ(self._environ, engine, num_ranks))
 
     async def launch(self, template: CoreSettings, listener: CoreListener) -> CoreProcess:
         """A core process that has just been started, with pipes of its own."""
@@ -165,14 +172,12 @@ class CoreLauncher:
 
     async def close(self) -> None:
         """Nothing is kept for further starts."""
-        if self._spare is not None:
-            await self._spare.close()
+        await self._spare.close()
 
     async def _start(self, path: Path, environ: Mapping[str, str]) -> Process:
         """A process that serves what the settings at `path` say."""
-        process = None
-        if self._spare is not None:
-            process = await self._spare.take(environ, path)
+        process = await self._spare.take(environ, path)
+        if self._keeps_spare:
             self._spare.replace_soon(environ)
         if process is not None:
             return process

@@ -14,7 +14,6 @@ from aiohttp import web
 
 from contracts.sections import MetricsSettings, TlsSettings
 from contracts.settings import SettingsError
-from gpu_pool.server.core_process import CoreLauncher
 from gpu_pool.server.heartbeats import create_membership
 from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.http_app import NodeApp, WireSettings
@@ -34,7 +33,6 @@ class NodeParts:
     app: NodeApp
     wire: WireSettings
     status: NodeStatus
-    launcher: CoreLauncher
     keeper: PlacementKeeper
     models: Sequence[HostedModel]
     machine: MachineMetrics
@@ -105,7 +103,6 @@ class NodeServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.parts.launcher.close()
         for model in self.parts.models:
             await model.close()
         await self._runner.cleanup()

@@ -35,6 +35,13 @@ class SpareCore:
         """The process that waits, if there is one."""
         return self._process.pid if self._process is not None else None
 
+    async def begin(self, environ: Mapping[str, str]) -> None:
+        """Starts one now; there is none yet."""
+        process = await asyncio.create_subprocess_exec(
+            *self._command, PATH_FROM_STDIN, stdin=PIPE, start_new_session=True, env=environ
+        )
+        self._process, self._environ = process, environ
+
     async def take(self, environ: Mapping[str, str], settings_path: Path) -> Process | None:
         """A process that was told to serve what `settings_path` says; None when there is none."""
         process, self._process = self._process, None
@@ -67,10 +74,7 @@ class SpareCore:
     async def _replace(self, environ: Mapping[str, str]) -> None:
         """Starts one."""
         await asyncio.sleep(self._delay_s)
-        process = await asyncio.create_subprocess_exec(
-            *self._command, PATH_FROM_STDIN, stdin=PIPE, start_new_session=True, env=environ
-        )
-        self._process, self._environ = process, environ
+        await self.begin(environ)
 
 
 async def _end(process: Process) -> None:

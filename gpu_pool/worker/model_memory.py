@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Final, Protocol
 
 import structlog
@@ -20,11 +21,14 @@ from gpu_pool.weights.cpu_memory import DroppedMemory, KeptMemory
 from gpu_pool.weights.device_memory import DeviceMemory, FixedMemory, LandingMemory
 from gpu_pool.weights.direct_file import create_buffer
 from gpu_pool.weights.landing import Landing
+from gpu_pool.weights.spare_buffers import SpareBuffers
 from gpu_pool.weights.tensor_search import find_portions, find_tensors
 from gpu_pool.weights.virtual_memory import CudaVirtualMemory, VirtualMemory, has_cuda_bindings
 
 _ROOM_BYTES: Final = 1 << 30
 """Addresses beyond what is needed, for what alignment takes; they cost nothing."""
+_JOINED_BYTES: Final = 128 << 20
+"""Used memory that is kept for what is joined next while a model is loaded."""
 
 
 class ModelMemory:
@@ -95,15 +99,26 @@ class Places(Protocol):
 class CpuPlaces:
     """Tensors lie where they were made: what packing makes of them is found in the end."""
 
+    def __init__(self) -> None:
+        """What parts were joined in serves again once the whole has been packed."""
+        self._buffers = SpareBuffers(_JOINED_BYTES)
+
     def put(self, tensor: Tensor) -> Tensor:
         """The tensor itself."""
         return tensor
 
     def join(self, parts: Iterator[Tensor], num_rows: int) -> Tensor:
         """The only part itself, or all one below the other."""
-        del num_rows
-        first, *others = parts
-        return torch.cat((first, *others)) if others else first
+        first = next(parts)
+        if len(first) == num_rows:
+            return first
+        return fill_rows(self._create, chain((first,), parts), num_rows)
+
+    def _create(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A tensor that holds anything, in used memory where there is some of its size."""
+        num_bytes = math.prod(shape) * dtype.itemsize
+        view = self._buffers.lend(self._buffers.take(num_bytes), 0, num_bytes)
+        return torch.frombuffer(view, dtype=dtype).view(*shape)
 
     def create_zeros(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Zeros, of which the system gives pages at the first write: `torch.zeros` would write."""
@@ -112,6 +127,7 @@ class CpuPlaces:
 
     def finish(self, model: CausalModel | Encoder, kv: Sequence[Tensor] = ()) -> ModelMemory:
         """All tensors that the model leads to."""
+        self._buffers.close()
         weights = KeptMemory(find_portions(model, list_parts(model)), os.cpu_count() or 1)
         return ModelMemory(weights, [DroppedMemory(kv)] if kv else (), shares_cores=True)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import shutil
 import signal
 import stat
@@ -58,10 +57,11 @@ async def wait_exit(process: "subprocess.Popen[bytes]", timeout_s: float = 10) -
     return await asyncio.to_thread(process.wait, timeout_s)
 
 
-def find_private_directory(core_pid: int) -> Path:
-    """Where the core was told to find its pipes."""
-    arguments = Path(f"/proc/{core_pid}/cmdline").read_bytes().split(b"\0")
-    return Path(os.fsdecode(arguments[-2])).parent
+def find_private_directory(node_pid: int) -> Path:
+    """Where the pipes to the node's cores are: it holds a lock there."""
+    files = [path.readlink() for path in Path(f"/proc/{node_pid}/fd").iterdir()]
+    (lock,) = [file for file in files if file.name == "owner.lock"]
+    return lock.parent
 
 
 @pytest.mark.parametrize("command", [DOUBLE, REAL], ids=["double", "real"])
@@ -100,7 +100,7 @@ async def test_cores_die_with_their_node(node: Running) -> None:
 async def test_sigterm_lets_streams_finish_then_leaves_nothing_behind(node: Running) -> None:
     process, address = node
     (core_pid,) = list_children(process.pid)
-    directory = find_private_directory(core_pid)
+    directory = find_private_directory(process.pid)
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     async with GatewayClient(address) as client:
         stream = await client.open(ask(MODEL, max_tokens=60, ignore_eos=True))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from contracts.ids import ModelName, NodeId
+from contracts.sections import LogSettings
 from contracts.settings import SettingsError
 from gpu_pool.row_invariance import ROW_INVARIANT_ENVIRON
 from gpu_pool.server.core_process import (
@@ -16,7 +18,8 @@ from gpu_pool.server.core_process import (
     create_core_environ,
     open_private_directory,
 )
-from gpu_pool.settings import EngineSettings
+from gpu_pool.server.engine_client import CoreListener
+from gpu_pool.settings import CoreSettings, EngineSettings, ServedModelSettings
 
 HOLD = """
 import sys, time
@@ -26,6 +29,23 @@ with open_private_directory(Path(sys.argv[1])) as directory:
     print(directory, flush=True)
     time.sleep(600)
 """
+
+
+TEMPLATE = CoreSettings(
+    node_id=NodeId("n"),
+    model=ServedModelSettings(name=ModelName("@hearth/double"), path=Path("/nowhere")),
+    engine=EngineSettings(),
+    transfer=None,
+    num_default_threads=1,
+    log=LogSettings(),
+    to_core_endpoint="",
+    from_core_endpoint="",
+    parent_pid=0,
+)
+
+
+class SilentListener(CoreListener):
+    """Nobody who wants to know."""
 
 
 def start_holder(parent: Path) -> "tuple[subprocess.Popen[str], Path]":
@@ -108,3 +128,50 @@ def test_a_folder_whose_pipes_would_have_too_long_names_is_refused_by_name(tmp_p
     with pytest.raises(SettingsError, match="TMPDIR"):
         CoreLauncher(("true",), deep, {})
     CoreLauncher(("true",), Path("/tmp/hearth-node-a"), {})
+
+
+def list_children() -> set[int]:
+    words = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
+    return {int(word) for found in words for word in found}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
+@pytest.mark.parametrize("keeps_spare", [False, True])
+async def test_the_first_core_is_the_process_that_was_begun_and_later_ones_are_not(
+    *, keeps_spare: bool
+) -> None:
+    command = (sys.executable, "-m", "tests.fixtures.double_core")
+    before = list_children()
+    with open_private_directory() as directory:
+        launcher = CoreLauncher(command, directory, os.environ, keeps_spare=keeps_spare)
+        await launcher.begin(EngineSettings(), 1)
+        begun = list_children() - before
+        first, second = [await launcher.launch(TEMPLATE, SilentListener()) for _ in range(2)]
+        try:
+            assert begun == {first.process.pid}
+            assert second.process.pid not in begun
+        finally:
+            for core in (first, second):
+                await core.kill()
+                core.release()
+            await launcher.close()
+    assert list_children() <= before
+
+
+async def test_what_was_begun_and_is_not_wanted_ends_with_the_launcher_or_with_other_settings() -> (
+    None
+):
+    command = (sys.executable, "-c", "import sys; sys.stdin.readline(); input()")
+    with open_private_directory() as directory:
+        launcher = CoreLauncher(command, directory, os.environ)
+        before = list_children()
+        await launcher.begin(EngineSettings(), 2)
+        (begun,) = list_children() - before
+        core = await launcher.launch(TEMPLATE, SilentListener())
+        assert core.process.pid != begun
+        assert begun not in list_children()
+        await core.kill()
+        core.release()
+        await launcher.begin(EngineSettings(), 1)
+        await launcher.close()
+        assert list_children() <= before

@@ -33,6 +33,7 @@ class HeldPlaces(CpuPlaces):
     """A CPU's places, from whose host weights come as slowly as a test wants."""
 
     def __init__(self, copies: SlowCopies) -> None:
+        super().__init__()
         self._copies = copies
         self.weights: KeptMemory | None = None
 

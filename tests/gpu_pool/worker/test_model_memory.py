@@ -18,6 +18,21 @@ def test_parts_become_one_tensor() -> None:
     assert CpuPlaces().join(iter(parts[:1]), 2) is parts[0]
 
 
+def test_what_was_joined_in_serves_again_once_the_whole_is_gone() -> None:
+    places, parts = CpuPlaces(), [torch.ones(512, 1024), torch.zeros(256, 1024)]
+    first, second = (places.join(iter(parts), 768) for _ in range(2))
+    assert first.data_ptr() != second.data_ptr()
+    address, kept = first.data_ptr(), second.clone()
+    row = first[7:8]
+    del first
+    third = places.join(iter(parts), 768)
+    assert third.data_ptr() != address  # a row of it is still looked at
+    del row
+    fourth = places.join(iter(parts[::-1]), 768)
+    assert fourth.data_ptr() == address
+    assert torch.equal(second, kept)
+
+
 def test_a_part_is_gone_before_the_next_is_read() -> None:
     seen: list[ref[Tensor]] = []
 
