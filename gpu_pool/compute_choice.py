@@ -25,6 +25,17 @@ class KvDtypeChoice(StrEnum):
     FP8_E4M3 = "fp8_e4m3"
 
 
+class CpuLevel(StrEnum):
+    """The vector instructions that native kernels use at most. `auto` is all that the CPU has."""
+
+    AUTO = "auto"
+    AMX = "amx"
+    AVX512_BF16 = "avx512-bf16"
+    AVX512 = "avx512"
+    AVX2 = "avx2"
+    PLAIN = "plain"
+
+
 class WeightCheck(StrEnum):
     """When weights are compared with what was noted as the model was added.
 

@@ -53,6 +53,7 @@ def create_model_executor(settings: CoreSettings) -> Executor | EncoderExecutor:
         num_default_threads=settings.num_default_threads,
         check_weights=settings.engine.check_weights,
         native_kernels=settings.engine.native_kernels,
+        cpu_level=settings.engine.cpu_level,
     )
     checked = read_config(worker.model_dir)
     shape = ParallelShape(settings.model.tensor_parallel, settings.model.pipeline_parallel)

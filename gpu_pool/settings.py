@@ -16,7 +16,7 @@ from contracts.node_roles import NodeRole
 from contracts.placement import ServiceClass
 from contracts.sections import LogSettings, MetricsSettings, Port, TlsSettings, TracingSettings
 from contracts.settings import Secret
-from gpu_pool.compute_choice import DeviceChoice, DtypeChoice, KvDtypeChoice, WeightCheck
+from gpu_pool.compute_choice import CpuLevel, DeviceChoice, DtypeChoice, KvDtypeChoice, WeightCheck
 from gpu_pool.engine.settings import NgramSettings, SchedulerSettings
 from gpu_pool.kv.tiers.settings import TierSettings
 from gpu_pool.upstream_settings import UpstreamSettings
@@ -90,6 +90,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     native_kernels: bool = True
     """bf16 on a CPU: computes with kernels of our own, built at the first start, where there is a
     C++ compiler or the installation brought them; False computes with torch alone."""
+    cpu_level: CpuLevel = CpuLevel.AUTO
+    """The vector instructions that these kernels use at most: nodes with other CPUs compute the
+    same bits at the same level."""
     row_invariant: bool = True
     """On a CPU: the same bits for a request whatever computes beside it, at the price of AMX."""
     max_silence_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 120.0

@@ -7,8 +7,9 @@ from typing import Final
 import structlog
 import torch
 
-from gpu_pool.compute_choice import DtypeChoice
+from gpu_pool.compute_choice import CpuLevel, DtypeChoice
 from gpu_pool.kernels.cpu.build import NativeUnavailableError, get_cache_folder
+from gpu_pool.kernels.cpu.levels import LEVELS, Level
 from gpu_pool.kernels.cpu.library import NativeKernels, load_kernels
 
 _SMALL_MODEL_BYTES: Final = 64 << 20
@@ -18,23 +19,27 @@ _COMPUTE_DTYPES: Final = {
 }
 
 
-def find_kernels(
-    device: torch.device, dtype: torch.dtype, *, is_wanted: bool
-) -> NativeKernels | None:
-    """The kernels at the best level; None where torch computes alone, and why goes to the log.
+def find_kernels(device: torch.device, dtype: torch.dtype, level: CpuLevel) -> NativeKernels | None:
+    """The kernels at the best level up to `level`. None where torch computes alone; why goes to
+    the log.
 
     Models in fp32 are torch's: they are asked for the last digits, and peaked attention in another
     order of summation came to 1.7e-4 of a logit where 1e-4 is allowed.
     """
-    if device.type != "cpu" or dtype != torch.bfloat16 or not is_wanted:
+    if device.type != "cpu" or dtype != torch.bfloat16:
         return None
     try:
-        return load_kernels(get_cache_folder())
+        return load_kernels(get_cache_folder(), find_level(level))
     except NativeUnavailableError as error:
         structlog.get_logger().warning(
             "computing with torch alone, which is slower", reason=str(error)
         )
         return None
+
+
+def find_level(level: CpuLevel) -> Level:
+    """The level of that name; the best of all for `auto`."""
+    return next((found for found in LEVELS if found.name == level), LEVELS[0])
 
 
 def choose_num_threads(files: Sequence[Path], num_default: int) -> int:

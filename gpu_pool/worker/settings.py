@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpu_pool.compute_choice import DtypeChoice, KvDtypeChoice, WeightCheck
+from gpu_pool.compute_choice import CpuLevel, DtypeChoice, KvDtypeChoice, WeightCheck
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +39,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     check_weights: WeightCheck = WeightCheck.FIRST
     native_kernels: bool = True
     """bf16 on a CPU: computes with kernels of our own where they can be built, else with torch."""
+    cpu_level: CpuLevel = CpuLevel.AUTO
+    """The vector instructions that these use at most."""
 
     @property
     def leaves_kv_open(self) -> bool:

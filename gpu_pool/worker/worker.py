@@ -50,7 +50,9 @@ def create_executor(
     link = ranks.create_stage_link(network.hidden_size, dtype)
     lane = lane or choose_lane(device, ranks, link)
     division = divide_kv(network.kv_groups, settings, dtype, lane.num_spare_blocks)
-    kernels = find_kernels(device, dtype, is_wanted=settings.native_kernels)
+    kernels = None
+    if settings.native_kernels:
+        kernels = find_kernels(device, dtype, settings.cpu_level)
     loader = create_loader(
         settings.model_dir,
         checked.find_packed,

@@ -23,7 +23,7 @@ from gpu_pool.settings import (
 from gpu_pool.upstream_settings import PrefixCache
 
 OPTIONS = """
-drain_s engine.block_size engine.check_weights engine.device engine.kv_bytes
+drain_s engine.block_size engine.check_weights engine.cpu_level engine.device engine.kv_bytes
 engine.kv_dtype
 engine.max_account_waiting
 engine.max_account_waiting_tokens engine.max_batch_tokens engine.max_chunk_tokens engine.max_running

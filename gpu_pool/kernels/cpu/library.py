@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gpu_pool.kernels.cpu.build import NativeUnavailableError, find_library
-from gpu_pool.kernels.cpu.levels import Level, list_levels, read_cpu_flags
+from gpu_pool.kernels.cpu.levels import LEVELS, Level, list_levels, read_cpu_flags
 
 MAX_LANES: Final = 16
 """Floats of the widest vector of any level."""
@@ -202,15 +202,16 @@ class NativeKernels:
         self._turn(call, torch.get_num_threads())
 
 
-def load_kernels(folder: Path, level: Level | None = None) -> NativeKernels:
-    """The kernels at the best level that this machine can run, or at `level`.
+def load_kernels(folder: Path, most: Level = LEVELS[0]) -> NativeKernels:
+    """The kernels at the best level up to `most` that this machine can run.
 
     Raises: `NativeUnavailableError` saying why there are none.
     """
     flags = read_cpu_flags()
     if flags is None:
         raise NativeUnavailableError("only x86-64 under Linux has native kernels")
-    levels = list_levels(flags) if level is None else (level,)
+    usable = list_levels(flags)
+    levels = [level for level in LEVELS[LEVELS.index(most) :] if level in usable]
     for candidate in levels[:-1]:
         try:
             return NativeKernels(candidate, find_library(candidate, folder))

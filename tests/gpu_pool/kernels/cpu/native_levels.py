@@ -17,7 +17,9 @@ at_every_level = pytest.mark.parametrize("level", NAMES if read_cpu_flags() else
 @cache
 def load_level(name: str) -> NativeKernels:
     """The kernels at the level called `name`, built at the first call on a machine."""
-    return load_kernels(get_cache_folder(), next(lv for lv in LEVELS if lv.name == name))
+    kernels = load_kernels(get_cache_folder(), next(lv for lv in LEVELS if lv.name == name))
+    assert kernels.level.name == name
+    return kernels
 
 
 @pytest.fixture(autouse=True)
