@@ -26,7 +26,14 @@ from typing import TypeAlias
 import aiohttp
 
 from benchmarks.engine.cpu_peers import VOCABULARY_SIZE
-from benchmarks.engine.cpu_servers import NUM_THREADS, SERVERS, Launch, measure_memory_bytes, run
+from benchmarks.engine.cpu_servers import (
+    NUM_THREADS,
+    ONEDNN_LEVELS,
+    SERVERS,
+    Launch,
+    measure_memory_bytes,
+    run,
+)
 from benchmarks.harness import (
     Figure,
     append_figures,
@@ -156,16 +163,16 @@ def measure_rounds(options: argparse.Namespace) -> Samples:
     samples: Samples = defaultdict(list)
     for number in range(options.rounds):
         for name in ("hearth", *options.only):
-            launch = SERVERS[name](options.peers, max(options.counts))
+            launch = SERVERS[name](options.peers, max(options.counts), options.level)
             log = options.peers / f"{name}.log"
             measure(launch, options.counts, 1000 * number, log, samples)
             print(f"round {number + 1} of {options.rounds}: {name}", flush=True)
     return samples
 
 
-def to_figures(samples: Samples) -> list[Figure]:
+def to_figures(samples: Samples, level: str | None) -> list[Figure]:
     """A figure for each kind of sample."""
-    what = f"qwen3-0.6b bf16, {NUM_THREADS}t"
+    what = f"qwen3-0.6b bf16, {NUM_THREADS}t" + ("" if level is None else f", {level}")
     return [
         summarise(what, provider, metric, unit, x, values)
         for (provider, metric, unit, x), values in samples.items()
@@ -180,10 +187,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=peers, choices=peers)
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 8, 32], help="of sequences")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--level", choices=ONEDNN_LEVELS, help="as on a CPU that has no more instructions"
+    )
     parser.add_argument("--dry", action="store_true", help="append nothing")
     options = parser.parse_args()
     options.peers = options.peers.absolute()
-    figures = to_figures(measure_rounds(options))
+    figures = to_figures(measure_rounds(options), options.level)
     figures += compute_ratios(figures, "hearth")
     print_figures(figures)
     if not options.dry:

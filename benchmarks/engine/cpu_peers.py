@@ -4,7 +4,8 @@
 
 llama.cpp is built for this machine from the source package of its Python binding, vLLM comes as its
 makers build it for CPUs; nothing of them is part of Hearth. All get the same checkpoint of random
-weights in the shapes of Qwen3-0.6B, bf16; llama.cpp as GGUF.
+weights in the shapes of Qwen3-0.6B, bf16; llama.cpp as GGUF. With `--level`, llama.cpp is built
+once more, for CPUs that have no more than these instructions.
 """
 
 import argparse
@@ -40,6 +41,11 @@ LLAMA_SWITCHES = {
     "LLAMA_BUILD_UI": "OFF",
     "LLAMA_USE_PREBUILT_UI": "OFF",
 }
+LLAMA_LEVELS = {
+    "avx512": ("SSE42", "AVX", "AVX2", "FMA", "F16C", "BMI2", "AVX512"),
+    "avx2": ("SSE42", "AVX", "AVX2", "FMA", "F16C", "BMI2"),
+}
+"""What it is built with for other CPUs than this one: neither has instructions for bf16."""
 GGUF_NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -55,11 +61,11 @@ GGUF_NAMES = {
 }
 
 
-def install(folder: Path) -> None:
+def install(folder: Path, level: str | None) -> None:
     """Both, each in an environment of its own below `folder`, and the checkpoint in both forms."""
     if not (folder / CHECKPOINT / "model.safetensors").exists():
         write_checkpoint(folder / CHECKPOINT)
-    _install_llama(folder)
+    _install_llama(folder, level)
     _install_vllm(folder)
 
 
@@ -152,8 +158,15 @@ def _name_for_gguf(name: str) -> str:
     return {"embed_tokens": "token_embd.weight", "norm": "output_norm.weight"}[part]
 
 
-def _install_llama(folder: Path) -> None:
-    if not (folder / "llama-build/bin/llama-server").exists():
+def find_llama(folder: Path, level: str | None) -> Path:
+    """Its server, built for this machine or for `level`."""
+    name = "llama-build" if level is None else f"llama-build-{level}"
+    return folder / name / "bin/llama-server"
+
+
+def _install_llama(folder: Path, level: str | None) -> None:
+    server = find_llama(folder, level)
+    if not server.exists():
         sources = folder / "llama-src"
         words = ["download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", str(sources)]
         subprocess.run(python("pip", *words, f"{LLAMA_BINDING}=={LLAMA_VERSION}"), check=True)
@@ -161,7 +174,12 @@ def _install_llama(folder: Path) -> None:
             archive.extractall(sources, filter="data")
         tree = next(sources.glob("*/vendor/llama.cpp"))
         switches = [f"-D{name}={value}" for name, value in LLAMA_SWITCHES.items()]
-        build = folder / "llama-build"
+        if level is not None:
+            switches += [
+                "-DGGML_NATIVE=OFF",
+                *(f"-DGGML_{name}=ON" for name in LLAMA_LEVELS[level]),
+            ]
+        build = server.parent.parent
         subprocess.run(["cmake", "-S", tree, "-B", build, "-G", "Ninja", *switches], check=True)
         words = ["--build", str(build), "--target", "llama-server"]
         subprocess.run(["cmake", *words, "-j", str(os.cpu_count() or 1)], check=True)
@@ -188,9 +206,11 @@ def main() -> None:
     """Installs both."""
     parser = argparse.ArgumentParser(prog="cpu_peers", description=__doc__)
     parser.add_argument("folder", type=Path)
-    folder: Path = parser.parse_args().folder.absolute()
+    parser.add_argument("--level", choices=LLAMA_LEVELS, help="of llama.cpp; by itself this CPU's")
+    options = parser.parse_args()
+    folder: Path = options.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    install(folder)
+    install(folder, options.level)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.engine.cpu_peers import CHECKPOINT
+from benchmarks.engine.cpu_peers import CHECKPOINT, find_llama
 from benchmarks.gateway.bench_processes import choose_port, python
 from cli.dev.home import DevHome
 from cli.dev.preparation import prepare
@@ -25,6 +25,9 @@ PEER_MODEL = "peer"
 OUR_MODEL = ModelName("@bench/random/qwen3")
 KV_BYTES = 1 << 30
 """What a server that asks for it is given for keys and values: 32 sequences of 256 tokens fit."""
+
+
+ONEDNN_LEVELS = {"avx512": "AVX512_CORE", "avx2": "AVX2"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Launch:
         return f"http://{LOOPBACK}:{self.port}{self.prefix}/completions"
 
 
-def launch_hearth(folder: Path, num_sequences: int) -> Launch:
+def launch_hearth(folder: Path, num_sequences: int, level: str | None) -> Launch:
     """A gateway and a node with this one model, as `hearth dev` sets them up."""
     home = DevHome(folder / "hearth")
     home.create()
@@ -59,13 +62,14 @@ def launch_hearth(folder: Path, num_sequences: int) -> Launch:
     environment = {
         "HEARTH_POOL__ENGINE__KV_BYTES": str(KV_BYTES),
         "HEARTH_POOL__ENGINE__MAX_RUNNING": str(num_sequences),
+        "HEARTH_POOL__ENGINE__CPU_LEVEL": level or "auto",
     }
     prefix = f"/client/v4/accounts/{credentials.account_id}/ai/v1"
     token = credentials.api_token.reveal()
     return Launch("hearth", commands, ports.gateway, OUR_MODEL, prefix, token, environment)
 
 
-def launch_llama(folder: Path, num_sequences: int) -> Launch:
+def launch_llama(folder: Path, num_sequences: int, level: str | None) -> Launch:
     """llama.cpp's server, with a slot of 256 tokens for every sequence."""
     port = choose_port()
     options = {
@@ -78,12 +82,12 @@ def launch_llama(folder: Path, num_sequences: int) -> Launch:
         "-np": num_sequences,
         "-c": 256 * num_sequences,
     }
-    command = [str(folder / "llama-build/bin/llama-server"), *_flatten(options)]
+    command = [str(find_llama(folder, level)), *_flatten(options)]
     return Launch("llama.cpp", [command], port, PEER_MODEL)
 
 
-def launch_vllm(folder: Path, num_sequences: int) -> Launch:
-    """vLLM's OpenAI server.
+def launch_vllm(folder: Path, num_sequences: int, level: str | None) -> Launch:
+    """vLLM's OpenAI server. Its own kernels cannot be held to a level, oneDNN's products can.
 
     By its module: `vllm serve` asks for the metadata of a package that has another name here.
     """
@@ -105,12 +109,14 @@ def launch_vllm(folder: Path, num_sequences: int) -> Launch:
         "VLLM_LOGGING_LEVEL": "WARNING",
         "HF_HUB_OFFLINE": "1",
     }
+    if level is not None:
+        environment["ONEDNN_MAX_CPU_ISA"] = ONEDNN_LEVELS[level]
     program = [str(folder / "vllm/bin/python"), "-m", "vllm.entrypoints.openai.api_server"]
     command = [*program, *_flatten(options), "--disable-uvicorn-access-log"]
     return Launch("vLLM", [command], port, PEER_MODEL, environment=environment)
 
 
-SERVERS: Mapping[str, Callable[[Path, int], Launch]] = {
+SERVERS: Mapping[str, Callable[[Path, int, str | None], Launch]] = {
     "hearth": launch_hearth,
     "llama.cpp": launch_llama,
     "vllm": launch_vllm,
