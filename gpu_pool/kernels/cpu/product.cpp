@@ -20,6 +20,7 @@
 constexpr long PANEL = 32;
 constexpr long K_MULTIPLE = 32;
 constexpr long PREFETCHED_PAIRS = 32;
+constexpr long BLOCK_PAIRS = 32;
 
 static long pad(long size, long multiple) { return (size + multiple - 1) / multiple * multiple; }
 
@@ -130,29 +131,38 @@ static void end_panels() { _tile_release(); }
 #else
 
 // Tiles of more rows have sums that leave the registers: with 12 rows AVX-512 came to 0.7 of this.
+constexpr int MOST_ROWS = LANES == 16 ? 8 : 4;
 #if defined(__AVX512BF16__)
 typedef Bf16 Input;
-constexpr int MOST_ROWS = 8;
+constexpr int PREFETCHED_ROWS = 4; // more compute for longer than the CPU itself takes to fetch
 #else
 typedef float Input;
-constexpr int MOST_ROWS = LANES == 16 ? 6 : 3;
+constexpr int PREFETCHED_ROWS = MOST_ROWS;
 #endif
 
-// `VECTORS` vectors of columns of `ROWS` rows. Which columns share a tile does not touch any sum.
+static inline Words load_pairs(const Bf16* from) {
+    Words pairs;
+    memcpy(&pairs, from, sizeof pairs);
+    return pairs;
+}
+
+// Adds the products of some pairs of inputs to the sums of `VECTORS` vectors of columns of `ROWS`
+// rows. Neither which columns share a tile nor where the pairs are cut touches any sum.
 template <int ROWS, int VECTORS>
 static void multiply_tile(const Input* x, long x_stride, const Bf16* weights, long num_pairs,
                           float* sums) {
-    Floats totals[ROWS][VECTORS] = {};
+    Floats totals[ROWS][VECTORS];
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < VECTORS; v++) totals[r][v] = load(sums + r * PANEL + v * LANES);
     for (long pair = 0; pair < num_pairs; pair++) {
         const Bf16* columns = weights + pair * PANEL * 2;
-        if (ROWS <= 4)
+        if (ROWS <= PREFETCHED_ROWS)
             for (int line = 0; line < VECTORS * LANES * 4; line += 64)
                 __builtin_prefetch((const char*)(columns + PREFETCHED_PAIRS * PANEL * 2) + line);
+#if defined(__AVX512BF16__)
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) {
-            Words both;
-            memcpy(&both, columns + v * LANES * 2, sizeof both);
-#if defined(__AVX512BF16__)
+            Words both = load_pairs(columns + v * LANES * 2);
 #pragma GCC unroll 12
             for (int r = 0; r < ROWS; r++) {
                 int32_t inputs;
@@ -160,27 +170,43 @@ static void multiply_tile(const Input* x, long x_stride, const Bf16* weights, lo
                 totals[r][v] = (Floats)_mm512_dpbf16_ps((__m512)totals[r][v], (__m512bh)both,
                                                         (__m512bh)_mm512_set1_epi32(inputs));
             }
+        }
 #else
-            Floats first = (Floats)(both << 16), second = (Floats)(both & 0xffff0000);
+        // All vectors of one input at a time: few are in registers beside the sums.
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; half++) {
+            Floats widened[VECTORS];
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++) {
+                Words both = load_pairs(columns + v * LANES * 2);
+                widened[v] = (Floats)(half ? both & 0xffff0000 : both << 16);
+            }
 #pragma GCC unroll 12
             for (int r = 0; r < ROWS; r++) {
-                const float* inputs = x + r * x_stride + pair * 2;
-                totals[r][v] += first * inputs[0];
-                totals[r][v] += second * inputs[1];
+                float input = x[r * x_stride + pair * 2 + half];
+#pragma GCC unroll 4
+                for (int v = 0; v < VECTORS; v++) totals[r][v] += widened[v] * input;
             }
-#endif
         }
+#endif
     }
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < VECTORS; v++) store(sums + r * PANEL + v * LANES, totals[r][v]);
 }
 
+// A tile of as many columns as have sums in registers goes down some pairs before the next one, so
+// that a panel comes from memory once, from its beginning to its end.
 template <int ROWS>
 static void multiply_rows(const Input* x, long x_stride, const Bf16* weights, long num_pairs,
                           float* sums) {
     constexpr int VECTORS = ROWS <= 2 && LANES == 8 ? 4 : 2;
-    for (long column = 0; column < PANEL; column += VECTORS * LANES)
-        multiply_tile<ROWS, VECTORS>(x, x_stride, weights + column * 2, num_pairs, sums + column);
+    constexpr long COLUMNS = VECTORS * LANES;
+    std::fill_n(sums, ROWS * PANEL, 0.0f);
+    long step = COLUMNS == PANEL ? num_pairs : BLOCK_PAIRS;
+    for (long pair = 0; pair < num_pairs; pair += step)
+        for (long column = 0; column < PANEL; column += COLUMNS)
+            multiply_tile<ROWS, VECTORS>(x + pair * 2, x_stride, weights + (pair * PANEL + column) * 2,
+                                         std::min(step, num_pairs - pair), sums + column);
 }
 
 typedef void (*MultiplyRows)(const Input*, long, const Bf16*, long, float*);
