@@ -18,8 +18,9 @@ from gpu_pool.kernels.rms_norm import rms_norm
 from gpu_pool.layers.decoder_step import DecoderStep
 from gpu_pool.layers.experts import FeedForward
 from gpu_pool.layers.rotary_embedding import RotaryEmbedding, create_rotary_embedding
-from gpu_pool.layers.vocabulary import Embedding, VocabularyHead
+from gpu_pool.layers.vocabulary import Embedding
 from gpu_pool.models.decoder_config import DecoderConfig
+from gpu_pool.models.decoder_head import create_head
 from gpu_pool.models.decoder_parts import create_attention, create_feed_forward
 from gpu_pool.models.parameters import ReadParameter
 from gpu_pool.parallel.tensor_group import TensorGroup
@@ -58,7 +59,7 @@ class PreNormDecoder:
             zip(layers, next_norms, strict=True)
         )
         """The layers, each with the norm behind it."""
-        self._head = VocabularyHead(read("head"), group) if config.holds_last else None
+        self._head = create_head(config, read, self._embedding, group)
         self._rotaries = rotaries
         self._group = group
 

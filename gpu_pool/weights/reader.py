@@ -48,11 +48,15 @@ class ParameterReader:
         _check_parts(checkpoint, sources)
 
     def expect_all(self) -> None:
-        """Lets the files be read ahead in the order of the list: what the rank holds of them."""
+        """Lets the files be read ahead in the order of the list: what the rank holds of them, and
+        each tensor once.
+        """
+        expected: set[str] = set()
         for source in self._sources.values():
             for part in source.parts:
-                if source.split is Split.FIRST and self._rank:
+                if part.name in expected or (source.split is Split.FIRST and self._rank):
                     continue
+                expected.add(part.name)
                 share = part.find_share(source.split, self._rank, self._num_ranks)
                 if share is not None and source.split is Split.ROWS:
                     self._checkpoint.expect_rows(part.name, share.start, share.stop)

@@ -16,7 +16,8 @@ from gpu_pool.kernels.add_rms_norm import add_rms_norm
 from gpu_pool.kernels.rms_norm import rms_norm
 from gpu_pool.layers.decoder_step import DecoderStep
 from gpu_pool.layers.rotary_embedding import create_rotary_embedding
-from gpu_pool.layers.vocabulary import Embedding, VocabularyHead
+from gpu_pool.layers.vocabulary import Embedding
+from gpu_pool.models.decoder_head import create_head
 from gpu_pool.models.gemma.layer import GemmaConfig, GemmaLayer, read_norm
 from gpu_pool.models.parameters import ReadParameter
 from gpu_pool.parallel.tensor_group import TensorGroup
@@ -41,7 +42,7 @@ class GemmaModel:
             zip(layers, next_norms, strict=True)
         )
         """The layers, each with the norm behind it."""
-        self._head = VocabularyHead(read("head"), group) if config.holds_last else None
+        self._head = create_head(config, read, self._embedding, group)
         like = read(f"layers.{config.held_layers.start}.input_norm")
         # Rounded to the dtype as the checkpoint's makers do it.
         self._embedding_scale = like.new_tensor(config.hidden_size**0.5)
