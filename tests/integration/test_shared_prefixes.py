@@ -1,0 +1,219 @@
+"""Two node processes and one Mooncake Store behind a gateway: what one has computed serves both.
+
+Tokens are those of the node that computed the whole prompt (fp32, greedy). Other accounts find
+nothing, and without the store prompts are computed as if there had never been one.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from contracts.ids import ModelName
+from migrations.upgrade import upgrade_database
+from tests.fixtures.fleet_node import FleetNode, create_fleet_node
+from tests.fixtures.free_port import find_port
+from tests.fixtures.mooncake_master import MooncakeMaster, run_master
+from tests.fixtures.random_checkpoint import write_random_checkpoint
+from tests.gateway.running_gateway import (
+    RunningGateway,
+    Tenant,
+    run_gateway,
+    wait_until,
+    wait_until_async,
+)
+from tests.gateway.test_node_drains import drain, undrain
+from tests.gpu_pool.models.family_checkpoint import write_checkpoint
+from tests.gpu_pool.test_kept_prefixes import read_metric
+from tests.integration.account_client import read_cached_tokens
+
+pytestmark = pytest.mark.timeout(300)
+
+MODEL: Final = ModelName("@hearth/tests/random-llama")
+NAMES: Final = ("first", "second")
+BLOCK_SIZE: Final = 16
+SLOW_TO_COMPUTE: Final = {
+    "hidden_size": 512,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 1,
+    "vocab_size": 512,
+    "max_position_embeddings": 4096,
+}
+"""Much arithmetic for little KV: whatever else this machine does, fetching is sooner."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the client sees of one request."""
+
+    node: str
+    text: str
+    num_prompt_tokens: int
+    num_cached_tokens: int
+
+    @property
+    def num_full(self) -> int:
+        """Tokens of the blocks that another request can find; the last token is computed anew."""
+        return (self.num_prompt_tokens - 1) // BLOCK_SIZE * BLOCK_SIZE
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A gateway before two nodes that share a store."""
+
+    gateway: RunningGateway
+    nodes: dict[str, FleetNode]
+    metrics: dict[str, int]
+    """The port of each node."""
+
+    def read(self, name: str, figure: str) -> float:
+        """A figure of that node's only tier, the store."""
+        return read_metric(self.metrics[name], f"hearth_node_kv_tier_{figure}")
+
+    async def ask(self, name: str, prompt: str, tenant: Tenant | None = None) -> Answer:
+        """What that node answers, since the other one is drained."""
+        (other,) = set(NAMES) - {name}
+        await undrain(self.gateway, name)
+        await drain(self.gateway, other)
+        form = {"prompt": prompt, "max_tokens": 16, "ignore_eos": True, "temperature": 0}
+        reply = await self.gateway.run(form, MODEL, tenant)
+        assert reply.status == 200, reply.body
+        result: dict[str, Any] = reply.json["result"]
+        usage = result["usage"]
+        answer = Answer(
+            reply.headers["x-hearth-node"],
+            result["response"],
+            usage["prompt_tokens"],
+            read_cached_tokens(usage),
+        )
+        assert answer.node == name
+        return answer
+
+    async def compute(self, name: str, prompt: str) -> Answer:
+        """An answer to a prompt that nobody knows, once all that node's blocks are kept."""
+        num_kept = self.read(name, "kept_total")
+        answer = await self.ask(name, prompt)
+        assert answer.num_cached_tokens == 0
+        await self.wait_for(name, "kept_total", num_kept + answer.num_full // BLOCK_SIZE)
+        return answer
+
+    async def wait_for(self, name: str, figure: str, least: float) -> None:
+        """Returns once a figure, which cores report from time to time, is so high."""
+        await wait_until(lambda: self.read(name, figure) >= least, 60)
+
+    async def wait_for_store(self, *, is_off: bool = False) -> None:
+        """Returns once both nodes know that it is there, or not."""
+        for name in NAMES:
+            await wait_until(lambda name=name: self.read(name, "off") == is_off, 60)
+
+
+def write_prompt(number: int) -> str:
+    """A long prompt that no other begins like."""
+    return f"{number} " * 400
+
+
+def create_node(
+    folder: Path, name: str, checkpoint: Path, master: MooncakeMaster, port: int
+) -> FleetNode:
+    """A node that is not started; it lends 64 MiB to the store and has no other tier."""
+    settings = f"""[[models]]
+name = "{MODEL}"
+path = "{checkpoint}"
+[engine]
+kv_bytes = 67108864
+num_threads = 1
+[engine.tiers.store]
+master = "{master.address}"
+max_bytes = 1000000000
+segment_bytes = 67108864
+[metrics]
+port = {port}
+"""
+    return create_fleet_node(folder, name, ("cli", "node"), settings)
+
+
+@asynccontextmanager
+async def run_pair(folder: Path, master: MooncakeMaster) -> AsyncGenerator[Pair]:
+    """Both nodes ready, connected to the store, and with rates of their own to decide by."""
+    checkpoint = write_random_checkpoint(folder / "checkpoint")
+    write_checkpoint(checkpoint, "llama", **SLOW_TO_COMPUTE)
+    template = folder / "template.db"
+    await asyncio.to_thread(upgrade_database, f"sqlite+aiosqlite:///{template}")
+    metrics = {name: find_port() for name in NAMES}
+    nodes = {n: create_node(folder, n, checkpoint, master, metrics[n]) for n in NAMES}
+    async with AsyncExitStack() as stack:
+        for node in nodes.values():
+            node.start()
+            stack.callback(node.reap)
+        gateway = await stack.enter_async_context(
+            run_gateway(folder, template, nodes.values(), is_awaited=False)
+        )
+        await wait_until_async(lambda: are_ready(gateway), timeout_s=120)
+        pair = Pair(gateway, nodes, metrics)
+        await pair.wait_for_store()
+        for number, name in enumerate(NAMES):
+            await pair.compute(name, write_prompt(number))
+        yield pair
+
+
+async def are_ready(gateway: RunningGateway) -> bool:
+    """True when both nodes can serve."""
+    reply = await gateway.send(
+        "GET", "/operator/v1/nodes", api_token=gateway.operator, origin=gateway.admin
+    )
+    loads = [load for node in reply.json["result"] for load in node["loads"]]
+    return sum(load["is_ready"] for load in loads) == len(NAMES)
+
+
+async def find_again(pair: Pair, first_number: int) -> None:
+    """Asks for new prompts until one is found whole by the node that has not computed it. On a busy
+    machine a fetch may be given up, and a store that has just come back keeps nothing at first.
+    """
+    for number in count(first_number):
+        num_hits = pair.read("second", "hits_total")
+        known = await pair.ask("first", write_prompt(number))
+        found = await pair.ask("second", write_prompt(number))
+        assert (known.num_cached_tokens, found.text) == (0, known.text)
+        if found.num_cached_tokens == known.num_full:
+            await pair.wait_for("second", "hits_total", num_hits + known.num_full // BLOCK_SIZE)
+            return
+
+
+async def test_what_one_node_has_computed_another_finds_in_the_store_while_there_is_one(
+    tmp_path: Path,
+) -> None:
+    with run_master(tmp_path) as master:
+        async with run_pair(tmp_path, master) as pair:
+            await find_again(pair, 100)
+            kept = await pair.compute("first", write_prompt(200))
+            master.kill()
+            for number in (200, 300):  # at once, and when both nodes know
+                known = await pair.ask("first", write_prompt(number))
+                alone = await pair.ask("second", write_prompt(number))
+                assert (alone.text, alone.num_cached_tokens) == (known.text, 0)
+                await pair.wait_for_store(is_off=True)
+            again = await pair.ask("first", write_prompt(200))
+            assert (again.text, again.num_cached_tokens) == (kept.text, kept.num_full)
+            master.start()
+            await pair.wait_for_store()
+            await find_again(pair, 400)
+
+
+async def test_no_other_account_finds_what_its_owner_finds_at_either_node(tmp_path: Path) -> None:
+    with run_master(tmp_path) as master:
+        async with run_pair(tmp_path, master) as pair:
+            known = await pair.compute("first", write_prompt(100))
+            for name in NAMES:
+                stranger = await pair.gateway.add_tenant()
+                foreign = await pair.ask(name, write_prompt(100), stranger)
+                assert (foreign.text, foreign.num_cached_tokens) == (known.text, 0)
+            own = await pair.ask("second", write_prompt(100))
+            assert own.text == known.text
+            assert own.num_cached_tokens > 0, "the control"
