@@ -58,7 +58,8 @@ class NixlEngine:
                 "NIXL is not installed; pip install 'hearth[kv]' (Linux, x86_64)."
             ) from error
         self._api: Any = api
-        self._peers: dict[str, str] = {}
+        self._peers: dict[str, tuple[bytes, str]] = {}
+        """What each peer's agent has said of itself, and its name here."""
         config = api.nixlAgentConfig()
         config.useProgThread = True
         config.pthrDelay = _WAIT_US
@@ -77,15 +78,17 @@ class NixlEngine:
         assert len(pieces) <= MAX_BATCH, "a batch that an engine may refuse"
         api = self._api
         try:
+            if peer in self._peers and self._peers[peer][0] != agent:
+                self.forget(peer)  # its agent is another process by now
             if peer not in self._peers:
-                self._peers[peer] = self._agent.loadRemoteMD(agent).decode()
+                self._peers[peer] = agent, self._agent.loadRemoteMD(agent).decode()
             local = [(piece.local_address, piece.num_bytes, 0) for piece in pieces]
             remote = [(piece.remote_address, piece.num_bytes, 0) for piece in pieces]
             request = self._agent.createXferReq(
                 api.NIXL_READ,
                 api.nixlXferDList(api.DRAM_SEG, local),
                 api.nixlXferDList(api.DRAM_SEG, remote),
-                self._peers[peer],
+                self._peers[peer][1],
             )
             status = self._agent.postXferReq(request)
         except Exception as error:
@@ -96,7 +99,7 @@ class NixlEngine:
 
     def forget(self, peer: str) -> None:
         """Disconnects from a peer."""
-        name = self._peers.pop(peer, None)
-        if name is not None:
+        known = self._peers.pop(peer, None)
+        if known is not None:
             with contextlib.suppress(Exception):
-                self._agent.invalidateRemoteMD(name)
+                self._agent.invalidateRemoteMD(known[1])

@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import pytest
@@ -57,6 +58,26 @@ def test_a_peer_that_dies_in_the_middle_is_read_from_again_when_it_is_back(
         decode.wait_ready()
         assert decode.fetch(2, prefill, 16).has_landed
         assert decode.has_content_of(prefill, 16)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_peer_that_died_while_nobody_read_costs_no_landing_when_it_is_back(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each life of its agent is found out by what it says of itself, not by a read that fails."""
+    need_engine(engine, monkeypatch)
+    with open_peers(engine, NUM_BLOCKS, BLOCK_BYTES) as (prefill, decode):
+        for number in range(1, 4):
+            prefill.fill(Random(number))
+            assert decode.fetch(number, prefill, 16).has_landed
+            assert decode.has_content_of(prefill, 16)
+            process_id = prefill.client.process_id
+            assert process_id is not None
+            os.kill(process_id, signal.SIGKILL)
+            wait_until(
+                lambda gone=process_id: prefill.client.process_id not in (None, gone), "another"
+            )
+            prefill.wait_ready()
 
 
 @pytest.fixture

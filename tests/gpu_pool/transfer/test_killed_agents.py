@@ -17,6 +17,7 @@ from gpu_pool.engine.settings import SchedulerSettings
 from tests.gpu_pool.engine.engine_rig import create_request
 from tests.gpu_pool.models.family_checkpoint import write_checkpoint
 from tests.gpu_pool.transfer.core_pair import Split
+from tests.gpu_pool.transfer.peer import need_engine
 from tests.gpu_pool.transfer.split_rig import HalfRig, open_pair, run_pair, settle, wait_ready
 from tests.gpu_pool.transfer.test_split_exactness import KINDS, answer_alone, create_prompts
 
@@ -61,13 +62,15 @@ class Killer:
         wait_ready(pair)
 
 
-def test_every_answer_is_whole_and_no_block_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["memory", "nixl", "mooncake"])
+def test_every_answer_is_whole_and_no_block_is_lost(engine: str, tmp_path: Path) -> None:
     """Asked again afterwards, all of them are handed over."""
+    need_engine(engine)
     model_type, changes = KINDS["windows"]
     folder = write_checkpoint(tmp_path, model_type, **changes)
     prompts = create_prompts()[:6]
     expected = [answer[:MAX_TOKENS] for answer in answer_alone(folder, prompts)]
-    with open_pair(folder, "memory", SchedulerSettings(max_batch_tokens=64), 400) as pair:
+    with open_pair(folder, engine, SchedulerSettings(max_batch_tokens=64), 400) as pair:
 
         def ask(salt: bytes, each_turn: Callable[[list[Split]], None]) -> list[Split]:
             splits: list[Split] = []
