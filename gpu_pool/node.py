@@ -110,6 +110,8 @@ async def serve_node(
     ):
         async with _launching_cores(settings, directory, core_command) as launcher:
             node = create_node(settings, launcher, threads)
+            if len(node.parts.models) == len(settings.upstreams):
+                await launcher.close()  # of the node's own models none can be served
             try:
                 announce(await node.start())
                 await stopping.wait()

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from gpu_pool.settings import PATH_FROM_STDIN
 
 _DELAY_S: Final = 1.0
@@ -36,11 +38,16 @@ class SpareCore:
         return self._process.pid if self._process is not None else None
 
     async def begin(self, environ: Mapping[str, str]) -> None:
-        """Starts one now; there is none yet."""
-        process = await asyncio.create_subprocess_exec(
-            *self._command, PATH_FROM_STDIN, stdin=PIPE, start_new_session=True, env=environ
-        )
-        self._process, self._environ = process, environ
+        """Starts one now; there is none yet, nor afterwards where the system has no room for it:
+        whoever starts a core then says why, and may try again.
+        """
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, PATH_FROM_STDIN, stdin=PIPE, start_new_session=True, env=environ
+            )
+        except OSError as error:  # no process, no file handle, no memory
+            structlog.get_logger().warning("no spare core was started", reason=str(error))
+        self._environ = environ
 
     async def take(self, environ: Mapping[str, str], settings_path: Path) -> Process | None:
         """A process that was told to serve what `settings_path` says; None when there is none."""

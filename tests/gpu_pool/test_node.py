@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import aiohttp
@@ -162,6 +163,22 @@ async def test_logs_tell_what_happens_and_never_what_was_said(
         assert address.pair_key.hex() not in log
 
 
+@contextmanager
+def run_unready_node(folder: Path, model: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """A node of one model that may never be ready; it logs to `node.log` in `folder`."""
+    write_key(folder / "gateway.key")
+    settings = write_settings(folder, model, find_port())
+    with (folder / "node.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, *REAL, "--config", str(settings)], cwd=ROOT, stderr=log
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(10)
+
+
 def run_to_failure(settings: Path) -> str:
     """What a node that cannot start says."""
     result = subprocess.run(
@@ -221,3 +238,18 @@ path = {json.dumps(str(tmp_path / "empty"))}
         await wait_until(lambda: len(list_children(process.pid)) == 1)
         log = tmp_path / "node.log"
         await wait_until(lambda: "the model has failed for good" in log.read_text("utf-8"))
+
+
+async def test_a_node_none_of_whose_models_can_be_served_keeps_no_process_for_them(
+    tmp_path: Path, checkpoint: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for path, is_served in ((checkpoint, True), (tmp_path / "empty", False)):
+        folder = tmp_path / path.name / "node"
+        folder.mkdir(parents=True)
+        with run_unready_node(folder, path) as process:
+            log = folder / "node.log"
+            await wait_until(lambda log=log: "the node listens" in log.read_text("utf-8"), 30)
+            assert bool(list_children(process.pid)) == is_served
+            process.terminate()
+            assert await wait_exit(process) == 0

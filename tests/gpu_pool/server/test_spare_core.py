@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from gpu_pool.server.spare_core import SpareCore
 from tests.fixtures.node_process import ROOT, is_alive, wait_until
 
@@ -60,6 +62,16 @@ async def test_a_spare_of_another_environment_or_a_dead_one_is_not_taken() -> No
         os.kill(killed, signal.SIGKILL)
         await wait_until(lambda: not is_alive(killed))
         await asyncio.sleep(0.05)
+        assert await spare.take(os.environ, PATH) is None
+
+
+async def test_a_process_that_cannot_be_begun_is_no_spare_and_no_end_of_the_node() -> None:
+    absent = ("/nowhere/python", "-m", "core")
+    with pytest.raises(FileNotFoundError):  # the control: the system does say no
+        await asyncio.create_subprocess_exec(*absent)
+    async with keep_spare(absent) as spare:
+        await spare.begin(os.environ)
+        assert spare.process_id is None
         assert await spare.take(os.environ, PATH) is None
 
 
