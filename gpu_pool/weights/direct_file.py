@@ -112,8 +112,13 @@ class DirectFile:
 def create_buffer(num_bytes: int) -> mmap.mmap:
     """Private memory that begins at a whole page, zeros; in large pages where the system has them,
     since what a drive writes into is touched page by page.
+
+    Raises: `OSError` where the system has none, saying how much was asked for.
     """
-    buffer = mmap.mmap(-1, max(1, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        buffer = mmap.mmap(-1, max(1, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}: {num_bytes:,} bytes are wanted") from error
     if _IN_LARGE_PAGES is not None:
         with suppress(OSError):  # a kernel without them
             buffer.madvise(_IN_LARGE_PAGES)

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import mmap
 import os
 from pathlib import Path
 from typing import Any
@@ -128,3 +129,13 @@ def test_a_file_system_that_cannot_tell_what_is_cached_is_read_past_the_cache(
     with DirectFile(write(tmp_path)) as file:
         assert file.is_direct
         assert read_all(file) == CONTENT
+
+
+def test_memory_that_is_not_there_is_refused_with_its_size() -> None:
+    wanted = 1 << 56
+    with pytest.raises(OSError, match="memory") as bare:  # the control: the system tells no size
+        mmap.mmap(-1, wanted, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    assert f"{wanted:,}" not in str(bare.value)
+    with pytest.raises(OSError, match=f"{wanted:,} bytes") as told:
+        create_buffer(wanted)
+    assert told.value.errno == errno.ENOMEM

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gpu_pool.kernels.linear import linear, pack_weight
 from gpu_pool.worker.model_memory import CpuPlaces, PlainPlaces, fill_rows
 
 
@@ -31,6 +32,22 @@ def test_what_was_joined_in_serves_again_once_the_whole_is_gone() -> None:
     fourth = places.join(iter(parts[::-1]), 768)
     assert fourth.data_ptr() == address
     assert torch.equal(second, kept)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1 << 19), (1 << 19, 1), (512, 1024)], ids=str)
+def test_a_packed_weight_does_not_lie_in_what_serves_again(
+    shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    places, parts = CpuPlaces(), list(torch.randn(1 << 19, 1).to(dtype).chunk(2))
+    plain = places.join(iter(parts), 1 << 19)
+    address, packed = plain.data_ptr(), pack_weight(plain.view(shape))
+    x_TK = torch.randn(3, shape[1]).to(dtype)
+    expected = linear(x_TK, packed)
+    del plain
+    garbage = places.join(iter([torch.full_like(part, float("nan")) for part in parts]), 1 << 19)
+    assert (garbage.data_ptr() == address) != isinstance(packed, Tensor)  # the control
+    assert torch.equal(linear(x_TK, packed), expected)
 
 
 def test_a_part_is_gone_before_the_next_is_read() -> None:
