@@ -91,8 +91,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """bf16 on a CPU: computes with kernels of our own, built at the first start, where there is a
     C++ compiler or the installation brought them; False computes with torch alone."""
     cpu_level: CpuLevel = CpuLevel.AUTO
-    """The vector instructions that these kernels use at most: nodes with other CPUs compute the
-    same bits at the same level."""
+    """The vector instructions that these kernels, and torch beside them, use at most: nodes with
+    other CPUs compute the same bits at the same level."""
     row_invariant: bool = True
     """On a CPU: the same bits for a request whatever computes beside it, at the price of AMX."""
     max_silence_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 120.0

@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from contracts.ids import ModelName, NodeId
 from contracts.sections import LogSettings
 from contracts.settings import SettingsError
+from gpu_pool.compute_choice import CpuLevel
+from gpu_pool.cpu_bounds import CPU_BOUNDS
 from gpu_pool.row_invariance import ROW_INVARIANT_ENVIRON
 from gpu_pool.server.core_process import (
     CoreLauncher,
@@ -30,6 +33,12 @@ with open_private_directory(Path(sys.argv[1])) as directory:
     time.sleep(600)
 """
 
+BITS = """
+import hashlib, torch
+torch.manual_seed(0)
+print(torch.backends.cpu.get_cpu_capability())
+print(hashlib.sha256(torch.randn(71, 300).softmax(-1).numpy().tobytes()).hexdigest())
+"""
 
 TEMPLATE = CoreSettings(
     node_id=NodeId("n"),
@@ -63,6 +72,31 @@ def test_a_core_computes_rows_alike_unless_told_otherwise() -> None:
     free = create_core_environ(own, EngineSettings(row_invariant=False))
     assert free["MKL_CBWR"] == "AUTO"
     assert "ONEDNN_MAX_CPU_ISA" not in free
+
+
+def compute_bits(level: CpuLevel) -> list[str]:
+    """What torch beside the native kernels comes to in a core's environment, and with what."""
+    environ = create_core_environ(os.environ, EngineSettings(cpu_level=level))
+    command = [sys.executable, "-c", BITS]
+    return subprocess.check_output(command, env=environ, text=True, timeout=60).split()
+
+
+@pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX512", reason="the control needs wider vectors"
+)
+def test_a_level_of_the_cpu_bounds_what_torch_computes_beside_the_kernels() -> None:
+    free, bounded = compute_bits(CpuLevel.AUTO), compute_bits(CpuLevel.AVX2)
+    assert (free[0], bounded[0]) == ("AVX512", "AVX2")
+    assert free[1] != bounded[1]  # the control: softmax alone differs in its bits
+
+
+def test_every_level_of_the_cpu_has_its_bounds_and_the_environment_the_last_word() -> None:
+    assert CPU_BOUNDS.keys() == set(CpuLevel)
+    for level, bounds in CPU_BOUNDS.items():
+        engine = EngineSettings(cpu_level=level)
+        assert create_core_environ({}, engine).items() >= bounds.items()
+        own = dict.fromkeys(bounds, "own")
+        assert create_core_environ(own, engine).items() >= own.items()
 
 
 def test_what_a_core_keeps_for_each_length_is_bounded_unless_somebody_says_otherwise() -> None:
