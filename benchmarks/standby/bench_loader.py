@@ -33,9 +33,9 @@ from benchmarks.harness import (
     print_figures,
     summarise,
 )
+from gpu_pool.large_pages import create_buffer
 from gpu_pool.weights.checkpoint import SINGLE_FILE, Checkpoint
 from gpu_pool.weights.cpu_memory import KeptMemory
-from gpu_pool.weights.direct_file import create_buffer
 
 OURS = "hearth"
 NUM_TENSORS = 64

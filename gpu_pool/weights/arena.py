@@ -14,8 +14,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from gpu_pool.large_pages import create_buffer
 from gpu_pool.weights.cpu_memory import locate
-from gpu_pool.weights.direct_file import create_buffer
 from gpu_pool.weights.pages import Span
 from gpu_pool.weights.virtual_memory import VirtualMemory
 

@@ -7,9 +7,7 @@ Must not know tensors. Read next: `tensor_stream`, the caller.
 """
 
 import errno
-import mmap
 import os
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -22,7 +20,6 @@ BLOCK_BYTES: Final = 4096
 """Offsets, lengths and addresses are multiples of this: enough for every drive there is."""
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)  # not every system has these
 _IF_CACHED: Final = getattr(os, "RWF_NOWAIT", 0)
-_IN_LARGE_PAGES: Final = getattr(mmap, "MADV_HUGEPAGE", None)
 _NUM_PROBES: Final = 32
 """Blocks that are looked at, evenly spread: asking for every piece slows a drive down."""
 
@@ -107,22 +104,6 @@ class DirectFile:
                 "weights are read through the page cache: the file system refuses direct reads",
                 path=str(self._path),
             )
-
-
-def create_buffer(num_bytes: int) -> mmap.mmap:
-    """Private memory that begins at a whole page, zeros; in large pages where the system has them,
-    since what a drive writes into is touched page by page.
-
-    Raises: `OSError` where the system has none, saying how much was asked for.
-    """
-    try:
-        buffer = mmap.mmap(-1, max(1, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
-        raise OSError(error.errno, f"{error.strerror}: {num_bytes:,} bytes are wanted") from error
-    if _IN_LARGE_PAGES is not None:
-        with suppress(OSError):  # a kernel without them
-            buffer.madvise(_IN_LARGE_PAGES)
-    return buffer
 
 
 def _is_cached(path: Path) -> bool:

@@ -10,7 +10,7 @@ import threading
 import weakref
 from typing import Final
 
-from gpu_pool.weights.direct_file import create_buffer
+from gpu_pool.large_pages import create_buffer
 
 _LEAST_BYTES: Final = 1 << 20
 """Smaller ones are not worth keeping."""

@@ -15,11 +15,11 @@ import structlog
 import torch
 from torch import Tensor
 
+from gpu_pool.large_pages import create_buffer
 from gpu_pool.models.network import CausalModel, Encoder
 from gpu_pool.weights.arena import Arena
 from gpu_pool.weights.cpu_memory import DroppedMemory, KeptMemory
 from gpu_pool.weights.device_memory import DeviceMemory, FixedMemory, LandingMemory
-from gpu_pool.weights.direct_file import create_buffer
 from gpu_pool.weights.landing import Landing
 from gpu_pool.weights.spare_buffers import SpareBuffers
 from gpu_pool.weights.tensor_search import find_portions, find_tensors

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gpu_pool.kernels.cpu.build import NativeUnavailableError, find_library
 from gpu_pool.kernels.cpu.levels import LEVELS, Level, list_levels, read_cpu_flags
+from gpu_pool.large_pages import create_whole_pages
 
 MAX_LANES: Final = 16
 """Floats of the widest vector of any level."""
@@ -124,7 +125,9 @@ class NativeKernels:
         """A bf16 weight in the form that `multiply` reads."""
         num_outputs, num_inputs = weight_MK.shape
         weight_MK = weight_MK if weight_MK.stride(1) == 1 else weight_MK.contiguous()
-        packed = torch.empty(self._measure(num_inputs, num_outputs), dtype=torch.bfloat16)
+        size = self._measure(num_inputs, num_outputs)
+        memory = create_whole_pages(size * torch.bfloat16.itemsize)
+        packed = torch.frombuffer(memory, dtype=torch.bfloat16, count=size)
         self._pack(
             weight_MK.data_ptr(),
             weight_MK.stride(0),

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from gpu_pool.large_pages import create_buffer
 from gpu_pool.models.errors import CheckpointError
-from gpu_pool.weights.direct_file import BLOCK_BYTES, DirectFile, create_buffer
+from gpu_pool.weights.direct_file import BLOCK_BYTES, DirectFile
 
 CONTENT = os.urandom(3 * BLOCK_BYTES + 17)
 
