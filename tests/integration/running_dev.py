@@ -85,6 +85,7 @@ def start_dev(
     if command is HEARTH:
         environ = create_child_environ(os.environ)
     with output.open("ab") as log:
+        said_before = log.tell()
         process = subprocess.Popen(
             [*command, *arguments],
             stdin=subprocess.DEVNULL,
@@ -104,7 +105,7 @@ def start_dev(
         access = home.read_access()
         assert process.poll() is None, read_everything(output, home)
         assert access is not None
-        wait_until(lambda: "from a second terminal" in output.read_text(), 10)
+        wait_until(lambda: b"from a second terminal" in output.read_bytes()[said_before:], 10)
         yield RunningDev(process, home, access, chosen, output)
     finally:
         end(process)
