@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 
 from benchmarks.gpu.bench import OURS, Bench
+from benchmarks.gpu.faults import Faults
 from benchmarks.gpu.load import Streams, Trace, carry, create_request, create_settings, draw_prompt
 from benchmarks.gpu.random_network import load_random
 from benchmarks.gpu.shapes import BLOCK_SIZE, Shapes, write_config
@@ -123,18 +124,15 @@ def check_tokens(bench: Bench) -> list[Figure]:
     everything: list[Agreement] = []
     lengths = bench.pick(_PROMPT_LENGTHS, _PROMPT_LENGTHS[:3])
     num_asked = len(lengths) * _NUM_TOKENS
+    faults = Faults()
     for name, shapes in FAMILIES.items():
-        expected = _generate(shapes, "cpu", _CPU_CHUNK, lengths)
-        scored = _generate(shapes, bench.device, _CHUNK, lengths)
-        # Whoever asks for no logarithms is drawn for on the device, from recorded steps.
-        plain = _generate(shapes, bench.device, _CHUNK, lengths, num_logprobs=None)
-        found = [compare(name, *pair) for pair in zip(expected, scored, strict=True)]
-        found += [compare(name, *pair) for pair in zip(expected, plain, strict=True)]
-        error = max(agreement.error for agreement in found)
-        figures.append(
-            summarise(f"logarithms {name} float32", OURS, "error", "at most", num_asked, [error])
-        )
-        everything += found
+        with faults.gathered(name):
+            found = _compare_devices(name, shapes, bench.device, lengths)
+            error = max(agreement.error for agreement in found)
+            what = f"logarithms {name} float32"
+            figures.append(summarise(what, OURS, "error", "at most", num_asked, [error]))
+            everything += found
+    faults.conclude()
     num_equal = sum(agreement.num_equal for agreement in everything)
     num_ties = sum(agreement.num_ties for agreement in everything)
     num_all = 2 * num_asked * len(FAMILIES)
@@ -143,6 +141,18 @@ def check_tokens(bench: Bench) -> list[Figure]:
         summarise("tokens float32", OURS, "equal to the CPU's", "tokens", num_all, [num_equal]),
         summarise("tokens float32", OURS, "ties", "answers", num_all, [num_ties]),
     ]
+
+
+def _compare_devices(
+    name: str, shapes: Shapes, device: str, lengths: Sequence[int]
+) -> list[Agreement]:
+    """The device's answers beside the CPU's, with logarithms and without."""
+    expected = _generate(shapes, "cpu", _CPU_CHUNK, lengths)
+    scored = _generate(shapes, device, _CHUNK, lengths)
+    # Whoever asks for no logarithms is drawn for on the device, from recorded steps.
+    plain = _generate(shapes, device, _CHUNK, lengths, num_logprobs=None)
+    pairs = [*zip(expected, scored, strict=True), *zip(expected, plain, strict=True)]
+    return [compare(name, *pair) for pair in pairs]
 
 
 def compare(name: str, expected: Trace, actual: Trace) -> Agreement:

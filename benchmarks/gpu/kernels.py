@@ -6,13 +6,15 @@ product reach. A rehearsal runs in triton's interpreter, which multiplies bf16 w
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from benchmarks.gpu.bench import OURS, Bench
+from benchmarks.gpu.faults import Faults
 from benchmarks.gpu.kv_errors import list_kv_errors
-from benchmarks.gpu.product_errors import list_product_errors
+from benchmarks.gpu.product_errors import MeasureError, list_product_errors
 from benchmarks.gpu.timing import DEVICE, IS_GPU, measure_ms
 from benchmarks.harness import Figure, summarise
 from gpu_pool.kernels.add_rms_norm import add_rms_norm_reference, add_rms_norm_triton
@@ -48,16 +50,21 @@ _TFLOP = 1e9  # of FLOPs in a millisecond
 
 
 def check_kernels(bench: Bench) -> list[Figure]:
-    """Relative errors of all kernels, per dtype. Raises: `AssertionError` beyond the bound."""
+    """Relative errors of all kernels, per dtype. Raises: `AssertionError` naming all beyond it."""
     figures: list[Figure] = []
+    faults = Faults()
     for dtype in bench.pick(tuple(_BOUNDS), (torch.float32,)):
-        errors = _list_errors(dtype) | list_product_errors(dtype) | list_kv_errors(dtype)
-        for name, error in errors.items():
-            assert error <= _BOUNDS[dtype], f"{name} in {dtype}: {error} is above the bound"
+        for name, measure in _list_errors(dtype).items():
             what = f"{name} {str(dtype).removeprefix('torch.')}"
-            figures.append(summarise(what, OURS, "error", "relative", 0, [error]))
-    _check_draw(*bench.pick((64, 151_936), (4, 1000)))
-    _check_adjustments(bench.pick(151_936, 1000))
+            with faults.gathered(what):
+                error = measure()
+                figures.append(summarise(what, OURS, "error", "relative", 0, [error]))
+                assert error <= _BOUNDS[dtype], f"{error} is above the bound"
+    with faults.gathered("draw"):
+        _check_draw(*bench.pick((64, 151_936), (4, 1000)))
+    with faults.gathered("masks and penalties"):
+        _check_adjustments(bench.pick(151_936, 1000))
+    faults.conclude()
     return figures
 
 
@@ -172,41 +179,59 @@ def _time_prefill(length: int, dtype: torch.dtype) -> dict[str, list[float]]:
     }
 
 
-def _list_errors(dtype: torch.dtype) -> dict[str, float]:
-    """The relative error of every kernel that has a reference."""
+def _list_errors(dtype: torch.dtype) -> dict[str, MeasureError]:
+    """What tells the relative error of every kernel that has a reference."""
     x, residual, weight = _draw(37, 4096, dtype), _draw(37, 4096, dtype), _draw(4096, dtype=dtype)
-    gate_up, heads = _draw(37, 2 * 1030, dtype), _draw(37, 12, 128, dtype)
-    cos, sin = _draw(37, 128, dtype), _draw(37, 128, dtype)
-    turned, expected = heads.clone(), heads.float()
-    rotary_triton(turned, cos, sin)
-    rotary_reference(expected, cos.float(), sin.float())
-    num_new, contexts, longest = ([37, 1, 300], [37, 90, 1200], 1300) if IS_GPU else _SMALL
-    q, slots, batch, layout = _create_prefill(num_new, contexts, dtype)
-    single, kv, tables, lengths, decode_layout = _create_decode(5, longest, dtype)
-    return {
-        "rms_norm": _compare(
+    gate_up = _draw(37, 2 * 1030, dtype)
+    own: dict[str, MeasureError] = {
+        "rms_norm": lambda: _compare(
             rms_norm_triton(x, weight, 1e-6), rms_norm_reference(x.float(), weight.float(), 1e-6)
         ),
-        "add_rms_norm": _compare(
+        "add_rms_norm": lambda: _compare(
             add_rms_norm_triton(x, residual, weight, 1e-6)[0],
             add_rms_norm_reference(x.float(), residual.float(), weight.float(), 1e-6)[0],
         ),
-        "silu_mul": _compare(silu_mul_triton(gate_up), silu_mul_reference(gate_up.float())),
-        "rotary": _compare(turned, expected),
-        "norm_rotate_write": _compare_heads(heads, cos, sin),
-        "paged_attention": _compare(
-            paged_attention_triton(q, slots, batch, layout),
-            paged_attention_reference(q.float(), slots.float(), batch, layout),
-        ),
-        "split_decode": _compare(
-            split_decode_triton(single, kv, tables, plan_splits(lengths, longest), decode_layout),
-            split_decode_reference(single.float(), kv.float(), tables, lengths, decode_layout),
-        ),
+        "silu_mul": lambda: _compare(silu_mul_triton(gate_up), silu_mul_reference(gate_up.float())),
+        "rotary": partial(_measure_rotary, dtype),
+        "norm_rotate_write": partial(_measure_heads, dtype),
+        "paged_attention": partial(_measure_prefill, dtype),
+        "split_decode": partial(_measure_decode, dtype),
     }
+    return own | list_product_errors(dtype) | list_kv_errors(dtype)
 
 
-def _compare_heads(heads: Tensor, cos: Tensor, sin: Tensor) -> float:
+def _measure_rotary(dtype: torch.dtype) -> float:
+    """The error of turned heads."""
+    heads, cos, sin = _draw(37, 12, 128, dtype), _draw(37, 128, dtype), _draw(37, 128, dtype)
+    turned, expected = heads.clone(), heads.float()
+    rotary_triton(turned, cos, sin)
+    rotary_reference(expected, cos.float(), sin.float())
+    return _compare(turned, expected)
+
+
+def _measure_prefill(dtype: torch.dtype) -> float:
+    """The error of attention over chunks of several prompts."""
+    num_new, contexts = ([37, 1, 300], [37, 90, 1200]) if IS_GPU else _SMALL[:2]
+    q, slots, batch, layout = _create_prefill(num_new, contexts, dtype)
+    return _compare(
+        paged_attention_triton(q, slots, batch, layout),
+        paged_attention_reference(q.float(), slots.float(), batch, layout),
+    )
+
+
+def _measure_decode(dtype: torch.dtype) -> float:
+    """The error of attention of single tokens."""
+    longest = 1300 if IS_GPU else _SMALL[2]
+    single, kv, tables, lengths, layout = _create_decode(5, longest, dtype)
+    return _compare(
+        split_decode_triton(single, kv, tables, plan_splits(lengths, longest), layout),
+        split_decode_reference(single.float(), kv.float(), tables, lengths, layout),
+    )
+
+
+def _measure_heads(dtype: torch.dtype) -> float:
     """The error of heads normed, turned and written, 8 of queries, 2 of keys and 2 of values."""
+    heads, cos, sin = _draw(37, 12, 128, dtype), _draw(37, 128, dtype), _draw(37, 128, dtype)
     weight = _draw(10, heads.shape[2], dtype=heads.dtype)
     slots = _draw(len(heads), 4 * heads.shape[2], heads.dtype)
     ids = torch.randperm(len(heads), device=heads.device)

@@ -3,9 +3,11 @@
 Error is ‖out − ref‖ / ‖ref‖ with the reference in fp32. Read next: `kernels`, which reports it.
 """
 
+from functools import partial
+
 import torch
 
-from benchmarks.gpu.product_errors import compare
+from benchmarks.gpu.product_errors import MeasureError, compare
 from benchmarks.gpu.timing import DEVICE, IS_GPU
 from gpu_pool.kernels.block_copy import gather_blocks_triton, scatter_blocks_triton
 from gpu_pool.kernels.fp8_slots import Fp8Slots, widen_slots
@@ -20,14 +22,14 @@ _BLOCK_SIZE = 16
 _VALUE_DIM, _HEAD_DIM = 512, 576
 
 
-def list_kv_errors(dtype: torch.dtype) -> dict[str, float]:
-    """The relative errors of latent attention, with the heads of DeepSeek-V2 Lite and V3."""
-    found: dict[str, float] = {}
+def list_kv_errors(dtype: torch.dtype) -> dict[str, MeasureError]:
+    """What tells the errors of latent attention, with the heads of DeepSeek-V2 Lite and V3."""
+    found: dict[str, MeasureError] = {}
     for num_heads in (16, 128) if IS_GPU else (16,):
-        found[f"latent_attention {num_heads}"] = _measure_prefill(num_heads, dtype)
-        found[f"latent_decode {num_heads}"] = _measure_decode(num_heads, dtype)
-    found["split_decode fp8"] = _measure_eight_bits(dtype)
-    _check_block_copy(dtype)
+        found[f"latent_attention {num_heads}"] = partial(_measure_prefill, num_heads, dtype)
+        found[f"latent_decode {num_heads}"] = partial(_measure_decode, num_heads, dtype)
+    found["split_decode fp8"] = partial(_measure_eight_bits, dtype)
+    found["block_copy"] = partial(_measure_block_copy, dtype)
     return found
 
 
@@ -50,8 +52,8 @@ def _measure_eight_bits(dtype: torch.dtype) -> float:
     )
 
 
-def _check_block_copy(dtype: torch.dtype) -> None:
-    """Blocks go out and come back as they were. Raises: `AssertionError`."""
+def _measure_block_copy(dtype: torch.dtype) -> float:
+    """0: blocks go out and come back as they were. Raises: `AssertionError`."""
     blocks = torch.randn(200, 3, 16, 2, 8, 128, device=DEVICE).to(dtype)
     ids = torch.randperm(200, device=DEVICE)[:77]
     copies = gather_blocks_triton(blocks, ids)
@@ -60,6 +62,7 @@ def _check_block_copy(dtype: torch.dtype) -> None:
     scatter_blocks_triton(others, ids, copies)
     blocks[~torch.isin(torch.arange(200, device=DEVICE), ids)] = 0
     assert torch.equal(others, blocks), "blocks came back elsewhere or changed"
+    return 0.0
 
 
 def _measure_prefill(num_heads: int, dtype: torch.dtype) -> float:

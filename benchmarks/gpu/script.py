@@ -5,6 +5,7 @@ python -m benchmarks.gpu                       # the first part, under nine minu
 python -m benchmarks.gpu --only kernels,tokens # also: standby, which is wake, cycles and load
 python -m benchmarks.gpu --out DIR --resume    # skips what DIR has already
 python -m benchmarks.gpu --rehearse            # without a GPU: all of it, on tiny shapes
+python -m benchmarks.gpu --smoke               # the same on the GPU: what does not run shows soon
 python -m benchmarks.gpu --read DIR --report FILE --record   # of an earlier run
 """
 
@@ -41,6 +42,7 @@ _OPTIONS: Final = (
     ("--out", {"type": Path, "help": "folder for outcomes (default: benchmarks-gpu)"}),
     ("--resume", {"action": "store_true", "help": "keeps what went well before"}),
     ("--rehearse", {"action": "store_true", "help": "on the CPU, a fraction of the load"}),
+    ("--smoke", {"action": "store_true", "help": "on the GPU, a fraction of the load"}),
     ("--report", {"type": Path, "help": "writes figures and targets as Markdown"}),
     ("--read", {"type": Path, "help": "runs nothing: the folder of an earlier run"}),
     ("--record", {"action": "store_true", "help": "appends the rows to results/gpu.csv"}),
@@ -95,7 +97,7 @@ def _choose(asked: argparse.Namespace) -> list[str]:
     """The sections to run, in order."""
     if asked.only:
         return expand(asked.only.split(","))
-    return [s.name for s in SECTIONS if s.part == asked.part or asked.rehearse]
+    return [s.name for s in SECTIONS if s.part == asked.part or asked.rehearse or asked.smoke]
 
 
 def expand(names: Iterable[str]) -> list[str]:
@@ -125,6 +127,8 @@ def _run_apart(name: str, asked: argparse.Namespace, limit_s: float) -> None:
     options += ["--limit", str(limit_s)]
     options += ["--scratch", str(asked.scratch)] if asked.scratch else []
     environ = dict(os.environ)
+    if asked.smoke:
+        options.append("--smoke")
     if asked.rehearse:
         options.append("--rehearse")
         environ["TRITON_INTERPRET"] = "1"
@@ -140,7 +144,8 @@ def _run_apart(name: str, asked: argparse.Namespace, limit_s: float) -> None:
     seconds = time.monotonic() - began_s
     if len(read_outcomes(asked.out, keeps_all=True)) == num_before:
         circumstances = describe_circumstances(_PACKAGES)
-        lost = Outcome(name, seconds, reason, (), circumstances, (), asked.rehearse)
+        is_tiny = asked.rehearse or asked.smoke
+        lost = Outcome(name, seconds, reason, (), circumstances, (), is_tiny)
         add_outcome(asked.out, lost)
     print(f"{name}: {seconds:.0f} s", flush=True)
 
@@ -156,7 +161,7 @@ def _run_here(section: Section, asked: argparse.Namespace) -> int:
     circumstances = replace(describe_circumstances(_PACKAGES), hardware=describe_hardware())
     bench = Bench(
         device="cpu" if asked.rehearse else "cuda",
-        is_rehearsal=asked.rehearse,
+        is_rehearsal=asked.rehearse or asked.smoke,
         limit_s=asked.limit,
         price_per_hour=asked.price,
         scratch=asked.scratch,
@@ -171,7 +176,7 @@ def _run_here(section: Section, asked: argparse.Namespace) -> int:
     seconds = time.monotonic() - bench.began_s
     notes = tuple(dict.fromkeys(bench.notes))
     outcome = Outcome(
-        section.name, seconds, error, tuple(figures), circumstances, notes, asked.rehearse
+        section.name, seconds, error, tuple(figures), circumstances, notes, bench.is_rehearsal
     )
     add_outcome(asked.out, outcome)
     return 1 if error else 0
@@ -180,7 +185,7 @@ def _run_here(section: Section, asked: argparse.Namespace) -> int:
 def _conclude(outcomes: Sequence[Outcome], asked: argparse.Namespace) -> int:
     """Prints the table, writes what was asked for; 1 where a section failed."""
     if any(outcome.is_rehearsal for outcome in outcomes):
-        print("REHEARSAL: tiny shapes on a CPU. The figures below say nothing of any machine.")
+        print("REHEARSAL: tiny shapes. The figures below say nothing of any machine.")
     for line in (*list_lines(outcomes), *list_verdicts(outcomes)):
         print(line)
     for outcome in outcomes:

@@ -1,0 +1,104 @@
+"""Which kernels a load spends its time in, and how long the device waits between them.
+
+python -m benchmarks.gpu.kernel_times --model qwen3-0.6b --sequences 1    # steps of one sequence
+python -m benchmarks.gpu.kernel_times --model llama-3.1-8b --prompt 8192 --tokens 1   # a prompt
+
+Not a section: a profiler slows what it watches. Read next: `load`.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from benchmarks.gpu.wheels import install_wheels
+
+install_wheels()
+
+import torch  # noqa: E402
+from torch.profiler import ProfilerActivity, profile  # noqa: E402
+
+from benchmarks.gpu.load import (  # noqa: E402
+    Run,
+    Streams,
+    carry,
+    create_request,
+    create_settings,
+    draw_prompt,
+)
+from benchmarks.gpu.random_network import create_random_executor  # noqa: E402
+from benchmarks.gpu.shapes import BLOCK_SIZE, QWEN_SMALL, SHAPES  # noqa: E402
+from gpu_pool.plan import Executor  # noqa: E402
+
+_BATCH_TOKENS: Final = 16_384
+_SHOWN: Final = 25
+_NAME_LENGTH: Final = 60
+
+
+def main() -> int:
+    """Prints one line per kernel. The exit status."""
+    asked = _parse()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    length = asked.prompt + asked.tokens + BLOCK_SIZE
+    executor = create_random_executor(
+        SHAPES[asked.model],
+        device,
+        context_window=length,
+        num_blocks=asked.sequences * (length // BLOCK_SIZE + 2),
+    )
+    watched = profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU])
+
+    def list_parts() -> Iterator[Streams]:
+        for seed in range(asked.warm):
+            yield _draw(executor, asked, seed)
+        watched.start()
+        yield _draw(executor, asked, asked.warm)
+        watched.stop()
+
+    settings = create_settings(asked.sequences, _BATCH_TOKENS, prefix_caching=False)
+    run = carry(executor, list_parts(), settings)[-1]
+    executor.close()
+    if asked.trace is not None:
+        watched.export_chrome_trace(str(asked.trace))
+    _print_kernels(watched, run)
+    return 0
+
+
+def _parse() -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--model", choices=sorted(SHAPES), default=QWEN_SMALL)
+    parser.add_argument("--sequences", type=int, default=1, help="at once (1)")
+    parser.add_argument("--prompt", type=int, default=1000, help="tokens of each prompt (1000)")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens of each answer (64)")
+    parser.add_argument("--warm", type=int, default=2, help="equal loads that go before (2)")
+    parser.add_argument("--trace", type=Path, help="writes what Chrome's trace viewer shows")
+    return parser.parse_args()
+
+
+def _draw(executor: Executor, asked: argparse.Namespace, seed: int) -> Streams:
+    """Requests of one length, all at once."""
+    rng, vocab_size = Random(seed), executor.info.vocab_size
+    prompts = [draw_prompt(rng, asked.prompt, vocab_size) for _ in range(asked.sequences)]
+    return Streams([create_request(i, prompt, asked.tokens) for i, prompt in enumerate(prompts)])
+
+
+def _print_kernels(watched: profile, run: Run) -> None:
+    """Kernels by the time that they take in all, then the share of the run that they fill."""
+    found = [event for event in watched.key_averages() if event.self_device_time_total > 0]
+    found.sort(key=lambda event: -event.self_device_time_total)
+    busy_s = sum(event.self_device_time_total for event in found) / 1e6
+    for event in found[:_SHOWN]:
+        total_ms = event.self_device_time_total / 1e3
+        each_us = event.self_device_time_total / event.count
+        name = event.key[:_NAME_LENGTH]
+        print(f"{total_ms:10.2f} ms {event.count:7} x {each_us:9.1f} us  {name}")
+    steps = max(len(trace.token_s) for trace in run.traces)
+    print(f"run {1000 * run.seconds:.1f} ms, {steps} tokens, kernels {1000 * busy_s:.1f} ms in all")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
