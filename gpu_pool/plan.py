@@ -102,8 +102,7 @@ class NewSequence:
     """`seed` is always set here: the engine draws one where the client gave none."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledSequence:
+class ScheduledSequence(msgspec.Struct, frozen=True):
     """The work of one sequence in this step."""
 
     sequence_id: SequenceId
@@ -175,8 +174,7 @@ class TokenScore(msgspec.Struct, frozen=True, array_like=True):
     """The likeliest tokens with their logprobs, in falling order."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampledTokens:
+class SampledTokens(msgspec.Struct, frozen=True):
     """The next tokens of one sequence: the accepted drafts, then one more."""
 
     sequence_id: SequenceId

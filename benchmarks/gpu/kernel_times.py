@@ -18,6 +18,7 @@ from benchmarks.gpu.wheels import install_wheels
 install_wheels()
 
 import torch  # noqa: E402
+from torch.autograd import DeviceType  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
 from benchmarks.gpu.load import (  # noqa: E402
@@ -48,7 +49,7 @@ def main() -> int:
         context_window=length,
         num_blocks=asked.sequences * (length // BLOCK_SIZE + 2),
     )
-    watched = profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU])
+    watched = profile(activities=[ProfilerActivity.CUDA])
 
     def list_parts() -> Iterator[Streams]:
         for seed in range(asked.warm):
@@ -98,6 +99,32 @@ def _print_kernels(watched: profile, run: Run) -> None:
         print(f"{total_ms:10.2f} ms {event.count:7} x {each_us:9.1f} us  {name}")
     steps = max(len(trace.token_s) for trace in run.traces)
     print(f"run {1000 * run.seconds:.1f} ms, {steps} tokens, kernels {1000 * busy_s:.1f} ms in all")
+    _print_idle(watched)
+
+
+def _print_idle(watched: profile) -> None:
+    """How long nothing ran: in all, and behind and before which kernels."""
+    results = watched.profiler.kineto_results if watched.profiler else None
+    if results is None:
+        return
+    on_device = [event for event in results.events() if event.device_type() == DeviceType.CUDA]
+    spans = sorted((event.start_ns(), event.duration_ns(), event.name()) for event in on_device)
+    if not spans:
+        return
+    between: dict[tuple[str, str], list[int]] = {}
+    busy_ns, end_ns, before = 0, spans[0][0], ""
+    for start_ns, duration_ns, name in spans:
+        if start_ns > end_ns:
+            pair = (before[: _NAME_LENGTH // 2], name[: _NAME_LENGTH // 2])
+            between.setdefault(pair, []).append(start_ns - end_ns)
+        if start_ns + duration_ns > end_ns:
+            busy_ns += start_ns + duration_ns - max(start_ns, end_ns)
+            end_ns, before = start_ns + duration_ns, name
+    idle_ns = end_ns - spans[0][0] - busy_ns
+    print(f"device busy {busy_ns / 1e6:.1f} ms, idle {idle_ns / 1e6:.1f} ms")
+    for pair, gaps in sorted(between.items(), key=lambda item: -sum(item[1]))[:_SHOWN]:
+        each_us = sum(gaps) / len(gaps) / 1e3
+        print(f"{sum(gaps) / 1e6:10.2f} ms {len(gaps):7} x {each_us:9.1f} us  {' -> '.join(pair)}")
 
 
 if __name__ == "__main__":

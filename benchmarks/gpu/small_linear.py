@@ -1,10 +1,12 @@
 """Products of few rows beside cuBLAS, and the table of who serves which shape, printed anew.
 
-The table's lines go to `gpu_pool/kernels/small_linear_table.py`. Units: GB/s of weights read.
+A product is timed as one of a chain, as in a recorded step. The table's lines go to
+`gpu_pool/kernels/small_linear_table.py`. Units: GB/s of weights read.
 """
 
 import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import torch
@@ -12,13 +14,15 @@ from torch.nn import functional
 
 from benchmarks.gpu.bench import OURS, Bench
 from benchmarks.gpu.product_errors import compare
-from benchmarks.gpu.timing import DEVICE, measure_ms
+from benchmarks.gpu.timing import DEVICE, measure_chain_ms
 from benchmarks.harness import Figure, summarise
 from gpu_pool.kernels.gpu_traits import find_traits
 from gpu_pool.kernels.small_linear import small_linear_reference, small_linear_triton
 from gpu_pool.kernels.small_linear_table import SMALL_LINEAR
 
 _ROWS: Final = (1, 2, 4, 8, 16, 32, 64)
+_OTHER_BYTES: Final = 200 << 20
+"""Of weights that are read between two products with the same one."""
 _GAIN: Final = 0.97
 """Ours takes at most so much of cuBLAS's time where it is preferred."""
 
@@ -57,8 +61,10 @@ def _time_shape(
         small_linear_triton(x, weight, None), small_linear_reference(x, weight, None).float()
     )
     assert error <= 1e-2, f"{num_rows} rows x {num_outputs} x {num_inputs}: error {error}"
-    runs: dict[str, Callable[[], object]] = {
-        OURS: lambda: small_linear_triton(x, weight, None),
-        "cublas": lambda: functional.linear(x, weight),
+    others = max(1, min(8, _OTHER_BYTES // weight.nbytes))
+    weights = [weight, *(weight.clone() for _ in range(others))]
+    runs: dict[str, list[Callable[[], object]]] = {
+        OURS: [partial(small_linear_triton, x, one, None) for one in weights],
+        "cublas": [partial(functional.linear, x, one) for one in weights],
     }
-    return {provider: measure_ms(work) for provider, work in runs.items()}
+    return {provider: measure_chain_ms(calls) for provider, calls in runs.items()}

@@ -4,7 +4,7 @@ Units: milliseconds, of wall time.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
@@ -15,6 +15,10 @@ DEVICE: Final = torch.device("cuda" if IS_GPU else "cpu")
 _FLUSH_BYTES = 256 << 20
 """More than any cache holds: written between samples, so that each reads from memory."""
 _REHEARSED_SAMPLES = 2
+_HEAD_START_CYCLES = 1_000_000
+"""The device is kept busy for so long, half a millisecond, while the host launches what is timed:
+of a short kernel it would else be the launch that is measured.
+"""
 
 
 def measure_ms(
@@ -29,6 +33,7 @@ def measure_ms(
     samples: list[float] = []
     for _ in range(num_samples):
         flush.zero_()
+        torch.cuda._sleep(_HEAD_START_CYCLES)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         work()
@@ -47,3 +52,29 @@ def measure_s(work: Callable[[], object]) -> float:
     if IS_GPU:
         torch.cuda.synchronize()
     return time.perf_counter() - began_s
+
+
+def measure_chain_ms(calls: Sequence[Callable[[], object]], num_samples: int = 10) -> list[float]:
+    """The time of one of `calls`, replayed one behind the other as the steps of a graph are.
+
+    Calls that read other memory each keep one another's out of the cache.
+    """
+    if not IS_GPU:
+        return [measure_s(calls[0]) * 1000 for _ in range(_REHEARSED_SAMPLES)]
+    for call in calls:
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    graph.replay()
+    samples: list[float] = []
+    for _ in range(num_samples):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        samples.append(start.elapsed_time(end) / len(calls))
+    return samples

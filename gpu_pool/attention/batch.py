@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -29,8 +30,7 @@ _SEEN: Final = np.float32(0)
 _NEVER: Final = np.float32("-inf")
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True, eq=False):
     """Tokens of one sequence in this step: `num_tokens` from position `start` on."""
 
     start: int

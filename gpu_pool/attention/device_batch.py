@@ -29,6 +29,7 @@ from gpu_pool.kernels.paged_attention import (
     PagedBatch,
     PagedLayout,
     choose_tile_tokens,
+    find_tile_rows,
     list_tiles,
     paged_attention,
 )
@@ -58,7 +59,7 @@ class ChunkRows:
     are_whole: bool
     """All chunks are prompts from their first token on."""
     tiled: dict[int, PagedBatch] = field(default_factory=dict[int, PagedBatch])
-    """By the heads that share a KV head: the first layer cuts, the others find it here."""
+    """By the tokens of a tile: the first layer cuts, the others find it here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +146,11 @@ def _prefill(
     if _prefers_torch(q_TNH, chunks, layout, form):
         kv_TE = slots_XE.index_select(0, slot_ids_T)
         return attend_to_whole_prompts(q_TNH, kv_TE, chunks.num_tokens, layout)
-    tiled = _cut_tiles(chunks, q_TNH.shape[1] // layout.num_kv_heads)
+    num_shared = q_TNH.shape[1] // layout.num_kv_heads
     if form.value_dim is not None:
+        tiled = _cut_tiles(chunks, num_shared)
         return latent_attention(q_TNH, slots_XE, tiled, layout, form.value_dim)
+    tiled = _cut_tiles(chunks, num_shared, find_tile_rows(q_TNH, layout))
     return paged_attention(q_TNH, slots_XE, tiled, layout)
 
 
@@ -183,14 +186,14 @@ def _is_chunked(reach: Reach) -> bool:
     return reach.kind is KvGroupKind.CHUNKED
 
 
-def _cut_tiles(chunks: ChunkRows, num_shared: int) -> PagedBatch:
+def _cut_tiles(chunks: ChunkRows, num_shared: int, most_rows: int = 64) -> PagedBatch:
     """The chunks as the kernel's work list, for heads of which `num_shared` share a KV head."""
-    found = chunks.tiled.get(num_shared)
+    tile_tokens = choose_tile_tokens(num_shared, max(chunks.num_tokens), most_rows)
+    found = chunks.tiled.get(tile_tokens)
     if found is None:
-        tile_tokens = choose_tile_tokens(num_shared, max(chunks.num_tokens))
         sequences, firsts = list_tiles(list(chunks.num_tokens), tile_tokens)
         device = chunks.tables_BC.device
-        chunks.tiled[num_shared] = found = PagedBatch(
+        chunks.tiled[tile_tokens] = found = PagedBatch(
             chunks.tables_BC,
             chunks.starts_B,
             chunks.lengths_B,

@@ -10,6 +10,7 @@ import heapq
 from enum import Enum, auto
 
 from contracts.fair_order import DECODE_WEIGHT, PREFILL_WEIGHT
+from contracts.ids import AccountId
 from gpu_pool.engine.books import Books
 from gpu_pool.engine.displacement import Displacement, Shares
 from gpu_pool.engine.sequence import Sequence
@@ -121,26 +122,35 @@ class Planner:
         """One token for each sequence with one to compute; some may lose their blocks."""
         num_drafts_left = self._draft_budget
         most = -(-len(self._batch) // self._num_stages)
+        charges: dict[AccountId, int] = {}
         index = 0
         while index < len(self._batch) and len(step.work) < most:
             # The batch shrinks behind `index` when a sequence gives way.
             sequence = self._batch[index]
             if self._may_decode(sequence):
-                drafts = self._draft(sequence, num_drafts_left)
-                if not drafts and not self._grow(sequence, index):
-                    continue  # it gave way itself; the next one stands at its place
+                drafts = self._draft(sequence, num_drafts_left) if num_drafts_left else ()
+                news = self._kv.nothing_new
+                if drafts or not self._has_room(sequence):
+                    if not drafts and not self._grow(sequence, index):
+                        continue  # it gave way itself; the next one stands at its place
+                    news = self._kv.take_new(sequence.table)
                 num_drafts_left -= len(drafts)
-                step.add(sequence, 1, self._kv.take_new(sequence.table), drafts)
-                self._copy_out(step, sequence)
+                step.add(sequence, 1, news, drafts)
+                if self._exports.has_sinks:
+                    self._copy_out(step, sequence)
                 cost = DECODE_WEIGHT + len(drafts) * PREFILL_WEIGHT
-                self._fair.charge(sequence.account_id, cost)
+                charges[sequence.account_id] = charges.get(sequence.account_id, 0) + cost
             index += 1
+        for account_id, cost in charges.items():
+            self._fair.charge(account_id, cost)
 
     def _may_decode(self, sequence: Sequence) -> bool:
         """Whether one token is left to compute, and may be now."""
-        if sequence.num_uncomputed_tokens != 1 or not sequence.may_be_planned:
+        if sequence.num_uncomputed_tokens != 1:
             return False
-        return self._num_stages == 1 or not sequence.num_pending_tokens
+        if self._num_stages > 1 and sequence.num_pending_tokens:
+            return False
+        return sequence.may_be_planned
 
     @property
     def _draft_budget(self) -> int:
@@ -158,6 +168,10 @@ class Planner:
         drafts = sequence.drafter.propose(sequence.token_ids, limit)
         end = sequence.num_computed_tokens + 1 + len(drafts)
         return drafts if drafts and self._extend(sequence, end) else ()
+
+    def _has_room(self, sequence: Sequence) -> bool:
+        """The next token goes where the one before it went, and the executor knows the place."""
+        return sequence.has_row and self._kv.is_inside_block(sequence.num_computed_tokens)
 
     def _grow(self, sequence: Sequence, index: int) -> bool:
         """Makes room for the next token; False when `sequence` had to give way for that."""

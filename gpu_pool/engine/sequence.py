@@ -79,7 +79,8 @@ class Sequence:
         """False while the steps in flight sample all that was asked for, or what a mask needs."""
         if self.num_pending_tokens and self._needs_known_tokens:
             return False
-        return self.num_completion_tokens + self.num_pending_tokens < self.max_tokens
+        num_asked = self.num_prompt_tokens + self.max_tokens
+        return len(self.token_ids) + self.num_pending_tokens < num_asked
 
     @property
     def _needs_known_tokens(self) -> bool:

@@ -3,7 +3,8 @@
 A short kernel spends much of its time on being launched. Launched so, it is there already when what
 it reads is, and waits for it on the device. `wait_for_inputs` stands before its first access to
 memory, also before writes, since the kernel before may still read what is overwritten; as each
-kernel of a chain waits for the one before it to end, all that came earlier has ended, too.
+kernel of a chain waits for the one before it to end, all that came earlier has ended, too. Weights,
+which no kernel writes, may be read before: between `let_next_come` and `wait_for_previous`.
 Source: CUDA programming guide, "Programmatic Dependent Launch".
 """
 
@@ -28,8 +29,21 @@ _OLDEST = 90
 @jit
 def wait_for_inputs(DEPENDENT: tl.constexpr):
     """Lets the next kernel come, then returns once the kernels before this one have ended."""
+    let_next_come(DEPENDENT)
+    wait_for_previous(DEPENDENT)
+
+
+@jit
+def let_next_come(DEPENDENT: tl.constexpr):
+    """The next kernel may be launched once every program of this one has come here."""
     if DEPENDENT:
         gdc_launch_dependents()  # pyright: ignore[reportOptionalCall]
+
+
+@jit
+def wait_for_previous(DEPENDENT: tl.constexpr):
+    """Returns once the kernels before this one have ended."""
+    if DEPENDENT:
         gdc_wait()  # pyright: ignore[reportOptionalCall]
 
 

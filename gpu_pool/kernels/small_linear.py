@@ -17,6 +17,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gpu_pool.kernels.dependent_launch import (
+    find_launch_options,
+    let_next_come,
+    wait_for_inputs,
+    wait_for_previous,
+)
 from gpu_pool.kernels.gpu_traits import GpuTraits, find_traits
 from gpu_pool.kernels.triton_language import jit, next_power_of_2, tl, uses_triton
 
@@ -40,28 +46,29 @@ class SmallLaunch:
 def choose_small_launch(
     traits: GpuTraits, num_rows: int, num_outputs: int, num_inputs: int, itemsize: int
 ) -> SmallLaunch:
-    """The settings for a kind of GPU. Not measured on a GPU yet.
+    """The settings for a kind of GPU. Measured on an H200 in bf16.
 
-    Programs are at least as many as processors, for each holds too little in flight to keep the
-    memory busy alone; a split has several steps, or its start and end outweigh them.
+    One row or two: a program reads a few long stretches and holds all of a step's weights in
+    registers. More: one program a processor, for each keeps much in flight by itself.
     """
     if num_rows <= _VECTOR_ROWS:
-        outputs = 8 if num_outputs >= 16 * traits.num_processors else 4
-        inputs = 1024 // itemsize
+        inputs = (2048 if 2048 < num_inputs <= 4096 else 1024) * 2 // itemsize
+        outputs = 4 if inputs * itemsize == 2048 else 2
         num_splits = count_splits(traits, -(-num_outputs // outputs), num_inputs // (2 * inputs))
         return SmallLaunch(num_rows, outputs, inputs, num_splits, 4, 1)
     rows = max(16, next_power_of_2(num_rows))
     outputs = 64 if num_outputs >= 128 * traits.num_processors else 32
     inputs = 256 // itemsize
-    num_splits = count_splits(traits, -(-num_outputs // outputs), num_inputs // (4 * inputs))
-    num_stages = 5 if traits.shared_bytes > 128 << 10 else 4
+    most = num_inputs // (4 * inputs)
+    num_splits = count_splits(traits, -(-num_outputs // outputs), most, share=0.75)
+    num_stages = 6 if traits.shared_bytes > 128 << 10 and rows < MAX_ROWS else 4
     return SmallLaunch(rows, outputs, inputs, num_splits, 4, num_stages)
 
 
-def count_splits(traits: GpuTraits, num_programs: int, most: int) -> int:
-    """Splits that fill the GPU twice, a power of two, but no more than `most`."""
+def count_splits(traits: GpuTraits, num_programs: int, most: int, share: float = 2.0) -> int:
+    """Splits, a power of two up to `most`, that make `share` programs for each processor."""
     num_splits = 1
-    while num_programs * num_splits < 2 * traits.num_processors and 2 * num_splits <= most:
+    while num_programs * num_splits < share * traits.num_processors and 2 * num_splits <= most:
         num_splits *= 2
     return num_splits
 
@@ -85,12 +92,14 @@ def _vector_kernel(
     BLOCK_INPUTS: tl.constexpr,
     SPLITS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
-    """Some outputs of one split per program, for one row or two."""
+    """Some outputs of one split per program, for one row or two; weights come a step ahead."""
+    let_next_come(DEPENDENT)
     first_output = tl.program_id(0) * OUTPUTS
     split = tl.program_id(1)
     outputs = tl.arange(0, OUTPUTS)
-    is_output = outputs < num_outputs - first_output
+    is_output = (outputs < num_outputs - first_output)[:, None]
     inputs = tl.arange(0, BLOCK_INPUTS)
     weight_ptrs = weight_ptr + first_output.to(tl.int64) * INPUTS
     weight_ptrs += outputs[:, None] * INPUTS + inputs[None, :]
@@ -98,20 +107,27 @@ def _vector_kernel(
     start = split * STRETCH * BLOCK_INPUTS
     sums = tl.zeros([OUTPUTS, BLOCK_INPUTS], tl.float32)
     other_sums = tl.zeros([OUTPUTS, BLOCK_INPUTS], tl.float32)
+    is_input = inputs < INPUTS - start
+    w = tl.load(weight_ptrs + start, mask=is_output & is_input[None, :], other=0.0)
+    wait_for_previous(DEPENDENT)
     for step in range(STRETCH):
         here = start + step * BLOCK_INPUTS
-        is_input = inputs < INPUTS - here
-        w = tl.load(weight_ptrs + here, mask=is_output[:, None] & is_input[None, :], other=0.0).to(
-            tl.float32
-        )
+        is_next = inputs < INPUTS - here - BLOCK_INPUTS
+        next_w = w
+        if step + 1 < STRETCH:
+            mask = is_output & is_next[None, :]
+            next_w = tl.load(weight_ptrs + here + BLOCK_INPUTS, mask=mask, other=0.0)
         x = tl.load(x_ptr + here + inputs, mask=is_input, other=0.0).to(tl.float32)
-        sums += w * x[None, :]
+        sums += w.to(tl.float32) * x[None, :]
         if ROWS == 2:
             x = tl.load(x_ptr + INPUTS + here + inputs, mask=is_input, other=0.0).to(tl.float32)
-            other_sums += w * x[None, :]
+            other_sums += w.to(tl.float32) * x[None, :]
+        w = next_w
+        is_input = is_next
     out_ptrs = out_ptr + split * ROWS * num_outputs + first_output + outputs
     y = tl.sum(sums, 1)
     other_y = tl.sum(other_sums, 1)
+    is_output = outputs < num_outputs - first_output
     if HAS_BIAS:
         bias = tl.load(bias_ptr + first_output + outputs, mask=is_output, other=0.0).to(tl.float32)
         y += bias
@@ -136,8 +152,10 @@ def _tile_kernel(
     SPLITS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     PRECISION: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """Some outputs of one split per program, for all rows."""
+    wait_for_inputs(DEPENDENT)
     first_output = tl.program_id(0) * OUTPUTS
     split = tl.program_id(1)
     rows = tl.arange(0, ROWS)
@@ -178,8 +196,10 @@ def _join_kernel(
     SPLITS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """A stretch of one row per program: its parts in their order, and the bias."""
+    wait_for_inputs(DEPENDENT)
     row = tl.program_id(0)
     outputs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_output = outputs < num_outputs
@@ -217,6 +237,7 @@ def small_linear_triton(
         "HAS_BIAS": bias_M is not None and not joins,
     }
     options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
+    options |= find_launch_options(x_TK.device)
     if launch.rows <= _VECTOR_ROWS:
         _vector_kernel[grid](x_TK, weight_MK, bias_M, parts, num_outputs, **constants, **options)
     else:
@@ -242,6 +263,7 @@ def join_splits(parts_STM: Tensor, bias_M: Tensor | None, dtype: torch.dtype) ->
         HAS_BIAS=bias_M is not None,
         BLOCK=_JOIN_BLOCK,
         num_warps=4,
+        **find_launch_options(out_TM.device),
     )
     return out_TM
 

@@ -1,7 +1,7 @@
 """Cuts the contexts of a step into items of work for the kernels that attend with single tokens.
 
-What a sequence's last token sees is cut into at most `MAX_SPLITS` splits of 256 keys, or of 512,
-1024 and so on where it sees more: by the sequence's own length alone, so that its result does not
+What a sequence's last token sees is cut into at most `MAX_SPLITS` splits of 128 keys, or of 256,
+512 and so on where it sees more: by the sequence's own length alone, so that its result does not
 change with its neighbours. Made on the device, once per step and KV group, for all layers.
 Shapes: B sequences, Z items that there is room for. Lengths, items and bounds are int32.
 Read next: `split_decode`.
@@ -17,7 +17,7 @@ from torch import Tensor
 from gpu_pool.kernels.paged_attention import find_first
 from gpu_pool.kernels.triton_language import jit, next_power_of_2, tl, uses_triton
 
-MIN_SPLIT_KEYS = 256
+MIN_SPLIT_KEYS = 128
 MAX_SPLITS = 32
 _DOUBLINGS = 16
 """Splits of a context of 2²⁹ tokens."""

@@ -31,7 +31,9 @@ class KvMemory:
         self._groups = tuple(groups)
         self._block_size = block_size
         self._hasher = hasher
-        self._nothing_new = NewBlocks(((),) * len(groups), ((),) * len(groups), ())
+        self.nothing_new = NewBlocks(((),) * len(groups), ((),) * len(groups), ())
+        """What `take_new` has where the executor knows all."""
+        self._has_local = any(group.reach.is_local for group in groups)
         self._announced: Counter[bytes] = Counter()
         """Keys of blocks that running sequences are computing."""
         self._last_use_ms: OrderedDict[AccountId, int] = OrderedDict()
@@ -205,6 +207,12 @@ class KvMemory:
         for group in self._groups:
             group.host.note_done()
 
+    def is_inside_block(self, start: int) -> bool:
+        """Token `start` goes where the one before it went, and no block falls out of reach: a table
+        that had room for that one needs nothing.
+        """
+        return not self._has_local and start % self._block_size != 0
+
     def extend(self, table: BlockTable, start: int, end: int, *, takes_floors: bool) -> bool:
         """Makes room for computing tokens `start` to `end`; False when there is too little."""
         missing: list[int] = []
@@ -254,8 +262,11 @@ class KvMemory:
 
     def take_new(self, table: BlockTable) -> NewBlocks:
         """The blocks that the executor has not been told of, which count as told from here."""
-        if all(held.is_told for held in table.groups):
-            return self._nothing_new
+        for held in table.groups:
+            if not held.is_told:
+                break
+        else:
+            return self.nothing_new
         ids: list[tuple[BlockId, ...]] = []
         tags: list[tuple[int, ...]] = []
         for group, held in zip(self._groups, table.groups, strict=True):

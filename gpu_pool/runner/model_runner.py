@@ -16,6 +16,7 @@ from gpu_pool.plan import (
     ForwardResult,
     HostMemory,
     NewSequence,
+    ScheduledSequence,
     SequenceId,
 )
 from gpu_pool.runner.group_blocks import GroupBlocks, KvGroupMemory
@@ -128,8 +129,10 @@ class ModelRunner:
         """Hands out all new blocks, before any table is looked at."""
         for item in plan.scheduled:
             row = self._rows[item.sequence_id]
-            row.take_blocks(item, self._tags)
-            if any(item.new_block_ids):
+            has_news = any(item.new_block_ids)
+            if has_news or row.is_new or item.nums_dropped:
+                row.take_blocks(item, self._tags)
+            if has_news:
                 self._lane.take_blocks(row, item)
 
     def _find_unsound(self, plan: ForwardPlan) -> tuple[SequenceId, ...]:
@@ -151,16 +154,31 @@ class ModelRunner:
                 continue
             row = self._rows[item.sequence_id]
             spans = row.schedule(item.num_tokens, len(item.draft_token_ids), self._block_size)
-            for group, block_ids in enumerate(item.new_block_ids):
-                if block_ids:
-                    stale[group] += row.tables[group].list_stale_blocks(
-                        len(block_ids), spans[group], self._block_size
-                    )
+            if any(item.new_block_ids):
+                for group, block_ids in enumerate(_list_stale(item, row, spans, self._block_size)):
+                    stale[group] += block_ids
             rows.append((order, spans, row))
         for group, block_ids in zip(self._groups, stale, strict=True):
             group.zero(block_ids)
         works: list[Work] = []
-        for order, spans, row in sorted(rows, key=lambda part: order_key(part[1][0])):
-            first = works[-1].end if works else 0
+        first = 0
+        for order, spans, row in sorted(rows, key=_rank):
             works.append(Work(order, first, plan.scheduled[order], row, spans))
+            first += spans[0].num_tokens
         return works
+
+
+def _rank(part: tuple[int, tuple[Span, ...], SequenceRow]) -> tuple[int, int]:
+    """Sorts works into the order of the step."""
+    return order_key(part[1][0])
+
+
+def _list_stale(
+    item: ScheduledSequence, row: SequenceRow, spans: tuple[Span, ...], block_size: int
+) -> list[list[int]]:
+    """The new blocks of each group that have to be made clean."""
+    groups = zip(row.tables, item.new_block_ids, spans, strict=True)
+    return [
+        table.list_stale_blocks(len(block_ids), span, block_size)
+        for table, block_ids, span in groups
+    ]

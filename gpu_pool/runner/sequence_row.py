@@ -94,7 +94,7 @@ class SequenceRow:
 
     __slots__ = (
         "_counts",
-        "_is_new",
+        "is_new",
         "num_computed",
         "num_pending",
         "num_prompt_tokens",
@@ -129,7 +129,7 @@ class SequenceRow:
         self.tables = tuple([BlockTable(table_size) for _ in range(num_groups)])
         """One per KV group."""
         self.sampling = new.sampling
-        self._is_new = True
+        self.is_new = True
         """No plan has given it blocks yet."""
         self._counts: TokenCounts | None = None
         if new.sampling.has_penalties:
@@ -142,8 +142,8 @@ class SequenceRow:
 
         `known`, one for each table, learns of both.
         """
-        is_new = self._is_new
-        self._is_new = False
+        is_new = self.is_new
+        self.is_new = False
         if not (is_new or item.nums_dropped or any(item.new_block_ids)):
             return
         tags = item.new_block_tags or ((),) * len(self.tables)

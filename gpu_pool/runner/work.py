@@ -1,14 +1,13 @@
 """The part of one sequence in a step, as the tensor side sees it. Read next: `model_runner`."""
 
-from dataclasses import dataclass
+import msgspec
 
 from gpu_pool.attention.batch import Span
 from gpu_pool.plan import ScheduledSequence
 from gpu_pool.runner.sequence_row import SequenceRow
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True, eq=False):
     """`order` is its place in the plan, `first` its first token's among all tokens of the step."""
 
     order: int

@@ -104,7 +104,11 @@ def test_slots_of_eight_bits_are_the_kernels() -> None:
     assert not can_be_whole(replace(LAYOUT, fp8=Fp8Slots(128, 4)), [45])
 
 
-def test_nothing_is_torchs_until_a_gpu_was_asked() -> None:
+def test_torch_serves_only_where_a_gpu_has_shown_it() -> None:
     for capability in (80, 86, 89, 90):
         for head_dim in (64, 128, 256):
-            assert not WHOLE_PROMPTS.prefers_torch(get_traits(capability, 100), head_dim, [1 << 20])
+            asked = [[1 << 20], [5000, 1024], [5000, 1023]]
+            traits = get_traits(capability, 100)
+            found = [WHOLE_PROMPTS.prefers_torch(traits, head_dim, lengths) for lengths in asked]
+            shown = (capability, head_dim) == (90, 128)
+            assert found == [shown, shown, False]

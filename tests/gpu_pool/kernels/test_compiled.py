@@ -27,6 +27,8 @@ LAUNCHED_EARLY = {
     "rms_norm",
     "scores",
     "silu_mul",
+    "small_linear",
+    "split_decode",
 }
 
 DESCRIBED = "descriptor_linear._descriptor_linear_kernel"

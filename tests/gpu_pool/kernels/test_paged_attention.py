@@ -52,7 +52,7 @@ def create_step(
 def create_layout(heads: tuple[int, int, int], window: int, soft_cap: float) -> PagedLayout:
     """The layout of the second of two layers."""
     scale = heads[2] ** -0.5
-    return PagedLayout(LAYER, NUM_LAYERS, BLOCK_SIZE, heads[1], scale, window, soft_cap)
+    return PagedLayout(LAYER, NUM_LAYERS, BLOCK_SIZE, heads[1], scale, window, soft_cap=soft_cap)
 
 
 @needs_triton

@@ -136,7 +136,8 @@ def _list_tiles(traits: GpuTraits) -> list[Variant]:
     """Prefill attention of few and of many rows."""
     variants: list[Variant] = []
     for head_dim in (64, 128, 256):
-        for rows in (16, 64):
+        most = paged_attention.choose_tile_rows(traits, head_dim, 2, is_fp8=False)
+        for rows in dict.fromkeys((16, 64, most)):
             launch = paged_attention.choose_paged_attention_launch(traits, rows, head_dim, 2)
             constants = {
                 "HEADS": 32,
@@ -157,7 +158,7 @@ def _list_tiles(traits: GpuTraits) -> list[Variant]:
             kernel = paged_attention._paged_attention_kernel
             plain = constants | _describe(None, 16 * head_dim, traits)
             variants.append(Variant(name, kernel, plain, options, _TYPES))
-            if head_dim < 256:
+            if head_dim < 256 and rows <= 64:
                 fp8 = constants | _describe(Fp8Slots(16 * head_dim, 16), 0, traits)
                 variants.append(Variant(f"{name}/fp8", kernel, fp8, options, _FP8_TYPES))
     return variants
