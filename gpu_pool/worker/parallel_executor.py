@@ -225,5 +225,5 @@ def join_infos(infos: Sequence[ExecutorInfo], shape: ParallelShape, revision: st
 
 def strip_scores(result: ForwardResult) -> ForwardResult:
     """A result without the scores, which ranks do not need."""
-    sampled = tuple([replace(tokens, scores=()) for tokens in result.sampled])
+    sampled = tuple([change(tokens, scores=()) for tokens in result.sampled])
     return ForwardResult(result.step, sampled)

@@ -84,7 +84,7 @@ def test_sums_leave_out_what_other_ranks_hold(has_weights: bool) -> None:
     is_held = (chosen >= 1) & (chosen < 4)
     each[~is_held] = float("nan")
     weights = draw(9, 3).sigmoid() if has_weights else None
-    factors = torch.ones(9, 3) if weights is None else weights
+    factors = torch.ones_like(chosen) if weights is None else weights
     expected = (each.nan_to_num() * (factors * is_held)[..., None]).sum(1)
     assert_close(expert_sum_reference(each, chosen, weights, HELD), expected)
     assert_close(expert_sum_triton(each, chosen, weights, HELD), expected)

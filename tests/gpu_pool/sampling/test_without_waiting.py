@@ -9,7 +9,10 @@ from gpu_pool.sampling.penalties import TokenCounts
 from gpu_pool.sampling.sampler import SamplingRow, adjust_logits, create_draw_parameters, sample
 from gpu_pool.sampling.scoring import gather_scores
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
+]
 
 VOCAB = 20_000
 CUDA = torch.device("cuda")
