@@ -5,7 +5,6 @@ Read next: `conftest` (starts one for a whole run), `account_client` (asks it).
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import msgspec
 
 from cli.dev.child_process import create_child_environ
 from cli.dev.home import DevAccess, DevHome
+from tests.fixtures.free_port import find_port
 
 HEARTH = (sys.executable, "-P", "-m", "cli")
 START_TIMEOUT_S = 100.0
@@ -134,15 +134,8 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 def choose_ports() -> tuple[int, int, int]:
     """Three ports that are free now."""
-    sockets = [socket.socket() for _ in range(3)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        first, second, third = (one.getsockname()[1] for one in sockets)
-        return first, second, third
-    finally:
-        for one in sockets:
-            one.close()
+    first, second, third = find_port(), find_port(), find_port()
+    return first, second, third
 
 
 def run_hearth(*arguments: object, timeout_s: float = 60) -> "subprocess.CompletedProcess[str]":
