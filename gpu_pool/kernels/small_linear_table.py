@@ -1,8 +1,8 @@
 """Which products of few rows our kernel serves instead of cuBLAS, by GPU, rows and shape.
 
-One row and two: ours, whatever the shape, on generations where a GPU has shown it; it reads weights
-in long stretches and the first of them before the kernel in front has ended. More rows: the shapes
-of Qwen3-0.6B, -4B and -8B and of Llama-3.1-8B for which a GPU has shown it.
+The shapes are those of Qwen3-0.6B, -4B and -8B and of Llama-3.1-8B, each as an H200 has shown it.
+Of other shapes one row is ours where a GPU has shown it for most: there weights are read in long
+stretches, the first of them before the kernel in front has ended.
 `python -m benchmarks.gpu --only small-linear` prints this table anew from measurements.
 Read next: `small_linear`.
 """
@@ -23,43 +23,43 @@ Shape = tuple[int, int, int]
 class SmallLinearTable:
     """Where ours is faster."""
 
-    always_rows: Mapping[int, int]
-    """By generation: up to so many rows ours is faster, whatever the shape."""
     row_counts: Mapping[Shape, tuple[int, ...]]
     """Powers of two; each stands for all counts above the one before it."""
+    other_rows: Mapping[int, int]
+    """By generation: up to so many rows of any other shape."""
 
     def prefers_ours(
         self, traits: GpuTraits, num_rows: int, num_outputs: int, num_inputs: int
     ) -> bool:
         """True for what a GPU has confirmed."""
-        if num_rows <= self.always_rows.get(traits.capability, 0):
-            return True
-        known = self.row_counts.get((traits.capability, num_outputs, num_inputs), ())
+        known = self.row_counts.get((traits.capability, num_outputs, num_inputs))
+        if known is None:
+            return num_rows <= self.other_rows.get(traits.capability, 0)
         return next_power_of_2(num_rows) in known
 
 
 SMALL_LINEAR: Final = SmallLinearTable(
-    always_rows=MappingProxyType({90: 2}),
     row_counts=MappingProxyType(
         {
-            (90, 4096, 1024): (),
-            (90, 1024, 2048): (),
-            (90, 6144, 1024): (),
-            (90, 1024, 3072): (),
-            (90, 151936, 1024): (),
-            (90, 6144, 2560): (),
-            (90, 2560, 4096): (),
-            (90, 19456, 2560): (),
-            (90, 2560, 9728): (),
+            (90, 4096, 1024): (1, 2, 4, 8, 16, 64),
+            (90, 1024, 2048): (1, 2, 4, 8, 16, 32, 64),
+            (90, 6144, 1024): (1, 2, 16, 64),
+            (90, 1024, 3072): (1, 2, 4, 8, 16, 32, 64),
+            (90, 151936, 1024): (1,),
+            (90, 6144, 2560): (1, 4, 16),
+            (90, 2560, 4096): (1,),
+            (90, 19456, 2560): (1,),
+            (90, 2560, 9728): (1,),
             (90, 151936, 2560): (),
-            (90, 6144, 4096): (),
-            (90, 4096, 4096): (),
-            (90, 24576, 4096): (),
-            (90, 4096, 12288): (),
-            (90, 28672, 4096): (),
+            (90, 6144, 4096): (1,),
+            (90, 4096, 4096): (1,),
+            (90, 24576, 4096): (1,),
+            (90, 4096, 12288): (4, 8),
+            (90, 28672, 4096): (1,),
             (90, 4096, 14336): (),
             (90, 128256, 4096): (),
             (90, 151936, 4096): (),
         }
     ),
+    other_rows=MappingProxyType({90: 1}),
 )
