@@ -8,7 +8,8 @@ in the batch beyond their number.
 Shapes: T tokens of the step, N query heads, K KV heads, H head dim, B sequences, C blocks of the
 longest table, W tiles, X slots of KV memory (one per block, layer and token; E = 2 · K · H).
 Takes bf16, fp16 or fp32, fp32 accumulation.
-Source: Dao 2023 (FlashAttention-2); Kwon et al. 2023 (paged KV). Read next: `split_decode`.
+Source: Dao 2023 (FlashAttention-2); Kwon et al. 2023 (paged KV).
+Read next: `paged_launch`, `split_decode`.
 """
 
 from __future__ import annotations
@@ -28,19 +29,13 @@ from gpu_pool.kernels.fp8_slots import (
     widen,
     widens_itself,
 )
-from gpu_pool.kernels.gpu_traits import GpuTraits, find_traits
+from gpu_pool.kernels.gpu_traits import find_traits
+from gpu_pool.kernels.paged_launch import (
+    TileLaunch,
+    choose_paged_attention_launch,
+    choose_tile_rows,
+)
 from gpu_pool.kernels.triton_language import jit, next_power_of_2, tl, uses_triton
-
-_LAUNCHES = ((64, 3), (64, 2), (32, 3), (32, 2), (16, 3), (16, 2))
-"""Keys of one product and stages, the best first where shared memory has room."""
-_LARGE_LAUNCHES = ((128, 3), *_LAUNCHES)
-"""The same for tiles of more than 64 rows."""
-_WIDE_PRODUCTS = 90
-"""From this generation on four warps compute 64 rows in one instruction."""
-_ROOMY = (90, 100)
-"""Generations whose products read from shared memory, so that registers are left for sums."""
-_OTHER_SHARED_BYTES = 4 << 10
-"""What a program's sums, weights and table take beside queries, keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +81,6 @@ class PagedBatch:
     """Query tokens of a tile."""
 
 
-def choose_tile_rows(traits: GpuTraits, head_dim: int, itemsize: int, *, is_fp8: bool) -> int:
-    """Rows of a full tile, as many as registers hold.
-
-    Measured on an H200 with heads of 128 elements in bf16: 128 rows read keys half as often, and
-    long prompts take half the time that they take with 64.
-    """
-    is_light = head_dim * itemsize <= 256 and not is_fp8
-    return 128 if is_light and traits.capability in _ROOMY else 64
-
-
 def find_tile_rows(q_TNH: Tensor, layout: PagedLayout) -> int:
     """Rows of a full tile for these queries."""
     is_fp8 = layout.fp8 is not None
@@ -121,38 +106,6 @@ def list_tiles(num_tokens: list[int], tile_tokens: int) -> tuple[list[int], list
         sequences.extend([sequence] * len(found))
         firsts.extend(found)
     return sequences, firsts
-
-
-@dataclass(frozen=True, slots=True)
-class TileLaunch:
-    """How the programs of tiles are launched."""
-
-    keys: int
-    """Of one product."""
-    num_warps: int
-    num_stages: int
-
-
-def choose_paged_attention_launch(
-    traits: GpuTraits, num_rows: int, padded_dim: int, itemsize: int
-) -> TileLaunch:
-    """The most keys and stages that fit beside the queries; as few warps as hold the sums.
-
-    Raises: `ValueError` where not even the fewest fit.
-    """
-    is_wide, is_light = traits.capability >= _WIDE_PRODUCTS, padded_dim * itemsize <= 256
-    num_warps = 4 if num_rows <= 16 or (num_rows <= 64 and is_wide and is_light) else 8
-    most_keys = 128 if is_wide or is_light else 32
-    room = traits.shared_bytes - num_rows * padded_dim * itemsize - _OTHER_SHARED_BYTES
-    for keys, num_stages in _LARGE_LAUNCHES if num_rows > 64 else _LAUNCHES:
-        if keys > most_keys:
-            continue
-        if (num_stages - 1) * 2 * keys * padded_dim * itemsize <= room:
-            return TileLaunch(keys, num_warps, num_stages)
-    raise ValueError(
-        f"Attention over heads of {padded_dim} elements of {itemsize} bytes does not fit into the "
-        f"{traits.shared_bytes} bytes of shared memory of this GPU."
-    )
 
 
 def paged_attention_reference(

@@ -1,8 +1,8 @@
 """Which products of few rows our kernel serves instead of cuBLAS, by GPU, rows and shape.
 
-The shapes are those of Qwen3-0.6B, -4B and -8B and of Llama-3.1-8B, each as an H200 has shown it.
-Of other shapes one row is ours where a GPU has shown it for most: there weights are read in long
-stretches, the first of them before the kernel in front has ended.
+The shapes are those of Qwen3-0.6B, -4B and -8B and of Llama-3.1-8B, each as an H200 has shown it;
+cuBLAS serves all others. One row is mostly ours, which reads weights in long stretches, the first
+of them before the kernel in front has ended.
 `python -m benchmarks.gpu --only small-linear` prints this table anew from measurements.
 Read next: `small_linear`.
 """
@@ -25,21 +25,17 @@ class SmallLinearTable:
 
     row_counts: Mapping[Shape, tuple[int, ...]]
     """Powers of two; each stands for all counts above the one before it."""
-    other_rows: Mapping[int, int]
-    """By generation: up to so many rows of any other shape."""
 
     def prefers_ours(
         self, traits: GpuTraits, num_rows: int, num_outputs: int, num_inputs: int
     ) -> bool:
         """True for what a GPU has confirmed."""
-        known = self.row_counts.get((traits.capability, num_outputs, num_inputs))
-        if known is None:
-            return num_rows <= self.other_rows.get(traits.capability, 0)
+        known = self.row_counts.get((traits.capability, num_outputs, num_inputs), ())
         return next_power_of_2(num_rows) in known
 
 
 SMALL_LINEAR: Final = SmallLinearTable(
-    row_counts=MappingProxyType(
+    MappingProxyType(
         {
             (90, 4096, 1024): (1, 2, 4, 8, 16, 64),
             (90, 1024, 2048): (1, 2, 4, 8, 16, 32, 64),
@@ -61,5 +57,4 @@ SMALL_LINEAR: Final = SmallLinearTable(
             (90, 151936, 4096): (),
         }
     ),
-    other_rows=MappingProxyType({90: 1}),
 )

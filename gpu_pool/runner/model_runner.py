@@ -162,15 +162,10 @@ class ModelRunner:
             group.zero(block_ids)
         works: list[Work] = []
         first = 0
-        for order, spans, row in sorted(rows, key=_rank):
+        for order, spans, row in sorted(rows, key=lambda part: order_key(part[1][0])):
             works.append(Work(order, first, plan.scheduled[order], row, spans))
             first += spans[0].num_tokens
         return works
-
-
-def _rank(part: tuple[int, tuple[Span, ...], SequenceRow]) -> tuple[int, int]:
-    """Sorts works into the order of the step."""
-    return order_key(part[1][0])
 
 
 def _list_stale(

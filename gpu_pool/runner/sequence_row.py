@@ -140,12 +140,11 @@ class SequenceRow:
     def take_blocks(self, item: ScheduledSequence, known: Sequence[BlockTags]) -> None:
         """Appends the blocks of a plan and lets go of those it says are gone.
 
-        `known`, one for each table, learns of both.
+        `known`, one for each table, learns of both. Needless where the row is not new and the plan
+        has neither.
         """
         is_new = self.is_new
         self.is_new = False
-        if not (is_new or item.nums_dropped or any(item.new_block_ids)):
-            return
         tags = item.new_block_tags or ((),) * len(self.tables)
         dropped = item.nums_dropped or (0,) * len(self.tables)
         groups = zip(self.tables, known, item.new_block_ids, tags, dropped, strict=True)

@@ -6,6 +6,7 @@ from gpu_pool.kernels import (
     latent_attention,
     latent_decode,
     paged_attention,
+    paged_launch,
     split_decode,
     split_plan,
 )
@@ -136,9 +137,9 @@ def _list_tiles(traits: GpuTraits) -> list[Variant]:
     """Prefill attention of few and of many rows."""
     variants: list[Variant] = []
     for head_dim in (64, 128, 256):
-        most = paged_attention.choose_tile_rows(traits, head_dim, 2, is_fp8=False)
+        most = paged_launch.choose_tile_rows(traits, head_dim, 2, is_fp8=False)
         for rows in dict.fromkeys((16, 64, most)):
-            launch = paged_attention.choose_paged_attention_launch(traits, rows, head_dim, 2)
+            launch = paged_launch.choose_paged_attention_launch(traits, rows, head_dim, 2)
             constants = {
                 "HEADS": 32,
                 "KV_HEADS": 8,
