@@ -3,35 +3,24 @@
 python -m benchmarks.gpu.kernel_times --model qwen3-0.6b --sequences 1    # steps of one sequence
 python -m benchmarks.gpu.kernel_times --model llama-3.1-8b --prompt 8192 --tokens 1   # a prompt
 
-Not a section: a profiler slows what it watches. Read next: `load`.
+Not a section: a profiler slows what it watches. Without a GPU it only tries itself. Where packages
+are missing: `export PYTHONPATH=$(python3 -m benchmarks.gpu.wheels)` first. Read next: `load`.
 """
 
 import argparse
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Final
 
-from benchmarks.gpu.wheels import install_wheels
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
-install_wheels()
-
-import torch  # noqa: E402
-from torch.autograd import DeviceType  # noqa: E402
-from torch.profiler import ProfilerActivity, profile  # noqa: E402
-
-from benchmarks.gpu.load import (  # noqa: E402
-    Run,
-    Streams,
-    carry,
-    create_request,
-    create_settings,
-    draw_prompt,
-)
-from benchmarks.gpu.random_network import create_random_executor  # noqa: E402
-from benchmarks.gpu.shapes import BLOCK_SIZE, QWEN_SMALL, SHAPES  # noqa: E402
-from gpu_pool.plan import Executor  # noqa: E402
+from benchmarks.gpu.load import Run, Streams, carry, create_settings, draw_requests
+from benchmarks.gpu.random_network import create_random_executor
+from benchmarks.gpu.shapes import BLOCK_SIZE, QWEN_SMALL, SHAPES
 
 _BATCH_TOKENS: Final = 16_384
 _SHOWN: Final = 25
@@ -49,13 +38,16 @@ def main() -> int:
         context_window=length,
         num_blocks=asked.sequences * (length // BLOCK_SIZE + 2),
     )
-    watched = profile(activities=[ProfilerActivity.CUDA])
+    watched = profile(
+        activities=[ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU]
+    )
+    lengths = [(asked.prompt, asked.tokens)] * asked.sequences
 
     def list_parts() -> Iterator[Streams]:
         for seed in range(asked.warm):
-            yield _draw(executor, asked, seed)
+            yield Streams(draw_requests(executor, lengths, seed))
         watched.start()
-        yield _draw(executor, asked, asked.warm)
+        yield Streams(draw_requests(executor, lengths, asked.warm))
         watched.stop()
 
     settings = create_settings(asked.sequences, _BATCH_TOKENS, prefix_caching=False)
@@ -78,13 +70,6 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--warm", type=int, default=2, help="equal loads that go before (2)")
     parser.add_argument("--trace", type=Path, help="writes what Chrome's trace viewer shows")
     return parser.parse_args()
-
-
-def _draw(executor: Executor, asked: argparse.Namespace, seed: int) -> Streams:
-    """Requests of one length, all at once."""
-    rng, vocab_size = Random(seed), executor.info.vocab_size
-    prompts = [draw_prompt(rng, asked.prompt, vocab_size) for _ in range(asked.sequences)]
-    return Streams([create_request(i, prompt, asked.tokens) for i, prompt in enumerate(prompts)])
 
 
 def _print_kernels(watched: profile, run: Run) -> None:
@@ -111,12 +96,12 @@ def _print_idle(watched: profile) -> None:
     spans = sorted((event.start_ns(), event.duration_ns(), event.name()) for event in on_device)
     if not spans:
         return
-    between: dict[tuple[str, str], list[int]] = {}
+    between: defaultdict[str, list[int]] = defaultdict(list)
     busy_ns, end_ns, before = 0, spans[0][0], ""
     for start_ns, duration_ns, name in spans:
         if start_ns > end_ns:
-            pair = (before[: _NAME_LENGTH // 2], name[: _NAME_LENGTH // 2])
-            between.setdefault(pair, []).append(start_ns - end_ns)
+            pair = f"{before[: _NAME_LENGTH // 2]} -> {name[: _NAME_LENGTH // 2]}"
+            between[pair].append(start_ns - end_ns)
         if start_ns + duration_ns > end_ns:
             busy_ns += start_ns + duration_ns - max(start_ns, end_ns)
             end_ns, before = start_ns + duration_ns, name
@@ -124,7 +109,7 @@ def _print_idle(watched: profile) -> None:
     print(f"device busy {busy_ns / 1e6:.1f} ms, idle {idle_ns / 1e6:.1f} ms")
     for pair, gaps in sorted(between.items(), key=lambda item: -sum(item[1]))[:_SHOWN]:
         each_us = sum(gaps) / len(gaps) / 1e3
-        print(f"{sum(gaps) / 1e6:10.2f} ms {len(gaps):7} x {each_us:9.1f} us  {' -> '.join(pair)}")
+        print(f"{sum(gaps) / 1e6:10.2f} ms {len(gaps):7} x {each_us:9.1f} us  {pair}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Read next: `load`.
 
 from collections.abc import Sequence
 from itertools import islice, pairwise
-from random import Random
 from typing import Final
 
 from benchmarks.gpu.bench import OURS, Bench
@@ -15,9 +14,8 @@ from benchmarks.gpu.load import (
     Run,
     Streams,
     carry,
-    create_request,
     create_settings,
-    draw_prompt,
+    draw_requests,
 )
 from benchmarks.gpu.random_network import create_random_executor
 from benchmarks.gpu.shapes import BLOCK_SIZE, LLAMA_8B, QWEN_4B, QWEN_8B, QWEN_SMALL
@@ -200,8 +198,4 @@ def _list_requests(
     executor: Executor, lengths: Sequence[int], num_tokens: int, seed: int
 ) -> list[AddSequence]:
     """The same as a list."""
-    rng, vocab_size = Random(seed), executor.info.vocab_size
-    return [
-        create_request(index, draw_prompt(rng, length, vocab_size), num_tokens)
-        for index, length in enumerate(lengths)
-    ]
+    return draw_requests(executor, [(length, num_tokens) for length in lengths], seed)

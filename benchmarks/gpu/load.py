@@ -293,6 +293,17 @@ def create_request(
     )
 
 
+def draw_requests(
+    executor: Executor, lengths: Iterable[tuple[int, int]], seed: int
+) -> list[AddSequence]:
+    """Requests with prompts and answers of these lengths."""
+    rng, vocab_size = Random(seed), executor.info.vocab_size
+    return [
+        create_request(index, draw_prompt(rng, prompt, vocab_size), answer)
+        for index, (prompt, answer) in enumerate(lengths)
+    ]
+
+
 def draw_prompt(rng: Random, num_tokens: int, vocab_size: int) -> list[int]:
     """Random token ids that no other prompt begins with."""
     highest = min(_ID_RANGE, vocab_size) - 1

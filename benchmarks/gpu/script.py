@@ -87,8 +87,9 @@ def _parse() -> argparse.Namespace:
     for name, options in _OPTIONS:
         parser.add_argument(name, **options)
     asked = parser.parse_args()
+    asked.is_tiny = asked.rehearse or asked.smoke
     if asked.out is None:
-        root = Path(tempfile.mkdtemp()) if asked.rehearse else Path()
+        root = Path(tempfile.mkdtemp()) if asked.is_tiny else Path()
         asked.out = root / "benchmarks-gpu"
     return asked
 
@@ -97,7 +98,7 @@ def _choose(asked: argparse.Namespace) -> list[str]:
     """The sections to run, in order."""
     if asked.only:
         return expand(asked.only.split(","))
-    return [s.name for s in SECTIONS if s.part == asked.part or asked.rehearse or asked.smoke]
+    return [s.name for s in SECTIONS if s.part == asked.part or asked.is_tiny]
 
 
 def expand(names: Iterable[str]) -> list[str]:
@@ -144,8 +145,7 @@ def _run_apart(name: str, asked: argparse.Namespace, limit_s: float) -> None:
     seconds = time.monotonic() - began_s
     if len(read_outcomes(asked.out, keeps_all=True)) == num_before:
         circumstances = describe_circumstances(_PACKAGES)
-        is_tiny = asked.rehearse or asked.smoke
-        lost = Outcome(name, seconds, reason, (), circumstances, (), is_tiny)
+        lost = Outcome(name, seconds, reason, (), circumstances, (), asked.is_tiny)
         add_outcome(asked.out, lost)
     print(f"{name}: {seconds:.0f} s", flush=True)
 
@@ -161,7 +161,7 @@ def _run_here(section: Section, asked: argparse.Namespace) -> int:
     circumstances = replace(describe_circumstances(_PACKAGES), hardware=describe_hardware())
     bench = Bench(
         device="cpu" if asked.rehearse else "cuda",
-        is_rehearsal=asked.rehearse or asked.smoke,
+        is_rehearsal=asked.is_tiny,
         limit_s=asked.limit,
         price_per_hour=asked.price,
         scratch=asked.scratch,

@@ -15,15 +15,13 @@ from benchmarks.gpu.load import (
     Source,
     Streams,
     carry,
-    create_request,
     create_settings,
-    draw_prompt,
+    draw_requests,
 )
 from benchmarks.gpu.random_network import create_random_executor
 from benchmarks.gpu.shapes import BLOCK_SIZE, LLAMA_8B, QWEN_SMALL
 from benchmarks.gpu.watching import Watched, describe_use, watch
 from benchmarks.harness import Figure, summarise
-from gpu_pool.engine.messages import AddSequence
 from gpu_pool.plan import Executor
 
 _CONTEXT: Final = 4096
@@ -68,7 +66,7 @@ def measure_prefix_cost(bench: Bench) -> list[Figure]:
         for is_on in (turn % 2 == 0, turn % 2 == 1):
             executor = _create(bench, QWEN_SMALL, sum(map(sum, lengths)) + 16 * len(lengths))
             settings = create_settings(num_requests, _BATCH_TOKENS, prefix_caching=is_on)
-            parts = [_draw(executor, lengths, seed) for seed in range(bench.pick(4, 3))]
+            parts = [draw_requests(executor, lengths, seed) for seed in range(bench.pick(4, 3))]
             runs = carry(executor, map(Streams, parts), settings)[1:]
             rates[is_on] += [(run.num_prompt_tokens + run.num_tokens) / run.seconds for run in runs]
             executor.close()
@@ -172,7 +170,7 @@ def _carry(
     come first, so that what is launched has been compiled and recorded.
     """
     warm = [(bench.pick(200, 20), num_tokens) for num_tokens in list_falling_lengths(concurrency)]
-    first, second = _draw(executor, warm, 2), _draw(executor, lengths, 1)
+    first, second = draw_requests(executor, warm, 2), draw_requests(executor, lengths, 1)
     watched = Watched()
     with contextlib.ExitStack() as stack:
 
@@ -187,15 +185,6 @@ def _carry(
     if len(runs) < 2:
         raise NotHere(f"the time did not suffice to begin {len(lengths)} requests")
     return runs[-1], watched
-
-
-def _draw(executor: Executor, lengths: list[tuple[int, int]], seed: int) -> list[AddSequence]:
-    """Requests of these lengths."""
-    rng, vocab_size = Random(seed), executor.info.vocab_size
-    return [
-        create_request(index, draw_prompt(rng, prompt, vocab_size), answer)
-        for index, (prompt, answer) in enumerate(lengths)
-    ]
 
 
 def _create(bench: Bench, name: str, num_tokens: int) -> Executor:

@@ -34,12 +34,7 @@ def measure_ms(
     for _ in range(num_samples):
         flush.zero_()
         torch.cuda._sleep(_HEAD_START_CYCLES)
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        work()
-        end.record()
-        torch.cuda.synchronize()
-        samples.append(start.elapsed_time(end))
+        samples.append(_measure_once_ms(work))
     return samples
 
 
@@ -69,12 +64,14 @@ def measure_chain_ms(calls: Sequence[Callable[[], object]], num_samples: int = 1
         for call in calls:
             call()
     graph.replay()
-    samples: list[float] = []
-    for _ in range(num_samples):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        samples.append(start.elapsed_time(end) / len(calls))
-    return samples
+    return [_measure_once_ms(graph.replay) / len(calls) for _ in range(num_samples)]
+
+
+def _measure_once_ms(work: Callable[[], object]) -> float:
+    """By the device's clock, from what stood before `work` to its end."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    work()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end)
