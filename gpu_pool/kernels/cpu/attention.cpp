@@ -72,45 +72,64 @@ template <int COUNT = LANES> static inline Floats add_across(Floats* vectors) {
     return vectors[0];
 }
 
-// -- one row against one block of keys ------------------------------------------------------------
+// -- rows against one block of keys ---------------------------------------------------------------
 
-// Scores of a block's keys, `stride` floats (a multiple of the lanes) apart.
-static void score_keys(const float* q, const float* keys, long stride, float* scores) {
+constexpr int SUMS = LANES == 16 ? 16 : 8; // vectors that stay in registers, beside what they take in
+
+// Scores of a block's keys for each of `ROWS` rows; rows of `q` and of `keys` are `size` floats (a
+// multiple of the lanes) apart.
+template <int ROWS>
+static void score_keys(const float* q, const float* keys, long size, float* scores) {
+    constexpr int AT_ONCE = SUMS / 4;
     for (int key = 0; key < KEYS; key += LANES) {
-        Floats sums[LANES] = {};
-        for (long dim = 0; dim < stride; dim += LANES) {
-            Floats part = load(q + dim);
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++)
-                sums[i] += part * load(keys + (key + i) * stride + dim);
+        Floats all[ROWS][LANES];
+        for (int first = 0; first < LANES; first += AT_ONCE) {
+            Floats sums[ROWS][AT_ONCE] = {};
+            for (long dim = 0; dim < size; dim += LANES)
+#pragma GCC unroll 4
+                for (int i = 0; i < AT_ONCE; i++) {
+                    Floats part = load(keys + (key + first + i) * size + dim);
+#pragma GCC unroll 4
+                    for (int r = 0; r < ROWS; r++) sums[r][i] += load(q + r * size + dim) * part;
+                }
+            for (int r = 0; r < ROWS; r++)
+                for (int i = 0; i < AT_ONCE; i++) all[r][first + i] = sums[r][i];
         }
-        store(scores + key, add_across(sums));
+        for (int r = 0; r < ROWS; r++) store(scores + r * KEYS + key, add_across(all[r]));
     }
 }
 
-template <int VECTORS>
-static void mix_columns(const float* weights, const float* values, long stride, float shrink,
-                        float* mixed) {
-    Floats sums[VECTORS];
-    for (int v = 0; v < VECTORS; v++) sums[v] = load(mixed + v * LANES) * shrink;
+template <int ROWS, int VECTORS>
+static void mix_columns(const float* weights, const float* shrinks, const float* values,
+                        long stride, float* mixed, long mixed_stride) {
+    Floats sums[ROWS][VECTORS];
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < VECTORS; v++)
+            sums[r][v] = load(mixed + r * mixed_stride + v * LANES) * shrinks[r];
     for (int key = 0; key < KEYS; key++) {
-        float weight = weights[key];
+        Floats parts[VECTORS];
+        for (int v = 0; v < VECTORS; v++) parts[v] = load(values + key * stride + v * LANES);
+#pragma GCC unroll 4
+        for (int r = 0; r < ROWS; r++) {
+            Floats weight = fill(weights[r * KEYS + key]);
 #pragma GCC unroll 8
-        for (int v = 0; v < VECTORS; v++) sums[v] += load(values + key * stride + v * LANES) * weight;
+            for (int v = 0; v < VECTORS; v++) sums[r][v] += parts[v] * weight;
+        }
     }
-    for (int v = 0; v < VECTORS; v++) store(mixed + v * LANES, sums[v]);
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < VECTORS; v++) store(mixed + r * mixed_stride + v * LANES, sums[r][v]);
 }
 
-// mixed · shrink + weights · values, over `size` columns.
-static void mix_values(const float* weights, const float* values, long stride, long size,
-                       float shrink, float* mixed) {
+// mixed · shrink + weights · values for each of `ROWS` rows, over `size` columns.
+template <int ROWS>
+static void mix_values(const float* weights, const float* shrinks, const float* values, long stride,
+                       float* mixed, long size) {
+    constexpr int VECTORS = std::min(SUMS / ROWS, 8);
     long dim = 0;
-    for (; dim + 8 * LANES <= size; dim += 8 * LANES)
-        mix_columns<8>(weights, values + dim, stride, shrink, mixed + dim);
-    for (; dim + 4 * LANES <= size; dim += 4 * LANES)
-        mix_columns<4>(weights, values + dim, stride, shrink, mixed + dim);
+    for (; dim + VECTORS * LANES <= size; dim += VECTORS * LANES)
+        mix_columns<ROWS, VECTORS>(weights, shrinks, values + dim, stride, mixed + dim, size);
     for (; dim < size; dim += LANES)
-        mix_columns<1>(weights, values + dim, stride, shrink, mixed + dim);
+        mix_columns<ROWS, 1>(weights, shrinks, values + dim, stride, mixed + dim, size);
 }
 
 struct RowState {
@@ -145,16 +164,6 @@ static float weigh_keys(const Attention& a, int first, int end, RowState& state,
     state.total = state.total * shrink + add_lanes(total);
     state.best = best;
     return shrink;
-}
-
-// Takes the keys from `first` to `end` of a block into a row's softmax; the others weigh nothing.
-static void attend_block(const Attention& a, const float* q, const float* keys, const float* values,
-                         long key_stride, long value_stride, long value_size, int first, int end,
-                         RowState& state, float* mixed) {
-    alignas(64) float scores[KEYS];
-    score_keys(q, keys, key_stride, scores);
-    float shrink = weigh_keys(a, first, end, state, scores);
-    mix_values(scores, values, value_stride, value_size, shrink, mixed);
 }
 
 // -- where things are ----------------------------------------------------------------------------
@@ -229,16 +238,37 @@ struct Sight {
         return {std::max(find_first(a, position) - block, 0L),
                 std::min(position + 1 - block, (long)KEYS)};
     }
+
+    // The rows of a head that see something of the block: those of the others are the first or last.
+    static std::pair<long, long> find_rows(const Attention& a, const Work& work, long block) {
+        auto sees = [&](long token) {
+            auto [left, right] = of(a, work, block, token);
+            return left < right;
+        };
+        long first = 0, end = work.num_tokens;
+        while (!sees(first)) first++;
+        while (!sees(end - 1)) end--;
+        return {first * work.num_shared, end * work.num_shared};
+    }
 };
+
+// Calls `act` with a compile-time number of rows and the first of them, until all have had their turn.
+template <typename Act> static void in_fours(long row, long end, Act&& act) {
+    for (; row + 4 <= end; row += 4) act(std::integral_constant<int, 4>{}, row);
+    for (; row + 2 <= end; row += 2) act(std::integral_constant<int, 2>{}, row);
+    if (row < end) act(std::integral_constant<int, 1>{}, row);
+}
 
 // -- many rows ------------------------------------------------------------------------------------
 
 template <typename T> static void attend_many(const Attention& a, const Work& work, long block) {
-    thread_local std::vector<float> keys_buffer;
+    thread_local std::vector<float> keys_buffer, scores_buffer, shrinks_buffer;
     bool has_values = a.slot_elements == 2 * a.num_kv_heads * a.head_dim;
     long q_size = work.q_size;
     float* keys = reserve(keys_buffer, KEYS * q_size * (has_values ? 2 : 1));
     float* values = has_values ? keys + KEYS * q_size : keys;
+    float* scores = reserve(scores_buffer, work.head_rows * KEYS);
+    float* shrinks = reserve(shrinks_buffer, work.head_rows);
     const T* slots[KEYS];
     Sight sight(a, work, block);
     for (long key = sight.first; key < sight.end; key++)
@@ -253,15 +283,21 @@ template <typename T> static void attend_many(const Attention& a, const Work& wo
                 widen_row(v, is_seen ? a.head_dim : 0, q_size, values + key * q_size);
             }
         }
-        long row = (head - work.first_head) * work.head_rows;
-        for (long token = 0; token < work.num_tokens; token++) {
-            auto [left, right] = Sight::of(a, work, block, token);
-            for (long shared = 0; shared < work.num_shared; shared++, row++)
-                if (left < right)
-                    attend_block(a, work.q + row * q_size, keys, values, q_size, q_size,
-                                 work.value_size, left, right, work.states[row],
-                                 work.mixed + row * work.value_size);
+        long before = (head - work.first_head) * work.head_rows;
+        float *q = work.q + before * q_size, *mixed = work.mixed + before * work.value_size;
+        auto [first, end] = Sight::find_rows(a, work, block);
+        in_fours(first, end, [&](auto count, long row) {
+            score_keys<count>(q + row * q_size, keys, q_size, scores + row * KEYS);
+        });
+        for (long row = first; row < end; row++) {
+            auto [left, right] = Sight::of(a, work, block, row / work.num_shared);
+            RowState& state = work.states[before + row];
+            shrinks[row] = weigh_keys(a, left, right, state, scores + row * KEYS);
         }
+        in_fours(first, end, [&](auto count, long row) {
+            mix_values<count>(scores + row * KEYS, shrinks + row, values, q_size,
+                              mixed + row * work.value_size, work.value_size);
+        });
     }
 }
 
@@ -292,13 +328,6 @@ static void mix_keys(const float* weights, const T* const* values, long size, fl
             store(mixed + r * size + dim, sum);
         }
     }
-}
-
-// Calls `act` with a compile-time number of rows and the first of them, until all have had their turn.
-template <typename Act> static void in_fours(long row, long end, Act&& act) {
-    for (; row + 4 <= end; row += 4) act(std::integral_constant<int, 4>{}, row);
-    for (; row + 2 <= end; row += 2) act(std::integral_constant<int, 2>{}, row);
-    if (row < end) act(std::integral_constant<int, 1>{}, row);
 }
 
 // The slots of a block from their first head on; where nobody sees one, `unseen`.
@@ -333,16 +362,8 @@ template <typename T> static void attend_few(const Attention& a, const Work& wor
     find_slots(a, work, block, zeros, slots);
     bool has_next = block + KEYS < work.end;
     if (has_next) find_slots(a, work, block + KEYS, zeros, next_slots);
-    // The tokens that see nothing of the block are the first or the last.
-    long first_token = 0, end_token = work.num_tokens;
-    auto sees = [&](long token) {
-        auto [left, right] = Sight::of(a, work, block, token);
-        return left < right;
-    };
-    while (!sees(first_token)) first_token++;
-    while (!sees(end_token - 1)) end_token--;
-    long first_row = first_token * work.num_shared, end_row = end_token * work.num_shared;
-
+    auto [first, end] = Sight::find_rows(a, work, block);
+    long first_row = first, end_row = end; // lambdas take no parts of a pair
     for (long key = 0; key < KEYS; key++) {
         if (has_values) prefetch(slots[key] + to_values, size);
         for (long head = 0; head < num_heads; head++)

@@ -21,6 +21,7 @@ constexpr long PANEL = 32;
 constexpr long K_MULTIPLE = 32;
 constexpr long PREFETCHED_PAIRS = 32;
 constexpr long BLOCK_PAIRS = 32;
+constexpr long LINE = 64 / sizeof(Bf16);
 
 static long pad(long size, long multiple) { return (size + multiple - 1) / multiple * multiple; }
 
@@ -146,11 +147,17 @@ static inline Words load_pairs(const Bf16* from) {
     return pairs;
 }
 
+// Lines that are wanted soon; a tile of many rows fetches one a pair.
+struct Coming {
+    const Bf16* from;
+    long num_lines;
+};
+
 // Adds the products of some pairs of inputs to the sums of `VECTORS` vectors of columns of `ROWS`
 // rows. Neither which columns share a tile nor where the pairs are cut touches any sum.
 template <int ROWS, int VECTORS>
 static void multiply_tile(const Input* x, long x_stride, const Bf16* weights, long num_pairs,
-                          float* sums) {
+                          Coming coming, float* sums) {
     Floats totals[ROWS][VECTORS];
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < VECTORS; v++) totals[r][v] = load(sums + r * PANEL + v * LANES);
@@ -159,6 +166,8 @@ static void multiply_tile(const Input* x, long x_stride, const Bf16* weights, lo
         if (ROWS <= PREFETCHED_ROWS)
             for (int line = 0; line < VECTORS * LANES * 4; line += 64)
                 __builtin_prefetch((const char*)(columns + PREFETCHED_PAIRS * PANEL * 2) + line);
+        else if (pair < coming.num_lines)
+            __builtin_prefetch(coming.from + pair * LINE, 0, 2);
 #if defined(__AVX512BF16__)
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) {
@@ -198,7 +207,7 @@ static void multiply_tile(const Input* x, long x_stride, const Bf16* weights, lo
 // that a panel comes from memory once, from its beginning to its end.
 template <int ROWS>
 static void multiply_rows(const Input* x, long x_stride, const Bf16* weights, long num_pairs,
-                          float* sums) {
+                          Coming coming, float* sums) {
     constexpr int VECTORS = ROWS <= 2 && LANES == 8 ? 4 : 2;
     constexpr long COLUMNS = VECTORS * LANES;
     std::fill_n(sums, ROWS * PANEL, 0.0f);
@@ -206,10 +215,10 @@ static void multiply_rows(const Input* x, long x_stride, const Bf16* weights, lo
     for (long pair = 0; pair < num_pairs; pair += step)
         for (long column = 0; column < PANEL; column += COLUMNS)
             multiply_tile<ROWS, VECTORS>(x + pair * 2, x_stride, weights + (pair * PANEL + column) * 2,
-                                         std::min(step, num_pairs - pair), sums + column);
+                                         std::min(step, num_pairs - pair), coming, sums + column);
 }
 
-typedef void (*MultiplyRows)(const Input*, long, const Bf16*, long, float*);
+typedef void (*MultiplyRows)(const Input*, long, const Bf16*, long, Coming, float*);
 
 template <int ROWS = MOST_ROWS> static MultiplyRows find_rows(long num_rows) {
     if constexpr (ROWS > 1)
@@ -218,7 +227,8 @@ template <int ROWS = MOST_ROWS> static MultiplyRows find_rows(long num_rows) {
         return multiply_rows<1>;
 }
 
-// The rows of a panel in tiles of even height.
+// The rows of a panel in tiles of even height. While many rows are multiplied, the next panel comes
+// nearer, and so does where a tile is written to: stores that miss wait for one another.
 static void multiply_panel(const Product& product, const Input* x, long x_stride, long panel) {
     long padded = pad(product.num_inputs, K_MULTIPLE);
     const Bf16* weights = product.packed + panel * PANEL * padded;
@@ -227,7 +237,11 @@ static void multiply_panel(const Product& product, const Input* x, long x_stride
     for (long tile = 0; tile < num_tiles; tile++) {
         long row = product.num_rows * tile / num_tiles;
         long num_rows = product.num_rows * (tile + 1) / num_tiles - row;
-        find_rows(num_rows)(x + row * x_stride, x_stride, weights, padded / 2, sums);
+        for (long r = row; r < row + num_rows; r++)
+            __builtin_prefetch(product.y + r * product.num_outputs + panel * PANEL, 1);
+        long line = padded * tile / num_tiles;
+        Coming coming{weights + (padded + line) * PANEL, padded * (tile + 1) / num_tiles - line};
+        find_rows(num_rows)(x + row * x_stride, x_stride, weights, padded / 2, coming, sums);
         finish_tile(product, row, num_rows, panel, sums);
     }
 }
