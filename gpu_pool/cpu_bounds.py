@@ -10,6 +10,7 @@ Source: oneDNN, "CPU Dispatcher Control"; oneMKL, "Conditional Numerical Reprodu
 from typing import Final
 
 from gpu_pool.compute_choice import CpuLevel
+from gpu_pool.kernels.cpu.levels import find_level, list_levels
 
 CPU_BOUNDS: Final[dict[CpuLevel, dict[str, str]]] = {
     CpuLevel.AUTO: {},
@@ -35,3 +36,13 @@ CPU_BOUNDS: Final[dict[CpuLevel, dict[str, str]]] = {
         "MKL_CBWR": "COMPATIBLE",
     },
 }
+
+
+def find_bounds(level: CpuLevel, flags: frozenset[str] | None) -> dict[str, str]:
+    """What bounds a CPU with these flags, None: no x86-64 under Linux; by the best level that it
+    has where that is lower. Torch takes its variable for a command, and a process that lacks the
+    instructions would end at the first of them.
+    """
+    if level is CpuLevel.AUTO or flags is None:
+        return {}
+    return CPU_BOUNDS[CpuLevel(list_levels(flags, find_level(level))[0].name)]

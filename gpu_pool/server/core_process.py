@@ -25,7 +25,8 @@ import msgspec
 import structlog
 
 from contracts.settings import SettingsError
-from gpu_pool.cpu_bounds import CPU_BOUNDS
+from gpu_pool.cpu_bounds import find_bounds
+from gpu_pool.kernels.cpu.levels import read_cpu_flags
 from gpu_pool.row_invariance import ROW_INVARIANT_ENVIRON
 from gpu_pool.server.engine_client import CoreListener, EngineClient
 from gpu_pool.server.spare_core import SpareCore
@@ -70,7 +71,8 @@ def create_core_environ(
     invariant = ROW_INVARIANT_ENVIRON if engine.row_invariant else {}
     meeting = _LOOPBACK if num_ranks > 1 and sys.platform == "linux" else {}
     waiting = {} if _WAITING_THREADS.keys() & environ.keys() else _WAITING_THREADS
-    bounds = CPU_BOUNDS[engine.cpu_level]  # they are at least as narrow as what is invariant
+    # They are at least as narrow as what is invariant.
+    bounds = find_bounds(engine.cpu_level, read_cpu_flags())
     own = {**waiting, **_LARGE_PAGES, **_BOUNDED_CACHES, **invariant, **bounds, **meeting}
     return {**own, **environ}
 

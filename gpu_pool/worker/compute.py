@@ -9,7 +9,7 @@ import torch
 
 from gpu_pool.compute_choice import CpuLevel, DtypeChoice
 from gpu_pool.kernels.cpu.build import NativeUnavailableError, get_cache_folder
-from gpu_pool.kernels.cpu.levels import LEVELS, Level
+from gpu_pool.kernels.cpu.levels import find_level
 from gpu_pool.kernels.cpu.library import NativeKernels, load_kernels
 
 _SMALL_MODEL_BYTES: Final = 64 << 20
@@ -35,11 +35,6 @@ def find_kernels(device: torch.device, dtype: torch.dtype, level: CpuLevel) -> N
             "computing with torch alone, which is slower", reason=str(error)
         )
         return None
-
-
-def find_level(level: CpuLevel) -> Level:
-    """The level of that name; the best of all for `auto`."""
-    return next((found for found in LEVELS if found.name == level), LEVELS[0])
 
 
 def choose_num_threads(files: Sequence[Path], num_default: int) -> int:

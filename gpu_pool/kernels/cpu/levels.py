@@ -36,9 +36,14 @@ LEVELS: Final = (
 """Best first."""
 
 
-def list_levels(flags: frozenset[str]) -> tuple[Level, ...]:
-    """What a CPU with these flags can run, best first."""
-    return tuple(level for level in LEVELS if level.flags <= flags)
+def list_levels(flags: frozenset[str], most: Level = LEVELS[0]) -> tuple[Level, ...]:
+    """What a CPU with these flags can run up to `most`, best first."""
+    return tuple(level for level in LEVELS[LEVELS.index(most) :] if level.flags <= flags)
+
+
+def find_level(name: str) -> Level:
+    """The level of that name; the best of all for another."""
+    return next((level for level in LEVELS if level.name == name), LEVELS[0])
 
 
 def read_cpu_flags(cpu_info: Path = CPU_INFO) -> frozenset[str] | None:
