@@ -96,6 +96,9 @@ def linear(x_TK: Tensor, weight: Weight, bias_M: Tensor | None = None) -> Tensor
     """The product `[T, M]`, by the form of `weight`."""
     if isinstance(weight, NativeWeight):
         assert x_TK.shape[1] == weight.num_inputs, "x_TK and the packed weight disagree on K"
+        # The kernels take addresses: of another dtype they would read other numbers, and go on.
+        assert x_TK.dtype == torch.bfloat16, "x_TK is not bf16"
+        assert bias_M is None or bias_M.dtype == torch.bfloat16, "bias_M is not bf16"
         return weight.kernels.multiply(
             x_TK if x_TK.stride(1) == 1 else x_TK.contiguous(),
             weight.packed,

@@ -20,7 +20,7 @@ from gpu_pool.kernels.triton_language import jit, next_power_of_2, tl, uses_trit
 MIN_SPLIT_KEYS = 128
 MAX_SPLITS = 32
 _DOUBLINGS = 16
-"""Splits of a context of 2²⁹ tokens."""
+"""Splits of a context of 2²⁸ tokens."""
 
 
 @dataclass(frozen=True, slots=True)

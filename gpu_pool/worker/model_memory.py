@@ -112,7 +112,9 @@ class CpuPlaces:
         first = next(parts)
         if len(first) == num_rows:
             return first
-        return fill_rows(self._create, chain((first,), parts), num_rows)
+        parts = chain(iter((first,)), parts)
+        del first  # what has handed it on holds it no longer: no two parts are there at once
+        return fill_rows(self._create, parts, num_rows)
 
     def _create(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A tensor that holds anything, in used memory where there is some of its size."""

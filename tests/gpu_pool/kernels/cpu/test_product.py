@@ -61,6 +61,18 @@ def test_rows_and_weights_may_lie_apart(level: str) -> None:
 
 
 @at_every_level
+def test_rows_and_biases_of_another_dtype_are_refused(level: str) -> None:
+    x, bias = torch.randn(3, 64), torch.randn(32)
+    with packing_with(load_level(level)):
+        packed = pack_weight(torch.randn(32, 64).bfloat16())
+    assert linear(x.bfloat16(), packed, bias.bfloat16()).shape == (3, 32)
+    with pytest.raises(AssertionError, match="x_TK is not bf16"):
+        linear(x, packed)
+    with pytest.raises(AssertionError, match="bias_M is not bf16"):
+        linear(x.bfloat16(), packed, bias)
+
+
+@at_every_level
 def test_garbage_stays_in_its_row(level: str) -> None:
     kernels = load_level(level)
     x = torch.randn(20, 64).bfloat16()
