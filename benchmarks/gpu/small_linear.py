@@ -47,7 +47,7 @@ def measure_small_linear(bench: Bench) -> list[Figure]:
                 faster.append(num_rows)
         found = ", ".join(map(str, faster)) + "," * (len(faster) == 1)
         lines.append(f"            ({capability}, {num_outputs}, {num_inputs}): ({found}),")
-    print(f"    measured: {capability}", *lines, sep="\n")
+    print(*lines, sep="\n")
     return figures
 
 

@@ -33,8 +33,9 @@ from gpu_pool.server.spare_core import SpareCore
 from gpu_pool.settings import CoreSettings, EngineSettings, encode_core_settings
 
 _WAITING_THREADS: Final = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "20000"}
-"""Threads that wait for others spin for a fifth of a millisecond at most and then sleep; the OpenMP
-library reads this when it loads, and those that do not know the count sleep at once.
+"""Threads that wait for others look twenty thousand times and then sleep: half a millisecond on
+Zen 5, more where a CPU pauses longer between two looks. The OpenMP library reads this when it
+loads, and those that do not know the count sleep at once.
 
 Sleeping at once, a step of 0.6 B parameters took 1.5 times as long on two idle cores: a thread is
 woken some two hundred times a step. Spinning for milliseconds, as the library does by itself, made
