@@ -77,6 +77,8 @@ def find_library(level: Level, folder: Path) -> Path:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_own(folder)
+        if is_whole(folder / name):  # also where nothing can be written, not even a lock
+            return folder / name
         with (folder / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not is_whole(folder / name):

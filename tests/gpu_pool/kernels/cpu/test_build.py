@@ -1,6 +1,7 @@
 """Where libraries come from: built once, never loaded when torn, never from a folder of others."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,19 @@ def test_a_library_built_by_one_of_several_processes_is_found_by_all(built: Path
     assert find_library(PLAIN, built.parent) == built
     assert built.stat().st_mtime_ns == before.st_mtime_ns
     assert load_kernels(built.parent, PLAIN).level is PLAIN
+
+
+@needs_kernels
+def test_a_library_that_is_there_is_found_where_nothing_can_be_written(
+    built: Path, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o700)
+    shutil.copy(built, tmp_path)
+    (tmp_path / f"{built.name}.lock").mkdir()  # root, who may write everywhere, cannot lock it
+    assert find_library(PLAIN, tmp_path) == tmp_path / built.name
+    (tmp_path / built.name).unlink()
+    with pytest.raises(NativeUnavailableError, match="cannot be used"):  # the control
+        find_library(PLAIN, tmp_path)
 
 
 @needs_kernels
