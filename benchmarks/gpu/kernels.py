@@ -30,6 +30,7 @@ from gpu_pool.kernels.paged_attention import (
     PagedBatch,
     PagedLayout,
     choose_tile_tokens,
+    find_tile_rows,
     list_tiles,
     paged_attention_reference,
     paged_attention_triton,
@@ -298,17 +299,13 @@ def _create_decode(
 def _create_prefill(
     num_new: list[int], lengths: list[int], dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, PagedBatch, PagedLayout]:
-    """Chunks of several sequences with the same heads."""
+    """Chunks of several sequences with the same heads, in tiles as the engine cuts them."""
     _, slots, tables, _, layout = _create_decode(len(lengths), max(lengths), dtype)
-    tile_tokens = choose_tile_tokens(4, max(num_new))
+    q = _draw(sum(num_new), 32, 128, dtype)
+    tile_tokens = choose_tile_tokens(4, max(num_new), find_tile_rows(q, layout))
     parts = (torch.tensor([0, *num_new]).cumsum(0), lengths, *list_tiles(num_new, tile_tokens))
     tensors = (torch.as_tensor(part, dtype=torch.int32, device=DEVICE) for part in parts)
-    return (
-        _draw(sum(num_new), 32, 128, dtype),
-        slots,
-        PagedBatch(tables, *tensors, tile_tokens),
-        layout,
-    )
+    return q, slots, PagedBatch(tables, *tensors, tile_tokens), layout
 
 
 def _draw(*shape: int | torch.dtype, dtype: torch.dtype = torch.bfloat16) -> Tensor:

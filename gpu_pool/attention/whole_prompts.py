@@ -34,7 +34,10 @@ class WholePromptTable:
 
 
 WHOLE_PROMPTS: Final = WholePromptTable(MappingProxyType({(90, 128): 1024}))
-"""On an H200, heads of 128: 0.59 of our kernel's time at 1,024 tokens and 0.51 at 8,192."""
+"""On an H200, heads of 128: 0.65 of our kernel's time at 1,024 tokens and at 8,192, when that had a
+second loop for keys that all rows see; without it tiles of 128 rows have not been measured. Beside
+tiles of 64 rows it is 0.59 and 0.51.
+"""
 
 
 def can_be_whole(layout: PagedLayout, num_tokens: Sequence[int]) -> bool:

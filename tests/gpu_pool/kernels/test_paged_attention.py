@@ -24,7 +24,11 @@ LAYER = 1
 
 
 def create_step(
-    num_new: list[int], lengths: list[int], heads: tuple[int, int, int], dtype: torch.dtype
+    num_new: list[int],
+    lengths: list[int],
+    heads: tuple[int, int, int],
+    dtype: torch.dtype,
+    most_rows: int = 64,
 ) -> tuple[Tensor, Tensor, PagedBatch]:
     """Queries, KV memory full of numbers, and a batch whose blocks lie in no order."""
     num_heads, num_kv_heads, head_dim = heads
@@ -36,7 +40,7 @@ def create_step(
         total * NUM_LAYERS * BLOCK_SIZE, 2 * num_kv_heads * head_dim, generator=generator
     )
     q = torch.randn(sum(num_new), num_heads, head_dim, generator=generator)
-    tile_tokens = choose_tile_tokens(num_heads // num_kv_heads, max(num_new))
+    tile_tokens = choose_tile_tokens(num_heads // num_kv_heads, max(num_new), most_rows)
     sequences, firsts = list_tiles(num_new, tile_tokens)
     starts = torch.tensor([0, *num_new]).cumsum(0)
     batch = PagedBatch(
@@ -64,6 +68,22 @@ def test_the_kernel_agrees_with_the_reference(
 ) -> None:
     q, slots, batch = create_step([5, 70, 1, 16], [37, 70, 100, 48], heads, dtype)
     layout = create_layout(heads, window, soft_cap)
+    expected = paged_attention_reference(q, slots, batch, layout)
+    actual = paged_attention_triton(q, slots, batch, layout)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", PRODUCT_DTYPES)
+@pytest.mark.parametrize("window", [0, 33])
+def test_tiles_as_large_as_hoppers_agree_with_the_reference(
+    window: int, dtype: torch.dtype
+) -> None:
+    heads = (8, 2, 64)
+    q, slots, batch = create_step([5, 70, 1, 16], [37, 190, 100, 48], heads, dtype, most_rows=128)
+    assert batch.tile_tokens * 4 == 128
+    layout = create_layout(heads, window, 0.0)
     expected = paged_attention_reference(q, slots, batch, layout)
     actual = paged_attention_triton(q, slots, batch, layout)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
