@@ -31,8 +31,9 @@ def create_carriers(
         )
     if settings.engine.tiers is None or not executor.host_memory:
         return Carriers(speed=speed, exchange=exchange)
+    network = None if settings.transfer is None else settings.transfer.network_namespace
     tiers = create_tiers(
-        settings.engine.tiers,
+        settings.engine.tiers.in_network(network),
         settings.model.name,
         executor,
         lambda: speed.prefill_per_s,

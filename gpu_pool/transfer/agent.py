@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from contracts.errors import ServiceError, TransferFailed, UnsupportedFeature
+from contracts.errors import ServiceError, TransferFailed
+from gpu_pool.own_network import enter_network
 from gpu_pool.transfer.agent_words import (
     AgentFailed,
     AgentReady,
@@ -32,7 +33,6 @@ from gpu_pool.transfer.nixl_engine import NixlEngine
 from gpu_pool.transfer.transfer_engine import Piece, Read, ReadState, Region, TransferEngine
 
 _PR_SET_PDEATHSIG: Final = 1
-_CLONE_NEWNET: Final = 0x40000000
 _MAX_MESSAGE_BYTES: Final = 1 << 20
 _BUSY_WAIT_S: Final = 0.0005
 """Between two looks at reads under way."""
@@ -70,22 +70,6 @@ def main(arguments: Sequence[str]) -> int:
     _send(channel, ready)
     _serve(channel, engine)
     return 0
-
-
-def enter_network(path: str) -> None:
-    """Has this process see no other network than that of a namespace, before it opens any port.
-
-    Raises: `UnsupportedFeature` when it cannot. Source: setns(2).
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    try:
-        with open(path, "rb") as namespace:
-            if libc.setns(namespace.fileno(), _CLONE_NEWNET) != 0:
-                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    except OSError as error:
-        raise UnsupportedFeature(
-            f"The network namespace {path} cannot be entered: {error.strerror}."
-        ) from error
 
 
 def _serve(channel: socket.socket, engine: TransferEngine) -> None:

@@ -35,7 +35,7 @@ engine.tiers.file.account_bytes engine.tiers.file.max_bytes engine.tiers.file.pa
 engine.tiers.host.account_bytes engine.tiers.host.max_bytes engine.tiers.staging_tokens
 engine.tiers.store.account_bytes engine.tiers.store.call_s engine.tiers.store.local_host
 engine.tiers.store.master engine.tiers.store.max_bytes engine.tiers.store.protocol
-engine.tiers.store.segment_bytes
+engine.tiers.store.network_namespace engine.tiers.store.segment_bytes
 gateways[].gateway_id gateways[].key_file hello_timeout_s jurisdiction listen.host listen.port
 listen.tls.certificate_file listen.tls.key_file
 log.format log.level max_cold_wait_s max_cold_waiting

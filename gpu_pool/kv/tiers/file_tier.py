@@ -118,6 +118,7 @@ class FileTier:
 
     def close(self) -> None:
         """Lets another process have the directory; the files stay."""
+        self._is_off = True  # a fetch may be under way that would keep what it has brought
         os.close(self._lock_file)
 
     def _find_pages(self, num_bytes: int) -> memoryview:

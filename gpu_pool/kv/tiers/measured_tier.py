@@ -51,7 +51,9 @@ class MeasuredTier:
         self._tier = tier
         self._clock = ReadClock(monotonic_s)
         self._num_kept = self._num_dropped = self._num_fetched = 0
-        self._pending: queue.Queue[LeavingBlock | None] = queue.Queue(max_pending)
+        self._max_pending = max_pending
+        self._pending: queue.SimpleQueue[LeavingBlock | None] = queue.SimpleQueue()
+        self._is_leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"kv-{label}", daemon=True)
         self._thread.start()
 
@@ -80,9 +82,9 @@ class MeasuredTier:
 
     def offer(self, block: LeavingBlock) -> None:
         """Keeps a block some time soon, or lets it go at once."""
-        try:
-            self._pending.put_nowait(block)
-        except queue.Full:
+        if self._pending.qsize() < self._max_pending:
+            self._pending.put(block)
+        else:
             self._num_dropped += 1
             block.leave()
 
@@ -123,17 +125,22 @@ class MeasuredTier:
             self._clock.meter.bytes_per_s,
         )
 
-    def close(self) -> None:
-        """Ends when what waits has been kept."""
+    def close(self, wait_s: float) -> None:
+        """Ends when what waits has been kept; after `wait_s` the rest of it is let go."""
         self._pending.put(None)
-        self._thread.join()
+        self._thread.join(wait_s)
+        self._is_leaving.set()
         self._tier.close()
+        self._thread.join()
 
     def _run(self) -> None:
         """Keeps what is offered until `close`."""
         while (block := self._pending.get()) is not None:
             try:
-                self.keep(block.space, block.name, block.content)
+                if self._is_leaving.is_set():
+                    self._num_dropped += 1
+                else:
+                    self.keep(block.space, block.name, block.content)
             except Exception:
                 structlog.get_logger().exception("a KV block was not kept", tier=self.label)
             finally:

@@ -1,8 +1,9 @@
 """A process that is a client of Mooncake Store for one core (entry point).
 
 Owns the memory that the node lends to the store and the calls under way, a thread for each socket.
-All that it sees is sealed. Its ports, which ask for no password, lead to that memory alone. It ends
-with its core: the kernel sees to that. Source: mooncake-transfer-engine 0.3.13.
+All that it sees is sealed. Its ports, which ask for no password, lead to that memory alone, and may
+be in a network of their own. It ends with its core: the kernel sees to that.
+Source: mooncake-transfer-engine 0.3.13.
 Read next: `mooncake_words`, `mooncake_client` (the parent).
 """
 
@@ -17,6 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from contracts.errors import UnsupportedFeature
 from gpu_pool.kv.tiers.mooncake_words import (
     ABSENT,
     StoreAnswer,
@@ -27,6 +29,7 @@ from gpu_pool.kv.tiers.mooncake_words import (
     receive_message,
     send_message,
 )
+from gpu_pool.own_network import enter_network
 
 _PR_SET_PDEATHSIG: Final = 1
 _UNREADABLE: Final = -800
@@ -103,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control, *lanes = (socket.socket(fileno=int(handle)) for handle in arguments)
     start, _ = receive_message(control, StoreStart)
-    connection = connect(start)
+    connection = _enter_and_connect(start)
     if isinstance(connection, StoreReady):
         send_message(control, connection)
         return 1
@@ -113,6 +116,16 @@ def main(arguments: Sequence[str]) -> int:
     control.recv(1)
     connection.close()
     return 0
+
+
+def _enter_and_connect(start: StoreStart) -> StoreConnection | StoreReady:
+    """A client of the store in the network where it is to be; in no other one instead."""
+    try:
+        if start.network_namespace:
+            enter_network(start.network_namespace)
+    except UnsupportedFeature as error:
+        return StoreReady(error.message)  # it may yet be made
+    return connect(start)
 
 
 def connect(start: StoreStart) -> StoreConnection | StoreReady:

@@ -1,10 +1,12 @@
 """A core's end of its store agent: bounded calls, and a thread that brings the store back.
 
 A store that does not answer is away: nobody calls it then but that thread, once a second, so that
-no request waits for what has failed already. An agent that ends, or hangs, is started again. Must
-not know what names stand for. Read next: `mooncake_life`, `mooncake_tier` (the caller).
+no request waits for what has failed already. An agent that ends, or hangs, is started again, once
+nothing is left of it: the memory that it has lent is not taken twice. Must not know what names
+stand for. Read next: `mooncake_life`, `mooncake_tier` (the caller).
 """
 
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -76,9 +78,22 @@ class StoreClient:
             self._note_away()
         return answer
 
+    def call_soon(self, op: StoreOp, *names: str) -> None:
+        """Has something done that nobody waits for, if the store is there."""
+        life = self._life
+        if not self.is_away and life is not None:
+            with contextlib.suppress(RuntimeError):  # that life has just ended
+                life.call(StoreCall(op, names), b"")
+
     def close(self) -> None:
-        """Ends the agent."""
+        """Ends the agent, and at once all calls under way, which find the store away.
+
+        Returns within a bounded time (`AgentLife.close`), whatever store and agent do.
+        """
         self._is_closing.set()
+        life = self._life
+        if life is not None:
+            life.hang_up()
         self._thread.join()
 
     def _ask(self, life: AgentLife, call: StoreCall, content: bytes = b"") -> Answer | None:
@@ -113,6 +128,7 @@ class StoreClient:
                 settings.protocol,
                 settings.segment_bytes,
                 _BUFFER_BYTES,
+                str(settings.network_namespace or ""),
             )
             try:
                 life = AgentLife(start, self._command)
@@ -125,11 +141,19 @@ class StoreClient:
             finally:
                 self._note_away()
                 self._life = None
-                life.close()
+                self._end(life)
             if is_final:
                 return
             num_failed = 0 if was_ready else num_failed + 1
             self._is_closing.wait(_PAUSES_S[min(num_failed, len(_PAUSES_S) - 1)])
+
+    def _end(self, life: AgentLife) -> None:
+        """Returns when nothing is left of a life, or nobody waits for that any more."""
+        if life.close():
+            return
+        self._log.error("the KV store's agent was killed and does not go", pid=life.process_id)
+        while not self._is_closing.is_set() and not life.wait_gone(_LOOK_S):
+            pass
 
     def _watch(self, life: AgentLife, *, is_first: bool) -> tuple[bool, bool]:
         """Follows one life to its end: whether another would be of no use, and whether it served.
@@ -155,7 +179,8 @@ class StoreClient:
                 elif self.is_away:
                     self._note_there()
             if life.is_over(_LOOK_S):
-                self._log.warning("the KV store's agent is gone")
+                if not self._is_closing.is_set():
+                    self._log.warning("the KV store's agent is gone")
                 break
             quiet_s += _LOOK_S
         return False, True

@@ -1,9 +1,12 @@
 """One life of a store agent: its process, its sockets, and the calls that it has been given.
 
 A call that is late is given up, not ended: its socket is used again when the answer has come, and
-nobody sees that any more. Read next: `mooncake_agent` (the child), `mooncake_client` (the caller).
+nobody sees that any more. At the end of a life all its calls end at once, and a process that the
+kernel does not let go is not waited for. Read next: `mooncake_agent` (the child),
+`mooncake_client` (the caller).
 """
 
+import contextlib
 import queue
 import select
 import socket
@@ -24,7 +27,10 @@ from gpu_pool.kv.tiers.mooncake_words import (
 
 NUM_LANES: Final = 6
 """Calls at a time: those who fetch, the one who keeps, and whoever looks whether it is back."""
-_PARTING_S: Final = 3.0
+PARTING_S: Final = 2.0
+"""For a process to take back what it has lent; it is killed then."""
+KILLED_S: Final = 0.5
+"""For a process to go that was killed; the kernel may hold one for as long as it likes."""
 _ENVIRON: Final = (
     "MC_RPC_TIMEOUT_MS=1000",
     "MC_RPC_CONNECT_TIMEOUT_MS=1000",
@@ -97,17 +103,34 @@ class AgentLife:
         """Begins a call. Raises: `RuntimeError` when this life is over."""
         return self._threads.submit(self._call, call, content)
 
-    def close(self) -> None:
-        """Ends the process; it is gone when this returns, and all calls with it."""
-        self._control.close()
-        try:
-            self._process.wait(_PARTING_S)
-        except subprocess.TimeoutExpired:
+    def hang_up(self) -> None:
+        """Ends all calls, those to come as well, and has the process leave. By any thread."""
+        for channel in (self._control, *self._all_lanes):
+            with contextlib.suppress(OSError):  # the other end is gone
+                channel.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> bool:
+        """Ends all calls, and the process: True when that is gone, within a bounded time.
+
+        Units: `PARTING_S` and `KILLED_S` at most.
+        """
+        self.hang_up()
+        is_gone = self.wait_gone(PARTING_S)
+        if not is_gone:
             self._process.kill()
-            self._process.wait()
+            is_gone = self.wait_gone(KILLED_S)
         self._threads.shutdown(cancel_futures=True)
-        for lane in self._all_lanes:
-            lane.close()
+        for channel in (self._control, *self._all_lanes):
+            channel.close()
+        return is_gone
+
+    def wait_gone(self, wait_s: float) -> bool:
+        """True as soon as nothing is left of the process, within so much time."""
+        try:
+            self._process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def _has_news(self, wait_s: float) -> bool:
         """True when the control socket can be read."""

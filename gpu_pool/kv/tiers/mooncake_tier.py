@@ -90,11 +90,11 @@ class MooncakeTier:
         if answer.code == 0:
             with self._lock:
                 self._num_damaged += 1
-            self._client.call(StoreOp.REMOVE, write_name(entry))
+            self._client.call_soon(StoreOp.REMOVE, write_name(entry))
         return False
 
     def close(self) -> None:
-        """Ends the node's part in the store; what it has lent goes."""
+        """Ends the node's part in the store; what it has lent goes, and calls under way end."""
         self._client.close()
 
     def _look_again(self) -> None:

@@ -36,6 +36,8 @@ class StoreStart(msgspec.Struct, frozen=True, array_like=True):
     protocol: str
     segment_bytes: int
     buffer_bytes: int
+    network_namespace: str = ""
+    """The file of the one to enter first; empty: none."""
 
 
 class StoreReady(msgspec.Struct, frozen=True, array_like=True):

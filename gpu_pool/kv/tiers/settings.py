@@ -46,6 +46,9 @@ class StoreTierSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that this node lends to the store, where what it puts lies first."""
     local_host: str = "127.0.0.1"
     """Where the other nodes find that memory."""
+    network_namespace: Path | None = None
+    """The store's client lives in it, such as `/run/netns/kv`, and nothing else of the node: its
+    ports exist nowhere else. None: `transfer.network_namespace`, if there is one."""
     protocol: Literal["tcp"] = "tcp"
     call_s: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     """How long anybody waits for the store; what takes longer counts as away."""
@@ -74,3 +77,10 @@ class TierSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Checks that there is a tier."""
         if self.host is None and self.file is None and self.store is None:
             raise ValueError("tiers need a `host`, a `file` or a `store` section")
+
+    def in_network(self, namespace: Path | None) -> "TierSettings":
+        """The same, with a store's client in `namespace` unless it has one of its own."""
+        if self.store is None or self.store.network_namespace is not None:
+            return self
+        store = msgspec.structs.replace(self.store, network_namespace=namespace)
+        return msgspec.structs.replace(self, store=store)

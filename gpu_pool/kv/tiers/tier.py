@@ -47,5 +47,5 @@ class Tier(Protocol):
         ...
 
     def close(self) -> None:
-        """Lets go of everything; nothing may follow."""
+        """Lets go of everything; nothing may begin after it, and what is under way is a miss."""
         ...

@@ -7,6 +7,7 @@ Read next: `measured_tier`, `fetching`, `tier_source` and `tier_sink` (the calle
 
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from gpu_pool.kv.tiers.measured_tier import MeasuredTier, TierFigures
 from gpu_pool.kv.tiers.namespace import BlockName, TierNamespace
 
 _NUM_READERS: Final = 4
+CLOSE_S: Final = 1.0
+"""For all tiers to keep what waits: a node kills a core that takes long to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +137,12 @@ class TierStore:
         return tuple(tier.describe() for tier in self._tiers)
 
     def close(self) -> None:
-        """Keeps what waits to be kept, then ends all threads."""
-        self._readers.shutdown(cancel_futures=True)
+        """Keeps what waits to be kept, as far as there is time for it, then ends all threads."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        until_s = time.monotonic() + CLOSE_S
         for tier in self._tiers:
-            tier.close()
+            tier.close(max(0.0, until_s - time.monotonic()))
+        self._readers.shutdown()
 
     def _has(self, space: TierNamespace, name: BlockName) -> bool:
         """True when some tier has the block."""

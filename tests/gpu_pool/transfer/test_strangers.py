@@ -5,7 +5,6 @@ Two nodes at sites of their own, with the real engines; the stranger knows all t
 
 import os
 import secrets
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from benchmarks.fleet.sites import Sites, make_sites
 from gpu_pool.settings import TransferSettings
+from tests.fixtures.listening import can_connect, list_ports
 from tests.gpu_pool.transfer.peer import (
     Peer,
     find_namespace,
@@ -47,21 +47,6 @@ def open_at(stack: ExitStack, engine: str, sites: Sites, site: str | None) -> Pe
         network_namespace=None if site is None else find_namespace(sites, site),
     )
     return stack.enter_context(open_peer(settings, NUM_BLOCKS, BLOCK_BYTES))
-
-
-def list_ports(inside: tuple[str, ...]) -> list[int]:
-    """The ports at which something listens."""
-    said = subprocess.run([*inside, "ss", "-Htln"], capture_output=True, text=True, check=True)
-    return [int(line.split()[3].rpartition(":")[2]) for line in said.stdout.splitlines()]
-
-
-def can_connect(inside: tuple[str, ...], address: str, port: int) -> bool:
-    """True when a TCP connection comes about, from some network."""
-    command = [*inside, "bash", "-c", f"exec 3<>/dev/tcp/{address}/{port}"]
-    try:
-        return not subprocess.run(command, capture_output=True, check=False, timeout=1).returncode
-    except subprocess.TimeoutExpired:
-        return False
 
 
 def find_network(peer: Peer) -> int:

@@ -14,8 +14,9 @@ import pytest
 import structlog
 
 from gpu_pool.kv.tiers.mooncake_client import StoreClient
-from gpu_pool.kv.tiers.mooncake_life import AGENT_COMMAND
+from gpu_pool.kv.tiers.mooncake_life import AGENT_COMMAND, Answer
 from gpu_pool.kv.tiers.mooncake_tier import MooncakeTier
+from gpu_pool.kv.tiers.mooncake_words import StoreOp
 from gpu_pool.kv.tiers.namespace import measure_sealed
 from gpu_pool.kv.tiers.settings import StoreTierSettings
 from tests.fixtures.mooncake_master import MooncakeMaster, freeze, run_master
@@ -110,10 +111,39 @@ def test_what_a_stranger_has_changed_is_a_miss_and_goes(master: MooncakeMaster) 
             stranger.replace(target, content)
             assert not node.tier.fetch(space, names[0], block)
             assert node.tier.books.num_damaged == count
-            assert master.list_names() == [other]
+            wait_until(lambda: master.list_names() == [other])
             assert node.tier.keep(space, names[0], fill(0)), "whoever computes it again mends it"
             assert node.tier.fetch(space, names[0], block)
             assert block == fill(0)
+
+
+def test_nobody_waits_for_the_removal_of_what_a_stranger_has_changed(
+    master: MooncakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master is frozen as soon as it has brought the block: a call that was waited for would
+    be late, and a late call finds the store away.
+    """
+    space, (name,) = create_space(), name_blocks(create_space(), 1)
+    with open_node(create_store_settings(master)) as node:
+        assert node.tier.keep(space, name, fill(1))
+        node.replace(write_block_name(space, name), b"not sealed")
+        ask = node.client.call
+
+        def ask_and_freeze(op: StoreOp, *names: str, content: bytes = b"") -> Answer | None:
+            answer = ask(op, *names, content=content)
+            master.freeze()
+            return answer
+
+        monkeypatch.setattr(node.client, "call", ask_and_freeze)
+        try:
+            assert not node.tier.fetch(space, name, blank())
+            assert not node.client.is_away
+            ask(StoreOp.LOOK_UP, write_block_name(space, name))
+            assert node.client.is_away, "the control: such a call is late"
+        finally:
+            master.thaw()
+        node.wait_back()
+        wait_until(lambda: master.list_names() == [])
 
 
 # -- what goes wrong ------------------------------------------------------------------------------
