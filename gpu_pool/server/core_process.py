@@ -29,7 +29,7 @@ from gpu_pool.cpu_bounds import find_bounds
 from gpu_pool.kernels.cpu.levels import read_cpu_flags
 from gpu_pool.row_invariance import ROW_INVARIANT_ENVIRON
 from gpu_pool.server.engine_client import CoreListener, EngineClient
-from gpu_pool.server.spare_core import SpareCore
+from gpu_pool.server.spare_core import SpareCore, wait_gone
 from gpu_pool.settings import CoreSettings, EngineSettings, encode_core_settings
 
 _WAITING_THREADS: Final = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "20000"}
@@ -50,6 +50,9 @@ _LOOPBACK: Final = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 """Ranks of a model are on one machine and talk to nobody else."""
 SHUTDOWN_S: Final = 5.0
 """How long a core may take to end by itself."""
+KILLED_S: Final = 10.0
+"""How long a process may take to go that was killed: the kernel gives back all that it held, and
+may keep for as long as it likes one that waits for a device."""
 MAX_SOCKET_PATH: Final = 100
 """Paths of Unix sockets end at 104 bytes on some systems."""
 _PREFIX: Final = "hearth-node-"
@@ -86,23 +89,27 @@ class CoreProcess:
     client: EngineClient
     files: tuple[Path, ...]
 
-    async def stop(self) -> None:
-        """Returns when the process is gone: asked first, killed if it does not listen."""
+    @property
+    def pid(self) -> int:
+        """The process, for whoever watches it from outside."""
+        return self.process.pid
+
+    async def stop(self) -> bool:
+        """As `kill`, but the process is asked first, and killed if it does not listen."""
         if self.process.returncode is None:
             self.client.shut_down()
-            try:
-                await asyncio.wait_for(self.process.wait(), SHUTDOWN_S)
-            except TimeoutError:
-                await self.kill()
+        return await wait_gone(self.process, SHUTDOWN_S) or await self.kill()
 
-    async def kill(self) -> None:
-        """Returns when the process is gone; it is not asked. What it has started goes with it: a
-        rank that hangs before it has arranged to end with its core, too.
+    async def kill(self) -> bool:
+        """True when the process is gone, False when it is still there `KILLED_S` later.
+
+        It is not asked. What it has started goes with it: a rank that hangs before it has arranged
+        to end with its core, too.
         """
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-            await self.process.wait()
+        return await wait_gone(self.process, KILLED_S)
 
     def release(self) -> None:
         """Removes what a process that is gone leaves behind."""

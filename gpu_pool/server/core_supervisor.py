@@ -1,9 +1,10 @@
 """Keeps one model's engine core alive on the tier where it is wanted.
 
 Owns start, watch and restart with back-off, sleep and wake; a core that gets no further is killed,
-one that is wanted on the device is started again whatever ends it, one that is not stays gone. Must
-not know text, streams or why a model is moved. Read next: `hosted_core` (the caller),
-`core_process`, `core_watch`.
+one that is wanted on the device is started again whatever ends it, one that is not stays gone. What
+a process holds counts as taken until nothing is left of it, even where the kernel keeps it after it
+was killed. Must not know text, streams or why a model is moved.
+Read next: `hosted_core` (the caller), `core_process`, `core_watch`.
 """
 
 import asyncio
@@ -50,6 +51,16 @@ class RestartPolicy:
     """A model that was not loaded in so many starts in a row has failed for good."""
 
 
+@dataclass(frozen=True, slots=True)
+class StuckCore:
+    """What a core takes that was killed and has not gone."""
+
+    place: Tier
+    """The nearest tier."""
+    beside: Tier
+    """Another one, or the same."""
+
+
 class CoreSupervisor:
     """One model's core through all its lives."""
 
@@ -77,6 +88,7 @@ class CoreSupervisor:
         self._is_asleep = False
         self._is_moving = False
         self._target = Tier.DISK
+        self._stuck: StuckCore | None = None
         self.num_hung = 0
         """Cores that were killed because they got no further."""
         self._loading: CoreLoading | None = None
@@ -101,9 +113,25 @@ class CoreSupervisor:
 
     @property
     def place(self) -> Tier:
-        """Where memory is held for the weights: on the device, too, while a core is started."""
+        """Where memory is held for the weights: on the device, too, while a core is started, and
+        until nothing is left of one that was not asleep.
+        """
+        if self._stuck is not None:
+            return self._stuck.place
         is_wanted = self._target is Tier.GPU and not self._has_given_up
-        return Tier.GPU if is_wanted else self.tier
+        if is_wanted or (self._core is not None and not self._is_asleep):
+            return Tier.GPU
+        return Tier.DISK if self._core is None else Tier.HOST
+
+    @property
+    def weights_at(self) -> Tier:
+        """As `tier`; of a core that does not go, what its process takes beside `place`."""
+        return self.tier if self._stuck is None else self._stuck.beside
+
+    @property
+    def is_stuck(self) -> bool:
+        """True while a core is there that was killed: it takes what it took, and does nothing."""
+        return self._stuck is not None
 
     @property
     def num_sequences(self) -> int:
@@ -134,10 +162,11 @@ class CoreSupervisor:
     @property
     def process_id(self) -> int | None:
         """The process of the core, for whoever watches it from outside."""
-        return self._core.process.pid if self._core is not None else None
+        return self._core.pid if self._core is not None else None
 
     async def move_to(self, tier: Tier) -> None:
-        """Returns when the weights are on `tier`, or nearer because the core would not sleep.
+        """Returns when the weights are on `tier`, or nearer because the core would not sleep, or
+        does not go.
 
         One call at a time. A core that holds sequences does not sleep; one that is still being
         started has nothing to sleep with and is ended, or it would take the device's memory later.
@@ -157,15 +186,22 @@ class CoreSupervisor:
         elif tier is Tier.HOST:
             await self._sleep()
         else:
-            await self._wait_until(lambda: self._core is None)
+            await self._wait_until(lambda: self._core is None or self.is_stuck)
 
     async def wait_started(self) -> None:
         """Returns when the core is awake, which it is to be. Raises: `ModelCold`, `ModelFailed`."""
         await self._wait_until(
-            lambda: self.tier is Tier.GPU or self._failure is not None or self._has_given_up
+            lambda: (
+                self.tier is Tier.GPU
+                or self._failure is not None
+                or self._has_given_up
+                or self.is_stuck
+            )
         )
         if self._has_given_up:
             raise ModelFailed("The model failed to load.")
+        if self.is_stuck:
+            raise ModelCold("The model's engine was stopped and has not gone yet.")
         if self.tier is not Tier.GPU and self._failure is not None:
             raise ModelCold(f"The model could not be loaded: {self._failure.message}")
 
@@ -203,7 +239,7 @@ class CoreSupervisor:
             if self._num_failed_loads >= self._policy.max_failed_loads:
                 self._give_up(f"its engine could not be started: {error.strerror}")
             return
-        self._log.info("the engine core was started", pid=core.process.pid)
+        self._log.info("the engine core was started", pid=core.pid)
         reader = asyncio.create_task(core.client.run())
         ended = asyncio.create_task(core.process.wait())
         unwanted = asyncio.create_task(self._wait_until(lambda: self._target is Tier.DISK))
@@ -214,7 +250,7 @@ class CoreSupervisor:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if unwanted.done() and not ended.done() and not reader.done():
                 self._num_failed_loads = 0  # it is not the model's fault
-                await (core.stop() if self._is_ready else core.kill())
+                await self._end(core, is_asked=self._is_ready)
                 self._log.info("the engine core was ended: the model goes to disk")
                 return
             if silent.done() and not ended.done() and not reader.done():
@@ -222,22 +258,19 @@ class CoreSupervisor:
                 await self._kill_silent(core, silent.result())
             elif not ended.done():
                 self._log.error("the engine core cannot be understood", exc_info=reader.exception())
-                await core.kill()
+                await self._end(core, is_asked=False)
             self._log.error("the engine core is gone", exit_code=core.process.returncode)
             if self._num_failed_loads >= self._policy.max_failed_loads:
                 self._give_up(f"its engine ended with exit code {core.process.returncode}")
         except asyncio.CancelledError:
-            if self._is_ready:
-                await core.stop()  # its last words are still passed on
-            else:
-                await core.kill()  # it is loading and would not listen
+            if self._stuck is None and not await self._stop(core, is_asked=self._is_ready):
+                self._log.error("the node leaves an engine core that does not go", pid=core.pid)
             raise
         finally:
             await _cancel(*tasks)
-            self._core = None
-            self._loading = None
-            self._is_asleep = False
-            self._set_ready(is_ready=False)
+            self._core = self._stuck = self._loading = None
+            self._is_asleep = self._is_ready = False
+            self._tell()
             core.client.break_all(_create_broken())
             core.release()
 
@@ -310,7 +343,7 @@ class CoreSupervisor:
         """Returns when that is so or `core` is gone; until then it owes an answer."""
         self._is_moving = True
         try:
-            await self._wait_until(lambda: is_done() or self._core is not core)
+            await self._wait_until(lambda: is_done() or self.is_stuck or self._core is not core)
         finally:
             self._is_moving = False
 
@@ -330,14 +363,40 @@ class CoreSupervisor:
             "the engine core gets no further and is killed: see `engine.max_silence_s`",
             silence_s=round(silence_s, 1),
             while_it_was="moving weights" if self._is_moving else work,
-            pid=core.process.pid,
+            pid=core.pid,
         )
         if not self._is_ready:
             self._reason = f"its engine got no further for {silence_s:.0f} s while it was loaded"
         self.is_restarting = self._target is Tier.GPU
         self._set_ready(is_ready=False)
         core.client.break_all(_create_broken())
-        await core.kill()
+        await self._end(core, is_asked=False)
+
+    # -- its end ---------------------------------------------------------------------------------
+
+    async def _stop(self, core: CoreProcess, *, is_asked: bool) -> bool:
+        """True when the process is gone, False when it does not go. One that is asked passes its
+        last words on; one that is loading would not listen.
+        """
+        return await (core.stop() if is_asked else core.kill())
+
+    async def _end(self, core: CoreProcess, *, is_asked: bool) -> None:
+        """Returns when nothing is left of the core. Who waits for it to leave memory is told when
+        that may take for ever: what it holds is taken until then, and no other core is started.
+        """
+        if await self._stop(core, is_asked=is_asked):
+            return
+        is_at_host = self._is_asleep or self._target is Tier.HOST
+        is_on_device = not self._is_asleep or self._target is Tier.GPU
+        nearest = Tier.GPU if is_on_device else Tier.HOST
+        self._stuck = StuckCore(nearest, Tier.HOST if is_at_host else nearest)
+        self._log.error(
+            "the engine core was killed and does not go: its memory stays taken", pid=core.pid
+        )
+        self._set_ready(is_ready=False)
+        self._on_change()
+        core.client.break_all(_create_broken())
+        await core.process.wait()
 
     async def _wait_until(self, is_so: Callable[[], bool]) -> None:
         """Returns as soon as that is so."""

@@ -194,7 +194,12 @@ class HostedCore:
     @property
     def weights_at(self) -> Tier:
         """Where its weights are, which are read or woken yet while it is on its way."""
-        return Tier.REMOTE if self.tier is Tier.REMOTE else self.supervisor.tier
+        return Tier.REMOTE if self.tier is Tier.REMOTE else self.supervisor.weights_at
+
+    @property
+    def is_stuck(self) -> bool:
+        """True while its core was killed and has not gone."""
+        return self.supervisor.is_stuck
 
     @property
     def size(self) -> ModelSize:

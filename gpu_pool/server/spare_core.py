@@ -17,6 +17,8 @@ import structlog
 
 from gpu_pool.settings import PATH_FROM_STDIN
 
+_KILLED_S: Final = 5.0
+"""For a process to go that was killed; it holds nothing of a device yet."""
 _DELAY_S: Final = 1.0
 """After a start, which is not to share its cores with the next spare's imports."""
 
@@ -70,7 +72,7 @@ class SpareCore:
             self._replacing = asyncio.create_task(self._replace(environ))
 
     async def close(self) -> None:
-        """Returns when no process is left."""
+        """Returns when no process is left, or the one that is left does not go."""
         if self._replacing is not None:
             self._replacing.cancel()
             await asyncio.gather(self._replacing, return_exceptions=True)
@@ -84,10 +86,20 @@ class SpareCore:
         await self.begin(environ)
 
 
+async def wait_gone(process: Process, wait_s: float) -> bool:
+    """True as soon as the process is gone, within so much time."""
+    try:
+        await asyncio.wait_for(process.wait(), wait_s)
+    except TimeoutError:
+        return False
+    return True
+
+
 async def _end(process: Process) -> None:
-    """Returns when the process is gone."""
+    """Returns when the process is gone, or the kernel keeps it for longer than a moment."""
     if process.stdin is not None:
         process.stdin.close()
     if process.returncode is None:
         process.kill()
-    await process.wait()
+    if not await wait_gone(process, _KILLED_S):
+        structlog.get_logger().error("a spare core was killed and does not go", pid=process.pid)

@@ -248,11 +248,11 @@ class PlacementBooks:
             tier=kept.going_to or model.tier,
             weights_bytes=size.weights_bytes,
             kv_bytes=size.kv_bytes,
-            is_pinned=self.is_pinned(model),
-            is_busy=is_moving or is_coming or kept.is_expected or model.is_busy,
+            is_pinned=self.is_pinned(model) or model.is_stuck,
+            is_busy=is_moving or is_coming or kept.is_expected or model.is_busy or model.is_stuck,
             rank=self._ranks.get(model.name, -1),
             last_used_ms=model.last_used_unix_ms,
-            being_left=model.weights_at if is_moving else None,
+            being_left=_find_left(kept),
         )
 
     def _describe(self, kept: KeptModel) -> ModelPlacement:
@@ -274,3 +274,13 @@ class PlacementBooks:
             last_wake_s=round(kept.times.last_s, 3),
             last_used_unix_ms=model.last_used_unix_ms,
         )
+
+
+def _find_left(kept: KeptModel) -> Tier | None:
+    """The tier that a model takes memory of beside the one where it is or goes.
+
+    On its way to the device it is what it comes from, on its way out all that it holds yet.
+    """
+    if kept.model.is_stuck or kept.going_to is Tier.GPU:
+        return kept.model.weights_at
+    return kept.model.tier if kept.going_to is not None else None

@@ -1,7 +1,8 @@
 """Keeps the models of a node within its memory and brings those to the device that are asked for.
 
 Owns the moves and their order: one wake serves all who wait, and a model at work has its turn
-before it must go. Between the planner's plans it goes on alone. Must not know requests.
+before it must go. One that is slow to leave, or does not, keeps its memory in the books and holds
+up only who waits for it. Between the planner's plans it goes on alone. Must not know requests.
 Read next: `books`, `room`, `gpu_pool.server.hosted_core` (who asks).
 """
 
@@ -18,12 +19,14 @@ from contracts.placement import PlacementPlan, ServiceClass, Tier
 from gpu_pool.server.placement.books import KeptModel, PlacementBooks
 from gpu_pool.server.placement.disk_room import DiskRoom
 from gpu_pool.server.placement.movable import Movable
-from gpu_pool.server.placement.room import MemoryBudget
+from gpu_pool.server.placement.room import MemoryBudget, Room
 from gpu_pool.settings import PlacementSettings
 
 _DEPTH: Final = {Tier.GPU: 0, Tier.HOST: 1, Tier.DISK: 2, Tier.REMOTE: 3}
 _RETRY_S: Final = 0.05
 """After a model did not move."""
+_LEAVE_S: Final = 5.0
+"""So long a model that leaves is awaited before others may look for room beside it."""
 _TURNS_BEFORE_CLAIM: Final = 2
 """So many turns of those at work a newcomer waits before its room is kept for it."""
 
@@ -48,8 +51,8 @@ class PlacementKeeper:
         self._on_change = on_change
         self._disk = DiskRoom(self.books, monotonic_s, self._put_to_disk)
         self._room = asyncio.Lock()
-        """Held while models are moved to make room, and not while one that is at work is awaited:
-        others may need less, or somebody else's."""
+        """Held while models are moved to make room, and not while one is awaited that is at work or
+        slow to leave: others may need less, or somebody else's."""
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger()
@@ -102,7 +105,10 @@ class PlacementKeeper:
         began_s = self._monotonic_s()
         try:
             while not await self._try_place(kept):
-                await self._press(kept, self._monotonic_s() - began_s)
+                if kept.going_to is None:
+                    await self._press(kept, self._monotonic_s() - began_s)
+                else:  # it was sent away before somebody asked for it
+                    await self._wait_change(None)
         finally:
             self.books.end_wait(kept)
             self.note_change()
@@ -142,7 +148,11 @@ class PlacementKeeper:
         Raises: `ModelCold` when there can be no room, `ModelFailed`.
         """
         async with self._room:
-            while kept.model.tier is not Tier.GPU:
+            while kept.model.tier is not Tier.GPU or kept.going_to or kept.model.is_stuck:
+                if kept.model.is_stuck:
+                    raise ModelCold("The model's engine was stopped and has not gone yet.")
+                if kept.going_to is not None:
+                    return False
                 if kept.model.failure is not None:
                     raise ModelFailed("The model failed to load.")
                 room = self.books.find_room_in_turn(kept)
@@ -197,7 +207,7 @@ class PlacementKeeper:
                 if room.moves and not room.awaited:
                     move = room.moves[0]
                     await self._send_away(self._get(move.name), move.tier)
-                elif kept.model.is_busy:
+                elif kept.model.is_busy or room == Room():  # somebody is on the way out
                     return False
                 else:
                     await self._send_away(kept, Tier.DISK)
@@ -207,14 +217,33 @@ class PlacementKeeper:
     # -- away from it ----------------------------------------------------------------------------
 
     async def _send_away(self, kept: KeptModel, tier: Tier) -> None:
-        """One move away; a model that does not go is told in the log, and asked again."""
-        began_s = self._monotonic_s()
+        """One move away, awaited for a while. It goes on after that, and the books know."""
         kept.going_to = tier
+        leaving = self._run(self._leave(kept, tier))
+        await asyncio.wait((leaving,), timeout=_LEAVE_S)
+        if leaving.done():
+            await leaving
+        else:
+            self._log.warning(
+                "a model is slow to leave: who needs nothing of it goes on", model=kept.model.name
+            )
+
+    async def _leave(self, kept: KeptModel, tier: Tier) -> None:
+        """The move itself; a model that does not go is told in the log, and asked again, unless
+        nothing can move it. One that a request has come for just now stays.
+        """
+        began_s, is_busy = self._monotonic_s(), kept.model.is_busy
         try:
-            await kept.model.move_to(tier)
+            if not is_busy:
+                await kept.model.move_to(tier)
         finally:
             kept.going_to = None
             self._tell()
+        if is_busy:
+            return
+        if kept.model.is_stuck:
+            self._log.error("a model's memory stays taken", model=kept.model.name)
+            return
         if _DEPTH[kept.model.tier] < _DEPTH[tier]:
             self._log.warning("a model did not leave", model=kept.model.name)
             await asyncio.sleep(_RETRY_S)
@@ -252,7 +281,8 @@ class PlacementKeeper:
     def _may_go(self, kept: KeptModel, tier: Tier) -> bool:
         """True when a model is nearer than it should be and nobody needs it there."""
         model = kept.model
-        is_free = kept.going_to is None and not kept.is_awaited and not model.is_busy
+        is_still = kept.going_to is None and not kept.is_awaited and not model.is_stuck
+        is_free = is_still and not model.is_busy
         is_nearer = _DEPTH[model.tier] < min(_DEPTH[tier], _DEPTH[Tier.DISK])
         return is_free and is_nearer and not self.books.is_pinned(model)
 

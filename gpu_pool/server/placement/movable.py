@@ -33,7 +33,17 @@ class Movable(Protocol):
 
     @property
     def weights_at(self) -> Tier:
-        """Where its weights are: farther than `tier` while they are on their way to the device."""
+        """Where its weights are: farther than `tier` while they are on their way to the device.
+
+        Of one that is stuck: where it takes memory besides, or `tier` again.
+        """
+        ...
+
+    @property
+    def is_stuck(self) -> bool:
+        """True while something is left of an engine that was killed: it takes its memory and cannot
+        be moved or brought.
+        """
         ...
 
     @property
@@ -76,8 +86,8 @@ class Movable(Protocol):
         ...
 
     async def move_to(self, tier: Tier) -> None:
-        """Returns when it is there, or nearer because requests have come. From `remote` it goes to
-        `disk` and no further.
+        """Returns when it is there, or nearer because requests have come or it is stuck. From
+        `remote` it goes to `disk` and no further.
 
         Raises: `ModelCold`, `ModelFailed` when it cannot be brought to the device;
         `FetchRefusedError`, `OSError` when its files cannot be fetched.

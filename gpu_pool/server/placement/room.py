@@ -34,14 +34,14 @@ class Standing:
     weights_bytes: int
     kv_bytes: int
     is_pinned: bool = False
-    """It never leaves the device for another model."""
+    """It never leaves the device for another model, or cannot."""
     is_busy: bool = False
     """It holds requests, or is on its way: it can leave when that is over."""
     rank: int = -1
     """Lowest goes first; as the plan says, -1 without a plan."""
     last_used_ms: int = 0
     being_left: Tier | None = None
-    """The tier that it still takes memory of while it moves."""
+    """The tier that it still takes memory of while it moves, or is stuck in a move."""
 
     @property
     def device_bytes(self) -> int:
@@ -82,12 +82,16 @@ class Room:
 def find_room(standings: Sequence[Standing], newcomer: Standing, budget: MemoryBudget) -> Room:
     """Who leaves so that `newcomer`, which is not among `standings`, fits on the device.
 
-    Idle models go before busy ones, each as far as the host's memory makes necessary.
+    What is on its way out makes room by itself. Beyond that idle models go before busy ones, each
+    as far as the host's memory makes necessary.
     """
     needed = newcomer.weights_bytes + newcomer.kv_bytes
     missing = needed - _count_free(budget.device_bytes, (s.device_bytes for s in standings))
     if missing <= 0:
         return Room(is_there=True)
+    missing -= _sum_going(standings)
+    if missing <= 0:
+        return Room()
     on_device = sorted(
         (s for s in standings if s.tier is Tier.GPU and not s.is_pinned), key=by_precedence
     )
@@ -96,9 +100,7 @@ def find_room(standings: Sequence[Standing], newcomer: Standing, budget: MemoryB
     leaving = _choose(leaving, missing - _sum_device(awaited))
     missing -= _sum_device(leaving) + _sum_device(awaited)
     if missing > 0:
-        # What is on its way out already makes room by itself.
-        going = _sum_device(s for s in standings if s.being_left is Tier.GPU)
-        return Room(is_possible=missing <= going)
+        return Room(is_possible=False)
     # The newcomer's own copy in the host's memory is still there while the others leave.
     free = _count_free(budget.host_bytes, (s.host_bytes for s in (*standings, newcomer)))
     moves = _find_places(leaving, standings, free)
@@ -119,7 +121,7 @@ def find_room_beside(
     names = {move.name for move in claimed.moves} | set(claimed.awaited)
     leaving = [one for one in others if one.name in names and one.tier is Tier.GPU]
     staying = [one for one in standings if one not in leaving]
-    missing = claimant.weights_bytes + claimant.kv_bytes - _sum_device(leaving)
+    missing = claimant.weights_bytes + claimant.kv_bytes - _sum_device(leaving) - _sum_going(others)
     reserved = Standing(claimant.name, Tier.GPU, max(missing, 0), 0, is_pinned=True)
     pinned = [replace(one, is_pinned=True) for one in leaving]
     beside = find_room([*staying, *pinned, reserved], newcomer, budget)
@@ -179,6 +181,13 @@ def _choose(candidates: Sequence[Standing], missing: int) -> list[Standing]:
 def _sum_device(standings: Iterable[Standing]) -> int:
     """What they take of the device together."""
     return sum(one.device_bytes for one in standings)
+
+
+def _sum_going(standings: Iterable[Standing]) -> int:
+    """What those take of the device together that are on their way out."""
+    return _sum_device(
+        one for one in standings if one.being_left is Tier.GPU and one.tier is not Tier.GPU
+    )
 
 
 def _measure(one: Standing) -> int:

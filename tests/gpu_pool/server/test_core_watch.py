@@ -101,10 +101,10 @@ async def test_nobody_waits_for_a_hung_process_to_go(
 ) -> None:
     kill, goes = CoreProcess.kill, asyncio.Event()
 
-    async def kill_later(core: CoreProcess) -> None:
+    async def kill_later(core: CoreProcess) -> bool:
         """As where the kernel holds a process: a signal cannot make it do so here."""
         await goes.wait()
-        await kill(core)
+        return await kill(core)
 
     monkeypatch.setattr(CoreProcess, "kill", kill_later)
     async with supervise(tmp_path, create_core_command(), engine=ENGINE) as supervisor:

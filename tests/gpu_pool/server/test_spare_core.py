@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gpu_pool.server import spare_core
 from gpu_pool.server.spare_core import SpareCore
+from tests.fixtures.mooncake_master import freeze
 from tests.fixtures.node_process import ROOT, is_alive, wait_until
 
 COMMAND = (sys.executable, "-c", "import sys; print('served', sys.stdin.readline())")
@@ -94,3 +96,22 @@ async def test_a_real_spare_core_ends_when_the_node_is_killed() -> None:
     holder.kill()
     await holder.wait()
     await wait_until(lambda: not is_alive(pid), 60)
+
+
+async def test_a_spare_that_a_signal_does_not_end_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spare_core, "_KILLED_S", 0.1)
+    kill = asyncio.subprocess.Process.kill
+    monkeypatch.setattr(asyncio.subprocess.Process, "kill", lambda _: None)
+    spare = SpareCore(COMMAND)
+    await spare.begin(os.environ)
+    process_id = spare.process_id
+    assert process_id is not None
+    freeze(process_id)  # or it would end by itself
+    await asyncio.wait_for(spare.close(), 10)
+    assert is_alive(process_id), "the control"
+    os.kill(process_id, signal.SIGKILL)
+    monkeypatch.setattr(asyncio.subprocess.Process, "kill", kill)
+    await wait_until(lambda: not Path(f"/proc/{process_id}").exists())
+    await asyncio.sleep(0.05)  # what a thread has seen the loop is told

@@ -37,8 +37,15 @@ class MovingModel:
         self.files: WeightFiles = OwnWeights()
         self.refusals = 0
         """How often it will fail to come."""
+        self.is_stuck = False
+        """Its engine was killed and is there yet; `release` lets it go."""
+        self.will_stick = False
+        """When it is to leave next."""
+        self.num_vain = 0
+        """How often it was to move while it was stuck."""
         self.grows_to: ModelSize | None = None
         """What it will be found to take once it is there."""
+        self._beside: Tier | None = None
         self._is_leaving = False
         self._target = Tier.DISK
         self._keeper = keeper
@@ -47,7 +54,7 @@ class MovingModel:
 
     @property
     def weights_at(self) -> Tier:
-        return self.tier
+        return self._beside or self.tier
 
     @property
     def is_busy(self) -> bool:
@@ -68,11 +75,17 @@ class MovingModel:
             self.tier = Tier.DISK
             return
         assert tier is Tier.GPU or not self.num_held, "a model with requests was moved away"
+        self.num_vain += self.is_stuck
+        assert not self.is_stuck, "nothing can move it"
         if tier is Tier.GPU and self.refusals:
             self.refusals -= 1
             raise ModelCold("It does not start.")
         self._target = tier
         await asyncio.sleep(self._move_s())
+        if tier is not Tier.GPU and self.will_stick:
+            self.will_stick, self.is_stuck = False, True
+            self._beside = Tier.HOST if tier is Tier.HOST else None
+            return
         self.moves.append(tier)
         self.tier = tier
         if tier is Tier.GPU and self.grows_to is not None:
@@ -88,6 +101,12 @@ class MovingModel:
             self.num_waiting -= 1
             self._keeper.note_change()
         self.num_held += 1
+
+    def release(self) -> None:
+        """Nothing is left of an engine that was stuck."""
+        self.is_stuck, self._beside = False, None
+        self.tier = Tier.DISK
+        self._keeper.note_change()
 
     def end(self) -> None:
         """One request is over."""

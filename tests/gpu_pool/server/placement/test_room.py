@@ -88,6 +88,23 @@ def test_what_already_leaves_is_neither_displaced_nor_despaired_of() -> None:
     assert room == Room()
 
 
+def test_nobody_is_displaced_where_what_already_leaves_is_enough() -> None:
+    leaving = stand(A, Tier.HOST, being_left=Tier.GPU, is_busy=True)
+    standings, budget = [leaving, stand(B, num=5), stand(D, num=5)], MemoryBudget(40, 100)
+    assert find_room(standings, stand(C, Tier.DISK), budget) == Room()
+    larger = find_room(standings, stand(C, Tier.DISK, 15), budget)
+    assert larger.moves == (Move(B, Tier.HOST),), "what is missing beyond it"
+
+
+def test_what_is_stuck_neither_goes_nor_is_awaited_and_takes_both_tiers() -> None:
+    stuck = stand(A, being_left=Tier.HOST, is_busy=True, is_pinned=True)
+    assert (stuck.device_bytes, stuck.host_bytes) == (20, 10)
+    budget = MemoryBudget(40, 10)
+    assert not find_room([stuck], stand(C, Tier.DISK, 20), budget).is_possible
+    room = find_room([stuck, stand(B)], stand(C, Tier.DISK), budget)
+    assert room == Room(moves=(Move(B, Tier.DISK),)), "the host is full"
+
+
 def test_nobody_goes_who_need_not() -> None:
     standings = [stand(A, num=2, last_used_ms=1), stand(B, num=20, last_used_ms=2)]
     room = find_room(standings, stand(C, Tier.DISK), MemoryBudget(44, 100))
