@@ -2,6 +2,7 @@
 
 import os
 import signal
+import statistics
 import subprocess
 import time
 from collections.abc import Iterator
@@ -78,6 +79,39 @@ def test_a_peer_that_died_while_nobody_read_costs_no_landing_when_it_is_back(
                 lambda gone=process_id: prefill.client.process_id not in (None, gone), "another"
             )
             prefill.wait_ready()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_first_landing_from_a_peer_that_is_back_takes_less_than_a_second(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three lives the middle one counts, tens of milliseconds: a machine may stumble once. What
+    the life before has said of itself brings nothing any more.
+    """
+    need_engine(engine, monkeypatch)
+    took_s: list[float] = []
+    with open_peers(engine, NUM_BLOCKS, BLOCK_BYTES) as (prefill, decode):
+        for number in range(10, 40, 10):
+            assert decode.fetch(number, prefill, 16).has_landed
+            before, process_id = prefill.export(range(16)), prefill.client.process_id
+            assert process_id is not None
+            os.kill(process_id, signal.SIGKILL)
+            wait_until(
+                lambda gone=process_id: prefill.client.process_id not in (None, gone), "another"
+            )
+            prefill.wait_ready()
+            prefill.fill(Random(number))
+            began_s = time.monotonic()
+            assert decode.fetch(number + 1, prefill, 16).has_landed
+            took_s.append(time.monotonic() - began_s)
+            assert decode.has_content_of(prefill, 16)
+            decode.buffer[:] = bytes(len(decode.buffer))
+            decode.land(number + 2, range(16))
+            decode.offer(number + 2, before)
+            assert not decode.wait_end().has_landed, "it is another life's"
+            assert not decode.has_content_of(prefill, 1)
+            decode.wait_ready()
+    assert statistics.median(took_s) < 1, took_s
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gpu_pool.kv.tiers.mooncake_client import StoreClient
+from gpu_pool.kv.tiers.mooncake_life import AGENT_COMMAND
 from gpu_pool.kv.tiers.mooncake_tier import MooncakeTier, write_name
 from gpu_pool.kv.tiers.mooncake_words import StoreOp
 from gpu_pool.kv.tiers.namespace import BlockName, TierNamespace
@@ -82,13 +83,17 @@ def create_store_settings(
 
 @contextmanager
 def open_nodes(
-    settings: StoreTierSettings, count: int, *, is_waiting: bool = True
+    settings: StoreTierSettings,
+    count: int,
+    *,
+    is_waiting: bool = True,
+    command: tuple[str, ...] = AGENT_COMMAND,
 ) -> Generator[list[StoreNode]]:
     """Nodes until the end of the block; they are connected, and leave side by side."""
     nodes: list[StoreNode] = []
     try:
         for _ in range(count):
-            client = StoreClient(settings, lambda: None)
+            client = StoreClient(settings, lambda: None, command)
             nodes.append(StoreNode(MooncakeTier(settings, client), client))
         if is_waiting:
             for node in nodes:
@@ -101,7 +106,12 @@ def open_nodes(
 
 
 @contextmanager
-def open_node(settings: StoreTierSettings, *, is_waiting: bool = True) -> Generator[StoreNode]:
+def open_node(
+    settings: StoreTierSettings,
+    *,
+    is_waiting: bool = True,
+    command: tuple[str, ...] = AGENT_COMMAND,
+) -> Generator[StoreNode]:
     """One node."""
-    with open_nodes(settings, 1, is_waiting=is_waiting) as (node,):
+    with open_nodes(settings, 1, is_waiting=is_waiting, command=command) as (node,):
         yield node

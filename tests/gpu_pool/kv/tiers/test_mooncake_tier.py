@@ -5,7 +5,9 @@ Every node's client is a process of its own; so is the master.
 
 import os
 import signal
+import statistics
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from gpu_pool.kv.tiers.settings import StoreTierSettings
 from tests.fixtures.mooncake_master import MooncakeMaster, freeze, run_master
 from tests.gpu_pool.kv.tiers.blocks import A, B, blank, create_space, fill, name_blocks
 from tests.gpu_pool.kv.tiers.store_nodes import (
+    PATIENCE_S,
     create_store_settings,
     open_node,
     open_nodes,
@@ -31,6 +34,13 @@ from tests.gpu_pool.kv.tiers.store_nodes import (
 
 SIZE = 5000
 STORED = measure_sealed(SIZE)
+TOLD_S = 0.1
+FORGETFUL_AGENT = """
+import os, sys
+from gpu_pool.kv.tiers import mooncake_agent
+mooncake_agent._LOST_S = 0.0
+os._exit(mooncake_agent.main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture
@@ -168,6 +178,32 @@ def test_blocks_of_a_node_that_was_killed_are_missing_at_once(master: MooncakeMa
         assert all(reader.tier.fetch(space, name, blank()) for name in names[4:])
         wait_until(lambda: owner.client.is_away)
         owner.wait_back()  # another agent, with memory that is empty
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_blocks_of_a_node_that_was_killed_are_missing_within_a_tenth_of_a_second(
+    master: MooncakeMaster, remembers: bool
+) -> None:
+    """More than half of the reads, by far: a fraction of a millisecond, where the control, an agent
+    that forgets who has not brought a block, tries for a second for each.
+    """
+    settings = msgspec.structs.replace(create_store_settings(master), call_s=PATIENCE_S)
+    space, names = create_space(), name_blocks(create_space(), 20 if remembers else 3)
+    command = AGENT_COMMAND if remembers else (sys.executable, "-c", FORGETFUL_AGENT)
+    took_s: list[float] = []
+    with open_nodes(settings, 1) as (owner,), open_node(settings, command=command) as reader:
+        for name in names:
+            assert owner.tier.keep(space, name, fill(1))
+        assert reader.tier.fetch(space, names[0], blank())
+        assert owner.client.process_id is not None
+        os.kill(owner.client.process_id, signal.SIGKILL)
+        for name in names:
+            began_s = time.monotonic()
+            assert not reader.tier.fetch(space, name, blank())
+            took_s.append(time.monotonic() - began_s)
+        num_there = reader.look_up([write_block_name(space, name) for name in names])
+        assert num_there == len(names), "the control: they look as if they were there"
+    assert (statistics.median(took_s) < TOLD_S) is remembers, took_s
 
 
 @pytest.mark.parametrize("whom", ["master", "agent"])
