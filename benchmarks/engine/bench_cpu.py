@@ -7,14 +7,19 @@
 Drives the executor with plans, without server or scheduler. Rounds alternate between providers, so
 that both meet the same disturbances of a shared machine; where other processes want the cores too,
 `--threads 1` or OMP_WAIT_POLICY=PASSIVE keeps threads from waiting for each other, and `--cpu-time`
-counts the seconds of one thread's work instead of those that pass.
+counts the seconds of one thread's work instead of those that pass. `--beside 1` puts a process that
+never waits on the cores, too: what threads make of a machine that is not theirs alone.
 Rows go to `results/engine_cpu.csv`.
 """
 
 import argparse
 import os
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -176,6 +181,19 @@ def create_providers(
     return providers
 
 
+@contextmanager
+def company(num_processes: int) -> Generator[None]:
+    """Inside, so many processes want a core without a pause."""
+    command = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command) for _ in range(num_processes)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def measure(options: argparse.Namespace, folder: Path) -> list[Figure]:
     """All figures of one shape and their ratios."""
     shapes, dtype, counts = options.shapes, options.dtype, options.sequences
@@ -195,6 +213,7 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Figure]:
                     bursts.setdefault((name, count), []).append(burst)
     figures: list[Figure] = []
     what = f"{shapes} {dtype} {options.threads}t" + (", CPU time" if options.cpu_time else "")
+    what += f", beside {options.beside}" if options.beside else ""
     for (name, count), found in bursts.items():
         steps_ms = [burst.step_s * 1e3 for burst in found]
         rates = [count * PROMPT_TOKENS / burst.prefill_s for burst in found]
@@ -219,11 +238,12 @@ def main() -> None:
     )
     parser.add_argument("--tokens", type=int, default=OUTPUT_TOKENS, help="per answer (64)")
     parser.add_argument("--cpu-time", action="store_true", help="of the thread; for --threads 1")
+    parser.add_argument("--beside", type=int, default=0, help="so many processes that only spin")
     options = parser.parse_args()
     if options.cpu_time and options.threads != 1:
         parser.error("--cpu-time counts one thread: add --threads 1")
     torch.set_num_threads(options.threads)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, company(options.beside):
         figures = measure(options, Path(folder))
     circumstances = describe_circumstances(["torch", "transformers"])
     print_figures(figures)
