@@ -18,7 +18,8 @@ from gpu_pool.attention.batch import Span, locate_tokens
 from gpu_pool.attention.kv_cache import KvCache
 from gpu_pool.attention.reach import Reach
 from gpu_pool.kernels.attention_form import AttentionForm
-from gpu_pool.kernels.cpu.library import AttentionCall, NativeKernels
+from gpu_pool.kernels.cpu.calls import AttentionCall
+from gpu_pool.kernels.cpu.library import NativeKernels
 from gpu_pool.plan import KvGroupKind
 
 Int32Array = npt.NDArray[np.int32]

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gpu_pool.kernels.cpu.calls import TurnCall
 from gpu_pool.kernels.cpu.current import find_current
-from gpu_pool.kernels.cpu.library import MAX_LANES, TurnCall
+from gpu_pool.kernels.cpu.library import MAX_LANES
 from gpu_pool.kernels.dependent_launch import find_launch_options, wait_for_inputs
 from gpu_pool.kernels.head_norm import HeadNorm, head_norm_reference
 from gpu_pool.kernels.kv_write import kv_write_reference

@@ -11,16 +11,16 @@ from gpu_pool.layers.linear import Linear
 class GatedMlp:
     """`gate_up` holds the gate's rows, then those of up; `gate` joins them."""
 
-    __slots__ = ("_down", "_gate", "_gate_up")
+    __slots__ = ("down", "gate", "gate_up")
 
     def __init__(
         self, gate_up: Linear, down: Linear, gate: Callable[[Tensor], Tensor] = silu_mul
     ) -> None:
         """Joins the two products."""
-        self._gate_up = gate_up
-        self._down = down
-        self._gate = gate
+        self.gate_up = gate_up
+        self.down = down
+        self.gate = gate
 
     def __call__(self, x_TD: Tensor) -> Tensor:
         """The network's output `[T, D]`."""
-        return self._down(self._gate(self._gate_up(x_TD)))
+        return self.down(self.gate(self.gate_up(x_TD)))

@@ -28,7 +28,7 @@ class HeadSizes:
 class GroupedAttention:
     """Mixes a token's states with those of the tokens it sees."""
 
-    __slots__ = ("_form", "_norm", "_o", "_place", "_qkv", "_sizes")
+    __slots__ = ("form", "norm", "o", "place", "qkv", "sizes")
 
     def __init__(
         self,
@@ -41,23 +41,23 @@ class GroupedAttention:
         form: AttentionForm = PLAIN,
     ) -> None:
         """Joins the products; `qkv` holds rows of queries, then of keys, then of values."""
-        self._sizes = sizes
-        self._place = place
-        self._qkv = qkv
-        self._o = o
-        self._norm = norm
-        self._form = form
+        self.sizes = sizes
+        self.place = place
+        self.qkv = qkv
+        self.o = o
+        self.norm = norm
+        self.form = form
 
     def __call__(self, x_TD: Tensor, step: DecoderStep) -> Tensor:
         """The mixed states `[T, D]`."""
-        sizes, place = self._sizes, self._place
+        sizes, place = self.sizes, self.place
         group = step.groups[place.group]
-        qkv = self._qkv(x_TD)
+        qkv = self.qkv(x_TD)
         heads_TXH = qkv.view(x_TD.shape[0], -1, sizes.head_dim)
         rotation = None if place.rotation is None else step.rotations[place.rotation]
         slots = find_slots(place.index, qkv.dtype, group)
-        norm_rotate_write(heads_TXH, sizes.num_heads, self._norm, rotation, slots)
+        norm_rotate_write(heads_TXH, sizes.num_heads, self.norm, rotation, slots)
         q_TNH = heads_TXH[:, : sizes.num_heads]
         kv_TE = qkv[:, sizes.num_heads * sizes.head_dim :] if slots is None else None
-        mixed_TNH = attend(place.index, q_TNH, kv_TE, group, self._form)
-        return self._o(mixed_TNH.view(x_TD.shape[0], -1))
+        mixed_TNH = attend(place.index, q_TNH, kv_TE, group, self.form)
+        return self.o(mixed_TNH.view(x_TD.shape[0], -1))

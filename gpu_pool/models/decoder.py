@@ -4,11 +4,10 @@ A layer is attention, then a feed-forward network, each behind a norm and added 
 choose the two parts. Where ranks share layers, each part's results are added up over them: twice a
 layer and no more. Mathematics only: must not know files, sequences or sampling.
 Shapes: T tokens of a step, R rows that sample, V vocabulary, D hidden size, X query and KV heads.
-Read next: `decoder_parts`, then `llama.model` and any other family.
+Read next: `decoder_layer`, `native_passage`, then `llama.model` and any other family.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -16,26 +15,14 @@ from gpu_pool.attention.paged import PagedStep
 from gpu_pool.kernels.add_rms_norm import add_rms_norm
 from gpu_pool.kernels.rms_norm import rms_norm
 from gpu_pool.layers.decoder_step import DecoderStep
-from gpu_pool.layers.experts import FeedForward
-from gpu_pool.layers.rotary_embedding import RotaryEmbedding, create_rotary_embedding
+from gpu_pool.layers.rotary_embedding import RotaryEmbedding
 from gpu_pool.layers.vocabulary import Embedding
 from gpu_pool.models.decoder_config import DecoderConfig
 from gpu_pool.models.decoder_head import create_head
-from gpu_pool.models.decoder_parts import create_attention, create_feed_forward
+from gpu_pool.models.decoder_layer import Passage, PreNormLayer
+from gpu_pool.models.native_passage import join_natively
 from gpu_pool.models.parameters import ReadParameter
 from gpu_pool.parallel.tensor_group import TensorGroup
-
-Attention = Callable[[Tensor, DecoderStep], Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class PreNormLayer:
-    """The parts of a layer, in the order in which they compute."""
-
-    input_norm_D: Tensor
-    attention: Attention
-    post_norm_D: Tensor
-    feed_forward: FeedForward
 
 
 class PreNormDecoder:
@@ -55,10 +42,8 @@ class PreNormDecoder:
         norm_D = read("norm") if config.holds_last else None
         self._first_norm_D = layers[0].input_norm_D
         next_norms = [layer.input_norm_D for layer in layers[1:]] + [norm_D]
-        self.passage: Sequence[tuple[PreNormLayer, Tensor | None]] = tuple(
-            zip(layers, next_norms, strict=True)
-        )
-        """The layers, each with the norm behind it."""
+        self.passage: Passage = tuple(zip(layers, next_norms, strict=True))
+        self._native = join_natively(self.passage, self._eps) if group.size == 1 else None
         self._head = create_head(config, read, self._embedding, group)
         self._rotaries = rotaries
         self._group = group
@@ -79,6 +64,8 @@ class PreNormDecoder:
         residual_TD = states_TD if self._embedding is None else self._embedding(token_ids_T)
         assert residual_TD is not None, "a later stage needs the states of the one before it"
         x_TD = rms_norm(residual_TD, self._first_norm_D, self._eps)
+        if self._native is not None and self._native.can_run(self.passage, step):
+            return self._native.run(x_TD, residual_TD, step)
         for layer, next_norm_D in self.passage:
             x_TD = self._group.add_up(layer.attention(x_TD, step))
             x_TD, residual_TD = add_rms_norm(x_TD, residual_TD, layer.post_norm_D, self._eps)
@@ -92,32 +79,3 @@ class PreNormDecoder:
         """Logits `[R, V]` in fp32, as `CausalModel` has it."""
         assert self._head is not None, "only the last stage has logits"
         return self._head(hidden_RD)
-
-
-def create_layer(
-    layer: int, read: ReadParameter, attention: Attention, feed_forward: FeedForward
-) -> PreNormLayer:
-    """A layer of these two parts, its norms read."""
-    prefix = f"layers.{layer}."
-    return PreNormLayer(
-        read(f"{prefix}input_norm"), attention, read(f"{prefix}post_norm"), feed_forward
-    )
-
-
-def create_decoder(
-    config: DecoderConfig, read: ReadParameter, context_window: int, group: TensorGroup
-) -> PreNormDecoder:
-    """A decoder with grouped-query attention in every layer; all parameters are read and packed."""
-    layers = [
-        create_layer(
-            layer,
-            read,
-            create_attention(config, layer, read),
-            create_feed_forward(config, layer, read),
-        )
-        for layer in config.held_layers
-    ]
-    rotary = create_rotary_embedding(
-        config.rotary, config.head_dim, context_window, layers[0].input_norm_D
-    )
-    return PreNormDecoder(config, read, layers, [rotary], group)

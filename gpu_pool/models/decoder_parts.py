@@ -1,6 +1,6 @@
 """The parts of a decoder's layer, made of a family's configuration and parameters.
 
-Read next: `decoder`, which joins them to a network.
+Read next: `grouped_decoder` and `decoder`, which join them to a network.
 """
 
 from functools import partial
@@ -25,7 +25,18 @@ from gpu_pool.layers.grouped_attention import GroupedAttention, HeadSizes
 from gpu_pool.layers.linear import Linear
 from gpu_pool.layers.routing import route_by_softmax
 from gpu_pool.models.decoder_config import DecoderConfig
+from gpu_pool.models.decoder_layer import Attention, PreNormLayer
 from gpu_pool.models.parameters import ReadParameter
+
+
+def create_layer(
+    layer: int, read: ReadParameter, attention: Attention, feed_forward: FeedForward
+) -> PreNormLayer:
+    """A layer of these two parts, its norms read."""
+    prefix = f"layers.{layer}."
+    return PreNormLayer(
+        read(f"{prefix}input_norm"), attention, read(f"{prefix}post_norm"), feed_forward
+    )
 
 
 def read_linear(read: ReadParameter, name: str, has_bias: bool = False) -> Linear:

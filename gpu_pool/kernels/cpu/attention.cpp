@@ -9,7 +9,7 @@
 // neither its neighbours in the tile nor chunk sizes can change its last bit.
 // Keys that no row of the tile sees are never read: they may be another sequence's, or garbage.
 
-#include "vector.h"
+#include "kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -20,25 +20,6 @@ constexpr int KEYS = 32;
 constexpr long TILE_ROWS = 32; // query rows of a KV head that share what is widened
 constexpr long FEW_ROWS = 8; // of a KV head; so many read slots as they lie
 constexpr int MIXED_KEYS = 4; // whose values few rows take at once
-
-// What Python fills in; the order is that of `gpu_pool.kernels.cpu.library`.
-struct Attention {
-    const void* q; // [T][heads][head_dim], rows apart by q_stride elements
-    const void* kv; // what the step's tokens add, rows apart by kv_stride
-    const int64_t* slot_ids; // where to, counted in slots
-    void* slots;
-    void* out; // [T][heads][value_dim]
-    const int32_t* tables; // [sequences][table_stride]
-    const int32_t* starts; // first row of each sequence, and the end
-    const int32_t* lengths;
-    const float* sinks; // or null
-    int64_t q_stride, kv_stride, table_stride;
-    int64_t num_sequences;
-    int64_t num_heads, num_kv_heads, head_dim, value_dim, slot_elements;
-    int64_t layer, num_layers, block_size;
-    int64_t window, is_chunked;
-    float scale, soft_cap;
-};
 
 // -- arithmetic -----------------------------------------------------------------------------------
 
@@ -188,6 +169,8 @@ template <typename T> static const T* find_slot(const Attention& a, long sequenc
     return (const T*)a.slots + slot * a.slot_elements;
 }
 
+namespace { // their memory of a thread is this library's alone
+
 struct Tile {
     long sequence, first, num_tokens; // `first` counts from the sequence's first row
 };
@@ -251,6 +234,8 @@ struct Sight {
         return {first * work.num_shared, end * work.num_shared};
     }
 };
+
+} // namespace
 
 // Calls `act` with a compile-time number of rows and the first of them, until all have had their turn.
 template <typename Act> static void in_fours(long row, long end, Act&& act) {
@@ -429,7 +414,7 @@ static void attend_tile(const Attention& a, const Tile& tile, long first_head, l
     });
 }
 
-template <typename T> static void attend(const Attention& a, long num_threads) {
+template <typename T> static void attend(Team& team, const Attention& a) {
     thread_local std::vector<Tile> tiles;
     tiles.clear();
     long tile_tokens = std::max(TILE_ROWS * a.num_kv_heads / a.num_heads, 1L);
@@ -438,34 +423,32 @@ template <typename T> static void attend(const Attention& a, long num_threads) {
         for (long first = 0; first < num_new; first += tile_tokens)
             tiles.push_back({sequence, first, std::min(tile_tokens, num_new - first)});
     }
+    if (tiles.empty()) return;
     // A tile's heads are read together, as they lie; they part where threads would go without.
-    const Tile* listed = tiles.data();
-    long num_tiles = tiles.size(), num_tokens = a.starts[a.num_sequences], num_parts = 1;
+    long num_tiles = tiles.size(), num_threads = team.count_threads(), num_parts = 1;
     if (num_threads > 1)
         num_parts = std::min((long)a.num_kv_heads, (2 * num_threads - 1) / num_tiles + 1);
-#pragma omp parallel num_threads(num_threads) if (num_threads > 1)
-    {
-#pragma omp for schedule(static)
-        for (long token = 0; token < num_tokens; token++)
-            memcpy((T*)a.slots + a.slot_ids[token] * a.slot_elements,
-                   (const T*)a.kv + token * a.kv_stride, a.slot_elements * sizeof(T));
-#pragma omp for schedule(dynamic, 1)
-        for (long item = 0; item < num_tiles * num_parts; item++) {
-            long part = item % num_parts;
-            attend_tile<T>(a, listed[item / num_parts], a.num_kv_heads * part / num_parts,
-                           a.num_kv_heads * (part + 1) / num_parts);
-        }
-    }
+    team.share(a.starts[a.num_sequences], [&](long token) {
+        memcpy((T*)a.slots + a.slot_ids[token] * a.slot_elements,
+               (const T*)a.kv + token * a.kv_stride, a.slot_elements * sizeof(T));
+    });
+    team.share(num_tiles * num_parts, [&](long item) {
+        long part = item % num_parts;
+        attend_tile<T>(a, tiles[item / num_parts], a.num_kv_heads * part / num_parts,
+                       a.num_kv_heads * (part + 1) / num_parts);
+    });
 }
+
+void attend_bf16(Team& team, const Attention& a) { attend<Bf16>(team, a); }
 
 extern "C" {
 
 // Writes the step's keys and values into their slots, then attends.
 void hearth_attend_bf16(const Attention* attention, long num_threads) {
-    attend<Bf16>(*attention, num_threads);
+    run_team(num_threads, ATTENTION_STAGES, [&](Team& team) { attend<Bf16>(team, *attention); });
 }
 
 void hearth_attend_fp32(const Attention* attention, long num_threads) {
-    attend<float>(*attention, num_threads);
+    run_team(num_threads, ATTENTION_STAGES, [&](Team& team) { attend<float>(team, *attention); });
 }
 }

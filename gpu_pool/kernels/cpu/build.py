@@ -23,8 +23,8 @@ from gpu_pool.kernels.cpu.levels import LEVELS, Level, list_levels, read_cpu_fla
 from gpu_pool.load_progress import find_progress
 
 _FOLDER: Final = Path(__file__).parent
-_SOURCES: Final = ("product.cpp", "attention.cpp", "elementwise.cpp")
-_HEADERS: Final = ("vector.h",)
+_SOURCES: Final = ("product.cpp", "attention.cpp", "elementwise.cpp", "layers.cpp")
+_HEADERS: Final = ("kernels.h", "team.h", "vector.h")
 # libgomp is torch's own, found at loading: two of them would fight for the cores.
 _OPTIONS: Final = (
     "-O3",

@@ -2,7 +2,7 @@
 // where torch alone or the triton kernels of the same names round.
 // Invariant: a row is computed by one thread, alike wherever it stands.
 
-#include "vector.h"
+#include "kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -32,25 +32,22 @@ static void norm_row(const Bf16* x, const W* weight, Bf16* out, long size, float
     for (; i < size; i++) store_one(out + i, widen(x[i]) * scale * widen(weight[i]));
 }
 
-// sum = residual + x, y = norm(sum); without a residual the norm of x alone.
-template <typename W>
-static void add_norm(const Bf16* x, long x_stride, const Bf16* residual, long residual_stride,
-                     const W* weight, Bf16* sum, Bf16* out, long num_rows, long size, float eps,
-                     long num_threads) {
-    num_threads = choose_threads(num_rows * size, num_threads);
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (num_threads > 1)
-    for (long row = 0; row < num_rows; row++) {
-        const Bf16* from = x + row * x_stride;
-        if (residual) {
-            const Bf16* other = residual + row * residual_stride;
-            Bf16* to = sum + row * size;
-            long i = 0;
-            for (; i + LANES <= size; i += LANES) store(to + i, load(other + i) + load(from + i));
-            for (; i < size; i++) store_one(to + i, widen(other[i]) + widen(from[i]));
-            from = to;
-        }
-        norm_row(from, weight, out + row * size, size, eps);
+template <typename W> static void add_norm_row(const Norm& norm, long row) {
+    long size = norm.size, i = 0;
+    const Bf16* x = norm.x + row * norm.x_stride;
+    if (norm.residual) {
+        const Bf16* other = norm.residual + row * norm.residual_stride;
+        Bf16* sum = norm.sum + row * size;
+        for (; i + LANES <= size; i += LANES) store(sum + i, load(other + i) + load(x + i));
+        for (; i < size; i++) store_one(sum + i, widen(other[i]) + widen(x[i]));
+        x = sum;
     }
+    norm_row(x, (const W*)norm.weight, norm.out + row * size, size, norm.eps);
+}
+
+void add_norm(Team& team, const Norm& norm) {
+    auto act = norm.is_weight_fp32 ? add_norm_row<float> : add_norm_row<Bf16>;
+    team.share(norm.num_rows, [&](long row) { act(norm, row); });
 }
 
 static inline Floats silu(Floats x) {
@@ -59,15 +56,17 @@ static inline Floats silu(Floats x) {
     return x * (choose(x < 0.0f, shrunk, fill(1.0f)) / (1.0f + shrunk));
 }
 
-// What Python fills in; the order is that of `gpu_pool.kernels.cpu.library`.
-struct Turn {
-    Bf16* heads; // [T][heads][head_dim], rows apart by token_stride elements
-    const void* weight; // [turned heads][head_dim], or null
-    const Bf16 *cos, *sin; // [T][head_dim], rows apart by table_stride, or null
-    int64_t token_stride, table_stride;
-    int64_t num_tokens, num_turned, head_dim, is_weight_fp32;
-    float eps;
-};
+void silu_mul(Team& team, const Gate& gate) {
+    team.share(gate.num_rows, [&](long row) {
+        const Bf16 *g = gate.gate_up + row * gate.stride, *up = g + gate.size;
+        Bf16* to = gate.out + row * gate.size;
+        long i = 0;
+        for (; i + LANES <= gate.size; i += LANES)
+            store(to + i, round_off(silu(load(g + i))) * load(up + i));
+        for (; i < gate.size; i++)
+            store_one(to + i, round_off(silu(fill(widen(g[i]))))[0] * widen(up[i]));
+    });
+}
 
 // Norms and turns one head in place; the sine carries the sign. Its halves are whole vectors.
 template <typename W>
@@ -91,16 +90,18 @@ static void turn_head(const Turn& t, Bf16* head, const W* weight, const Bf16* co
     }
 }
 
-template <typename W> static void turn(const Turn& t, long num_threads) {
-    num_threads = choose_threads(t.num_tokens * t.num_turned * t.head_dim, num_threads);
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (num_threads > 1)
-    for (long token = 0; token < t.num_tokens; token++)
-        for (long head = 0; head < t.num_turned; head++) {
-            const W* weight = t.weight ? (const W*)t.weight + head * t.head_dim : nullptr;
-            const Bf16* cos = t.cos ? t.cos + token * t.table_stride : nullptr;
-            const Bf16* sin = t.sin ? t.sin + token * t.table_stride : nullptr;
-            turn_head(t, t.heads + token * t.token_stride + head * t.head_dim, weight, cos, sin);
-        }
+template <typename W> static void turn_token(const Turn& t, long token) {
+    for (long head = 0; head < t.num_turned; head++) {
+        const W* weight = t.weight ? (const W*)t.weight + head * t.head_dim : nullptr;
+        const Bf16* cos = t.cos ? t.cos + token * t.table_stride : nullptr;
+        const Bf16* sin = t.sin ? t.sin + token * t.table_stride : nullptr;
+        turn_head(t, t.heads + token * t.token_stride + head * t.head_dim, weight, cos, sin);
+    }
+}
+
+void turn(Team& team, const Turn& t) {
+    auto act = t.is_weight_fp32 ? turn_token<float> : turn_token<Bf16>;
+    team.share(t.num_tokens, [&](long token) { act(t, token); });
 }
 
 extern "C" {
@@ -108,31 +109,21 @@ extern "C" {
 void hearth_add_norm(const Bf16* x, long x_stride, const Bf16* residual, long residual_stride,
                      const void* weight, long is_weight_fp32, Bf16* sum, Bf16* out, long num_rows,
                      long size, float eps, long num_threads) {
-    if (is_weight_fp32)
-        add_norm(x, x_stride, residual, residual_stride, (const float*)weight, sum, out, num_rows,
-                 size, eps, num_threads);
-    else
-        add_norm(x, x_stride, residual, residual_stride, (const Bf16*)weight, sum, out, num_rows,
-                 size, eps, num_threads);
+    Norm norm{x,   x_stride, residual, residual_stride, weight, is_weight_fp32 != 0,
+              sum, out,      num_rows, size,            eps};
+    run_team(choose_threads(num_rows * size, num_threads), 1,
+             [&](Team& team) { add_norm(team, norm); });
 }
 
-// y = silu(g) · u, of rows that hold g and then u.
 void hearth_silu_mul(const Bf16* gate_up, long stride, Bf16* out, long num_rows, long size,
                      long num_threads) {
-    num_threads = choose_threads(num_rows * size, num_threads);
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (num_threads > 1)
-    for (long row = 0; row < num_rows; row++) {
-        const Bf16 *gate = gate_up + row * stride, *up = gate + size;
-        Bf16* to = out + row * size;
-        long i = 0;
-        for (; i + LANES <= size; i += LANES)
-            store(to + i, round_off(silu(load(gate + i))) * load(up + i));
-        for (; i < size; i++)
-            store_one(to + i, round_off(silu(fill(widen(gate[i]))))[0] * widen(up[i]));
-    }
+    Gate gate{gate_up, stride, out, num_rows, size};
+    run_team(choose_threads(num_rows * size, num_threads), 1,
+             [&](Team& team) { silu_mul(team, gate); });
 }
 
 void hearth_turn(const Turn* t, long num_threads) {
-    t->is_weight_fp32 ? turn<float>(*t, num_threads) : turn<Bf16>(*t, num_threads);
+    long num_elements = t->num_tokens * t->num_turned * t->head_dim;
+    run_team(choose_threads(num_elements, num_threads), 1, [&](Team& team) { turn(team, *t); });
 }
 }

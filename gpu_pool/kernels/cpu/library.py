@@ -1,7 +1,7 @@
 """The loaded kernels, as Python calls them.
 
 Owns the C side's names and types. The library takes addresses: whoever calls has checked shapes.
-Read next: `build` (where the library comes from), `gpu_pool.kernels.linear`,
+Read next: `build` (where the library comes from), `calls`, `gpu_pool.kernels.linear`,
 `gpu_pool.attention.native_batch` (who calls).
 """
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gpu_pool.kernels.cpu.build import NativeUnavailableError, find_library
+from gpu_pool.kernels.cpu.calls import AttentionCall, LayerCall, StepCall, TurnCall
 from gpu_pool.kernels.cpu.levels import LEVELS, Level, list_levels, read_cpu_flags
 from gpu_pool.large_pages import create_whole_pages
 
@@ -20,68 +21,6 @@ MAX_LANES: Final = 16
 """Floats of the widest vector of any level."""
 _POINTER: Final = ctypes.c_void_p
 _LONG: Final = ctypes.c_long
-
-
-class AttentionCall(ctypes.Structure):
-    """What `attention.cpp` is told, in its order; addresses must stay alive during the call."""
-
-    _fields_ = (
-        *[
-            (name, ctypes.c_void_p)
-            for name in (
-                "q",
-                "kv",
-                "slot_ids",
-                "slots",
-                "out",
-                "tables",
-                "starts",
-                "lengths",
-                "sinks",
-            )
-        ],
-        *[
-            (name, ctypes.c_int64)
-            for name in (
-                "q_stride",
-                "kv_stride",
-                "table_stride",
-                "num_sequences",
-                "num_heads",
-                "num_kv_heads",
-                "head_dim",
-                "value_dim",
-                "slot_elements",
-                "layer",
-                "num_layers",
-                "block_size",
-                "window",
-                "is_chunked",
-            )
-        ],
-        ("scale", ctypes.c_float),
-        ("soft_cap", ctypes.c_float),
-    )
-
-
-class TurnCall(ctypes.Structure):
-    """What `elementwise.cpp` is told of heads to norm and turn, in its order."""
-
-    _fields_ = (
-        *[(name, ctypes.c_void_p) for name in ("heads", "weight", "cos", "sin")],
-        *[
-            (name, ctypes.c_int64)
-            for name in (
-                "token_stride",
-                "table_stride",
-                "num_tokens",
-                "num_turned",
-                "head_dim",
-                "is_weight_fp32",
-            )
-        ],
-        ("eps", ctypes.c_float),
-    )
 
 
 class NativeKernels:
@@ -120,6 +59,15 @@ class NativeKernels:
         self._silu_mul.restype = None
         self._turn = library.hearth_turn
         self._turn.argtypes, self._turn.restype = [ctypes.POINTER(TurnCall), _LONG], None
+        self._measure_layers = library.hearth_measure_layers
+        self._measure_layers.argtypes = [ctypes.POINTER(LayerCall), _LONG, _LONG]
+        self._measure_layers.restype = _LONG
+        self._run_layers = library.hearth_run_layers
+        self._run_layers.argtypes = [
+            *[ctypes.POINTER(LayerCall), _LONG],
+            *[ctypes.POINTER(StepCall), _LONG],
+        ]
+        self._run_layers.restype = None
 
     def pack(self, weight_MK: Tensor) -> Tensor:
         """A bf16 weight in the form that `multiply` reads."""
@@ -204,6 +152,14 @@ class NativeKernels:
         """Norms and turns heads in place, as `call` says."""
         self._turn(call, torch.get_num_threads())
 
+    def measure_layers(self, layers: "ctypes.Array[LayerCall]", num_tokens: int) -> int:
+        """Bytes that `run_layers` works in for a step of so many tokens."""
+        return int(self._measure_layers(layers, len(layers), num_tokens))
+
+    def run_layers(self, layers: "ctypes.Array[LayerCall]", step: StepCall) -> None:
+        """Takes a step's states through all layers, in place."""
+        self._run_layers(layers, len(layers), step, torch.get_num_threads())
+
 
 def load_kernels(folder: Path, most: Level = LEVELS[0]) -> NativeKernels:
     """The kernels at the best level up to `most` that this machine can run.
@@ -213,8 +169,7 @@ def load_kernels(folder: Path, most: Level = LEVELS[0]) -> NativeKernels:
     flags = read_cpu_flags()
     if flags is None:
         raise NativeUnavailableError("only x86-64 under Linux has native kernels")
-    usable = list_levels(flags)
-    levels = [level for level in LEVELS[LEVELS.index(most) :] if level in usable]
+    levels = list_levels(flags, most)
     for candidate in levels[:-1]:
         try:
             return NativeKernels(candidate, find_library(candidate, folder))

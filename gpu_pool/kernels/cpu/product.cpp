@@ -6,7 +6,7 @@
 // Invariant: a row's sums are made by the same instructions in the same order however many rows
 // there are, so that a token's result does not depend on its neighbours.
 
-#include "vector.h"
+#include "kernels.h"
 
 #include <algorithm>
 #if defined(__AMX_BF16__)
@@ -22,17 +22,9 @@ constexpr long K_MULTIPLE = 32;
 constexpr long PREFETCHED_PAIRS = 32;
 constexpr long BLOCK_PAIRS = 32;
 constexpr long LINE = 64 / sizeof(Bf16);
+constexpr long PART_ROWS = 256; // that a thread takes at once
 
 static long pad(long size, long multiple) { return (size + multiple - 1) / multiple * multiple; }
-
-struct Product {
-    const Bf16* x;
-    long x_stride;
-    const Bf16* packed;
-    const Bf16* bias; // or null
-    Bf16* y;
-    long num_rows, num_inputs, num_outputs;
-};
 
 // Adds the bias, rounds and writes the columns of a tile that exist.
 static void finish_tile(const Product& product, long row, long num_rows, long panel,
@@ -73,6 +65,7 @@ static void shape_tiles(long num_rows) {
         shapes.rows[tile] = rows[tile];
         shapes.row_bytes[tile] = 64;
     }
+    asm volatile("" ::: "memory"); // GCC 12 says of the next line that it reads eight bytes
     _tile_loadconfig(&shapes);
 }
 
@@ -112,14 +105,15 @@ static void multiply_tiles(const Bf16* x, long x_stride, const Bf16* panel, long
     }
 }
 
-// The rows of a panel, block by block.
-static void multiply_panel(const Product& product, const Bf16* x, long x_stride, long panel) {
+// Some rows of a panel, block by block.
+static void multiply_panel(const Product& product, const Bf16* x, long x_stride, long panel,
+                           long first, long end) {
     long padded = pad(product.num_inputs, K_MULTIPLE);
     const Bf16* weights = product.packed + panel * PANEL * padded;
     alignas(64) float sums[BLOCK_ROWS * PANEL];
     long shaped = 0;
-    for (long row = 0; row < product.num_rows; row += BLOCK_ROWS) {
-        long num_rows = std::min(BLOCK_ROWS, product.num_rows - row);
+    for (long row = first; row < end; row += BLOCK_ROWS) {
+        long num_rows = std::min(BLOCK_ROWS, end - row);
         if (num_rows != shaped) shape_tiles(shaped = num_rows);
         auto multiply = num_rows > TILE_ROWS ? multiply_tiles<true> : multiply_tiles<false>;
         multiply(x + row * x_stride, x_stride, weights, padded / 2, sums);
@@ -227,16 +221,17 @@ template <int ROWS = MOST_ROWS> static MultiplyRows find_rows(long num_rows) {
         return multiply_rows<1>;
 }
 
-// The rows of a panel in tiles of even height. While many rows are multiplied, the next panel comes
+// Some rows of a panel in tiles of even height. While many rows are multiplied, the next panel comes
 // nearer, and so does where a tile is written to: stores that miss wait for one another.
-static void multiply_panel(const Product& product, const Input* x, long x_stride, long panel) {
+static void multiply_panel(const Product& product, const Input* x, long x_stride, long panel,
+                           long first, long end) {
     long padded = pad(product.num_inputs, K_MULTIPLE);
     const Bf16* weights = product.packed + panel * PANEL * padded;
     alignas(64) float sums[MOST_ROWS * PANEL];
-    long num_tiles = (product.num_rows + MOST_ROWS - 1) / MOST_ROWS;
+    long num_tiles = (end - first + MOST_ROWS - 1) / MOST_ROWS;
     for (long tile = 0; tile < num_tiles; tile++) {
-        long row = product.num_rows * tile / num_tiles;
-        long num_rows = product.num_rows * (tile + 1) / num_tiles - row;
+        long row = first + (end - first) * tile / num_tiles;
+        long num_rows = first + (end - first) * (tile + 1) / num_tiles - row;
         for (long r = row; r < row + num_rows; r++)
             __builtin_prefetch(product.y + r * product.num_outputs + panel * PANEL, 1);
         long line = padded * tile / num_tiles;
@@ -249,6 +244,46 @@ static void multiply_panel(const Product& product, const Input* x, long x_stride
 static void end_panels() {}
 
 #endif
+
+// Rows are read in place where they are in the form that is multiplied.
+static bool is_ready(long num_inputs) {
+    return sizeof(Input) == sizeof(Bf16) && num_inputs % K_MULTIPLE == 0;
+}
+
+long measure_scratch(long num_rows, long num_inputs) {
+    return is_ready(num_inputs) ? 0 : num_rows * pad(num_inputs, K_MULTIPLE) * sizeof(Input);
+}
+
+static void copy_row(const Product& product, long row) {
+    long padded = pad(product.num_inputs, K_MULTIPLE);
+    Input* to = (Input*)product.scratch + row * padded;
+    for (long k = 0; k < padded; k++) {
+        Bf16 value = k < product.num_inputs ? product.x[row * product.x_stride + k] : 0;
+        if constexpr (sizeof(Input) == sizeof(Bf16))
+            to[k] = value;
+        else
+            to[k] = widen(value);
+    }
+}
+
+void multiply(Team& team, const Product& product) {
+    const Input* inputs = (const Input*)product.x;
+    long stride = product.x_stride;
+    if (!is_ready(product.num_inputs)) {
+        inputs = (const Input*)product.scratch;
+        stride = pad(product.num_inputs, K_MULTIPLE);
+        team.share(product.num_rows, [&](long row) { copy_row(product, row); });
+    }
+    long num_panels = pad(product.num_outputs, PANEL) / PANEL;
+    long num_parts = (product.num_rows + PART_ROWS - 1) / PART_ROWS;
+    team.share(num_panels * num_parts, [&](long item) {
+        long part = item % num_parts;
+        multiply_panel(product, inputs, stride, item / num_parts,
+                       product.num_rows * part / num_parts,
+                       product.num_rows * (part + 1) / num_parts);
+    });
+    end_panels();
+}
 
 extern "C" {
 
@@ -275,33 +310,10 @@ void hearth_pack(const Bf16* weight, long stride, Bf16* packed, long num_inputs,
 
 void hearth_multiply(const Bf16* x, long x_stride, const Bf16* packed, const Bf16* bias, Bf16* y,
                      long num_rows, long num_inputs, long num_outputs, long num_threads) {
-    thread_local std::vector<Input> buffer;
-    Product product{x, x_stride, packed, bias, y, num_rows, num_inputs, num_outputs};
-    long padded = pad(num_inputs, K_MULTIPLE);
-    // Rows are read in place where they are in the form that is multiplied.
-    bool is_ready = sizeof(Input) == sizeof(Bf16) && padded == num_inputs;
-    Input* copied = is_ready ? nullptr : reserve(buffer, num_rows * padded);
-    const Input* inputs = is_ready ? (const Input*)x : copied;
-    long stride = is_ready ? x_stride : padded;
-    long num_panels = pad(num_outputs, PANEL) / PANEL;
-#pragma omp parallel num_threads(num_threads) if (num_threads > 1)
-    {
-        if (!is_ready) {
-#pragma omp for schedule(static)
-            for (long row = 0; row < num_rows; row++)
-                for (long k = 0; k < padded; k++) {
-                    Bf16 value = k < num_inputs ? x[row * x_stride + k] : 0;
-                    if constexpr (sizeof(Input) == sizeof(Bf16))
-                        copied[row * padded + k] = value;
-                    else
-                        copied[row * padded + k] = widen(value);
-                }
-        }
-#pragma omp for schedule(static)
-        for (long panel = 0; panel < num_panels; panel++)
-            multiply_panel(product, inputs, stride, panel);
-        end_panels();
-    }
+    std::unique_ptr<char[]> scratch(new char[measure_scratch(num_rows, num_inputs)]);
+    Product product{x,        x_stride,   packed,      bias, y,
+                    num_rows, num_inputs, num_outputs, scratch.get()};
+    run_team(num_threads, PRODUCT_STAGES, [&](Team& team) { multiply(team, product); });
 }
 
 // 0 when this process may use what the level needs beyond its instructions.

@@ -20,9 +20,9 @@ from gpu_pool.layers.latent_attention import (
 from gpu_pool.layers.linear import Linear
 from gpu_pool.layers.rotary_embedding import create_rotary_embedding, to_halves
 from gpu_pool.layers.routing import GroupLimit, Router, route_by_sigmoid, route_in_groups
-from gpu_pool.models.decoder import PreNormDecoder, create_layer
+from gpu_pool.models.decoder import PreNormDecoder
 from gpu_pool.models.decoder_config import DecoderConfig, ExpertSizes
-from gpu_pool.models.decoder_parts import create_gated_mlp, read_experts, read_linear
+from gpu_pool.models.decoder_parts import create_gated_mlp, create_layer, read_experts, read_linear
 from gpu_pool.models.network import KvLayers
 from gpu_pool.models.parameters import ReadParameter
 from gpu_pool.parallel.tensor_group import TensorGroup

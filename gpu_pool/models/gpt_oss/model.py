@@ -14,9 +14,9 @@ from gpu_pool.layers.experts import ExpertForm, ExpertNetwork, ExpertWeights, cr
 from gpu_pool.layers.linear import Linear
 from gpu_pool.layers.rotary_embedding import create_rotary_embedding
 from gpu_pool.layers.routing import route_among_highest
-from gpu_pool.models.decoder import PreNormDecoder, create_layer
+from gpu_pool.models.decoder import PreNormDecoder
 from gpu_pool.models.decoder_config import DecoderConfig
-from gpu_pool.models.decoder_parts import create_attention
+from gpu_pool.models.decoder_parts import create_attention, create_layer
 from gpu_pool.models.parameters import ReadParameter
 from gpu_pool.parallel.tensor_group import TensorGroup
 

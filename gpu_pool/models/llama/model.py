@@ -3,8 +3,9 @@
 Read next: `gpu_pool.models.decoder`, which it consists of, then `names`.
 """
 
-from gpu_pool.models.decoder import PreNormDecoder, create_decoder
+from gpu_pool.models.decoder import PreNormDecoder
 from gpu_pool.models.decoder_config import DecoderConfig
+from gpu_pool.models.grouped_decoder import create_decoder
 from gpu_pool.models.parameters import ReadParameter
 from gpu_pool.parallel.tensor_group import TensorGroup
 

@@ -19,8 +19,8 @@ from gpu_pool.layers.gated_mlp import GatedMlp
 from gpu_pool.layers.linear import Linear
 from gpu_pool.layers.rotary_embedding import create_rotary_embedding
 from gpu_pool.layers.routing import route_by_own_sigmoid
-from gpu_pool.models.decoder import PreNormDecoder, create_layer
-from gpu_pool.models.decoder_parts import create_gated_mlp, read_linear
+from gpu_pool.models.decoder import PreNormDecoder
+from gpu_pool.models.decoder_parts import create_gated_mlp, create_layer, read_linear
 from gpu_pool.models.llama4.attention import Llama4Attention, Llama4Config
 from gpu_pool.models.parameters import ReadParameter
 from gpu_pool.parallel.tensor_group import TensorGroup

@@ -51,6 +51,19 @@ def test_a_row_does_not_depend_on_how_many_rows_there_are(
 
 
 @at_every_level
+@pytest.mark.parametrize("num_rows", [1, 7, 33, 600])
+def test_threads_share_a_product(level: str, num_rows: int) -> None:
+    kernels = load_level(level)
+    x = torch.randn(num_rows, 101).bfloat16()
+    packed = kernels.pack(torch.randn(360, 101).bfloat16())
+    alone = kernels.multiply(x, packed, None, 360)
+    for num_threads in (2, 5):  # five are more than some machines have cores: some come late
+        torch.set_num_threads(num_threads)
+        for _ in range(20):
+            assert torch.equal(kernels.multiply(x, packed, None, 360), alone)
+
+
+@at_every_level
 def test_rows_and_weights_may_lie_apart(level: str) -> None:
     kernels = load_level(level)
     x, columns = torch.randn(9, 200).bfloat16(), torch.randn(64, 160).bfloat16()

@@ -1,0 +1,138 @@
+// The layers of a dense decoder in one call: what is between Python's first and last word of a step.
+//
+//     x = o(attend(turn(qkv(x)))),  residual += x,  x = norm(residual)
+//     x = down(silu_mul(gate_up(x))),  residual += x,  x = norm(residual)
+//
+// The same kernels as by themselves, with the same bits; a team goes through all of them together.
+
+#include "kernels.h"
+
+#include <algorithm>
+
+struct Matrix {
+    const Bf16 *packed, *bias; // the bias or null
+    int64_t num_inputs, num_outputs;
+};
+
+// What Python fills in; the order is that of `gpu_pool.kernels.cpu.layer_calls`.
+struct Layer {
+    Matrix qkv, o, gate_up, down;
+    const void *head_norm, *post_norm, *next_norm; // that of the heads or null
+    const float* sinks; // or null
+    int64_t is_head_norm_fp32, is_post_norm_fp32, is_next_norm_fp32;
+    int64_t num_heads, num_kv_heads, head_dim;
+    int64_t group, index; // which KV group, and which layer of it
+    int64_t rotation; // or -1
+    float scale, soft_cap, head_eps;
+};
+
+struct Rotation {
+    const Bf16 *cos, *sin;
+    int64_t stride;
+};
+
+struct Step {
+    const Attention* groups; // what holds for all layers of a KV group; slots of the first layer
+    const Rotation* rotations;
+    Bf16 *states, *residual; // [T][D], normed and not: what comes in and what goes out
+    void* memory; // of `hearth_measure_layers`
+    int64_t num_tokens;
+    float eps;
+};
+
+// Where a step keeps what one kernel leaves to the next. Two pieces serve by turns.
+struct Desk {
+    Bf16 *wide, *narrow; // products of the states, what they are brought to
+    Bf16* out; // [T][D]
+    void* scratch;
+    long num_bytes;
+
+    Desk(const Layer* layers, long num_layers, long num_tokens, void* memory) {
+        long wide_size = 0, narrow_size = 0, scratch_bytes = 0;
+        for (long i = 0; i < num_layers; i++) {
+            const Layer& layer = layers[i];
+            wide_size = std::max({wide_size, layer.qkv.num_outputs, layer.gate_up.num_outputs});
+            narrow_size = std::max({narrow_size, layer.o.num_inputs, layer.down.num_inputs});
+            for (const Matrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
+                scratch_bytes =
+                    std::max(scratch_bytes, measure_scratch(num_tokens, matrix->num_inputs));
+        }
+        char* next = (char*)memory;
+        auto take = [&](long size) {
+            char* taken = next;
+            next += (size + 63) / 64 * 64;
+            return (Bf16*)taken;
+        };
+        wide = take(num_tokens * wide_size * sizeof(Bf16));
+        narrow = take(num_tokens * narrow_size * sizeof(Bf16));
+        out = take(num_tokens * layers[0].o.num_outputs * sizeof(Bf16));
+        scratch = take(scratch_bytes);
+        num_bytes = next - (char*)memory;
+    }
+};
+
+static void multiply(Team& team, const Step& step, const Desk& desk, const Matrix& matrix,
+                     const Bf16* x, Bf16* y) {
+    multiply(team, {x, matrix.num_inputs, matrix.packed, matrix.bias, y, step.num_tokens,
+                    matrix.num_inputs, matrix.num_outputs, desk.scratch});
+}
+
+// residual += out, states = norm(residual).
+static void add_norm(Team& team, const Step& step, const Desk& desk, long size, const void* weight,
+                     bool is_weight_fp32) {
+    add_norm(team, {desk.out, size, step.residual, size, weight, is_weight_fp32, step.residual,
+                    step.states, step.num_tokens, size, step.eps});
+}
+
+static void attend(Team& team, const Step& step, const Desk& desk, const Layer& layer) {
+    long stride = layer.qkv.num_outputs, num_turned = layer.num_heads + layer.num_kv_heads;
+    bool turns = layer.rotation >= 0;
+    Rotation rotation = turns ? step.rotations[layer.rotation] : Rotation{};
+    if (turns || layer.head_norm)
+        turn(team, {desk.wide, layer.head_norm, rotation.cos, rotation.sin, stride, rotation.stride,
+                    step.num_tokens, num_turned, layer.head_dim, layer.is_head_norm_fp32,
+                    layer.head_eps});
+    Attention call = step.groups[layer.group];
+    call.q = desk.wide;
+    call.kv = desk.wide + layer.num_heads * layer.head_dim;
+    call.q_stride = call.kv_stride = stride;
+    call.slot_ids += layer.index * step.num_tokens;
+    call.out = desk.narrow;
+    call.sinks = layer.sinks;
+    call.num_heads = layer.num_heads;
+    call.value_dim = layer.head_dim;
+    call.layer = layer.index;
+    call.scale = layer.scale;
+    call.soft_cap = layer.soft_cap;
+    attend_bf16(team, call);
+}
+
+constexpr long LAYER_STAGES = 4 * PRODUCT_STAGES + ATTENTION_STAGES + 4;
+
+extern "C" {
+
+// What the layers need beside states for a step of so many tokens, in bytes.
+long hearth_measure_layers(const Layer* layers, long num_layers, long num_tokens) {
+    return Desk(layers, num_layers, num_tokens, nullptr).num_bytes;
+}
+
+void hearth_run_layers(const Layer* layers, long num_layers, const Step* given, long num_threads) {
+    const Step& step = *given;
+    Desk desk(layers, num_layers, step.num_tokens, step.memory);
+    run_team(num_threads, num_layers * LAYER_STAGES, [&](Team& team) {
+        for (long i = 0; i < num_layers; i++) {
+            const Layer& layer = layers[i];
+            long size = layer.o.num_outputs;
+            multiply(team, step, desk, layer.qkv, step.states, desk.wide);
+            attend(team, step, desk, layer);
+            multiply(team, step, desk, layer.o, desk.narrow, desk.out);
+            add_norm(team, step, desk, size, layer.post_norm, layer.is_post_norm_fp32);
+            multiply(team, step, desk, layer.gate_up, step.states, desk.wide);
+            long width = layer.gate_up.num_outputs;
+            silu_mul(team, {desk.wide, width, desk.narrow, step.num_tokens, width / 2});
+            multiply(team, step, desk, layer.down, desk.narrow, desk.out);
+            add_norm(team, step, desk, size, layer.next_norm, layer.is_next_norm_fp32);
+        }
+    });
+}
+}
