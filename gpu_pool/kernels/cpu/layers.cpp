@@ -40,19 +40,25 @@ struct Step {
     float eps;
 };
 
+constexpr long CHUNK_ROWS = 256; // that go through a gated network together, and stay near meanwhile
+
 // Where a step keeps what one kernel leaves to the next. Two pieces serve by turns.
 struct Desk {
     Bf16 *wide, *narrow; // products of the states, what they are brought to
+    long chunk;
     Bf16* out; // [T][D]
     void* scratch;
     long num_bytes;
 
-    Desk(const Layer* layers, long num_layers, long num_tokens, void* memory) {
+    Desk(const Layer* layers, long num_layers, long num_tokens, void* memory)
+        : chunk(std::min(num_tokens, CHUNK_ROWS)) {
         long wide_size = 0, narrow_size = 0, scratch_bytes = 0;
         for (long i = 0; i < num_layers; i++) {
             const Layer& layer = layers[i];
-            wide_size = std::max({wide_size, layer.qkv.num_outputs, layer.gate_up.num_outputs});
-            narrow_size = std::max({narrow_size, layer.o.num_inputs, layer.down.num_inputs});
+            wide_size = std::max({wide_size, num_tokens * layer.qkv.num_outputs,
+                                  chunk * layer.gate_up.num_outputs});
+            narrow_size = std::max({narrow_size, num_tokens * layer.o.num_inputs,
+                                    chunk * layer.down.num_inputs});
             for (const Matrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
                 scratch_bytes =
                     std::max(scratch_bytes, measure_scratch(num_tokens, matrix->num_inputs));
@@ -63,17 +69,17 @@ struct Desk {
             next += (size + 63) / 64 * 64;
             return (Bf16*)taken;
         };
-        wide = take(num_tokens * wide_size * sizeof(Bf16));
-        narrow = take(num_tokens * narrow_size * sizeof(Bf16));
+        wide = take(wide_size * sizeof(Bf16));
+        narrow = take(narrow_size * sizeof(Bf16));
         out = take(num_tokens * layers[0].o.num_outputs * sizeof(Bf16));
         scratch = take(scratch_bytes);
         num_bytes = next - (char*)memory;
     }
 };
 
-static void multiply(Team& team, const Step& step, const Desk& desk, const Matrix& matrix,
-                     const Bf16* x, Bf16* y) {
-    multiply(team, {x, matrix.num_inputs, matrix.packed, matrix.bias, y, step.num_tokens,
+static void multiply(Team& team, const Desk& desk, const Matrix& matrix, const Bf16* x, Bf16* y,
+                     long num_rows) {
+    multiply(team, {x, matrix.num_inputs, matrix.packed, matrix.bias, y, num_rows,
                     matrix.num_inputs, matrix.num_outputs, desk.scratch});
 }
 
@@ -107,7 +113,21 @@ static void attend(Team& team, const Step& step, const Desk& desk, const Layer& 
     attend_bf16(team, call);
 }
 
-constexpr long LAYER_STAGES = 4 * PRODUCT_STAGES + ATTENTION_STAGES + 4;
+// out = down(silu_mul(gate_up(states))), some rows at a time.
+static void pass_network(Team& team, const Step& step, const Desk& desk, const Layer& layer) {
+    long size = layer.gate_up.num_inputs, width = layer.gate_up.num_outputs;
+    for (long row = 0; row < step.num_tokens; row += desk.chunk) {
+        long num_rows = std::min(desk.chunk, step.num_tokens - row);
+        multiply(team, desk, layer.gate_up, step.states + row * size, desk.wide, num_rows);
+        silu_mul(team, {desk.wide, width, desk.narrow, num_rows, width / 2});
+        multiply(team, desk, layer.down, desk.narrow, desk.out + row * size, num_rows);
+    }
+}
+
+static long count_stages(const Desk& desk, long num_tokens) {
+    long num_chunks = (num_tokens + desk.chunk - 1) / desk.chunk;
+    return 2 * PRODUCT_STAGES + ATTENTION_STAGES + 3 + num_chunks * (2 * PRODUCT_STAGES + 1);
+}
 
 extern "C" {
 
@@ -119,18 +139,16 @@ long hearth_measure_layers(const Layer* layers, long num_layers, long num_tokens
 void hearth_run_layers(const Layer* layers, long num_layers, const Step* given, long num_threads) {
     const Step& step = *given;
     Desk desk(layers, num_layers, step.num_tokens, step.memory);
-    run_team(num_threads, num_layers * LAYER_STAGES, [&](Team& team) {
+    long num_stages = num_layers * count_stages(desk, step.num_tokens);
+    run_team(num_threads, num_stages, [&](Team& team) {
         for (long i = 0; i < num_layers; i++) {
             const Layer& layer = layers[i];
-            long size = layer.o.num_outputs;
-            multiply(team, step, desk, layer.qkv, step.states, desk.wide);
+            long size = layer.o.num_outputs, num_rows = step.num_tokens;
+            multiply(team, desk, layer.qkv, step.states, desk.wide, num_rows);
             attend(team, step, desk, layer);
-            multiply(team, step, desk, layer.o, desk.narrow, desk.out);
+            multiply(team, desk, layer.o, desk.narrow, desk.out, num_rows);
             add_norm(team, step, desk, size, layer.post_norm, layer.is_post_norm_fp32);
-            multiply(team, step, desk, layer.gate_up, step.states, desk.wide);
-            long width = layer.gate_up.num_outputs;
-            silu_mul(team, {desk.wide, width, desk.narrow, step.num_tokens, width / 2});
-            multiply(team, step, desk, layer.down, desk.narrow, desk.out);
+            pass_network(team, step, desk, layer);
             add_norm(team, step, desk, size, layer.next_norm, layer.is_next_norm_fp32);
         }
     });
