@@ -47,7 +47,7 @@ struct Gate {
 
 HIDDEN void silu_mul(Team& team, const Gate& gate);
 
-// Heads to norm and turn in place. The order is that of `gpu_pool.kernels.cpu.library`.
+// Heads to norm and turn in place. The order is that of `gpu_pool.kernels.cpu.calls`.
 struct Turn {
     Bf16* heads; // [T][heads][head_dim], rows apart by token_stride elements
     const void* weight; // [turned heads][head_dim], or null
@@ -59,7 +59,7 @@ struct Turn {
 
 HIDDEN void turn(Team& team, const Turn& turn);
 
-// Keys and values to write, then queries to attend. The order is that of `gpu_pool.kernels.cpu.library`.
+// Keys and values to write, then queries to attend. The order is that of `gpu_pool.kernels.cpu.calls`.
 struct Attention {
     const void* q; // [T][heads][head_dim], rows apart by q_stride elements
     const void* kv; // what the step's tokens add, rows apart by kv_stride

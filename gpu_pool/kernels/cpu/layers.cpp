@@ -14,7 +14,7 @@ struct Matrix {
     int64_t num_inputs, num_outputs;
 };
 
-// What Python fills in; the order is that of `gpu_pool.kernels.cpu.layer_calls`.
+// What Python fills in; the order is that of `gpu_pool.kernels.cpu.calls`.
 struct Layer {
     Matrix qkv, o, gate_up, down;
     const void *head_norm, *post_norm, *next_norm; // that of the heads or null
