@@ -124,8 +124,8 @@ static void pass_network(Team& team, const Step& step, const Desk& desk, const L
     }
 }
 
-static long count_stages(const Desk& desk, long num_tokens) {
-    long num_chunks = (num_tokens + desk.chunk - 1) / desk.chunk;
+static long count_stages(long num_tokens) {
+    long num_chunks = (num_tokens + CHUNK_ROWS - 1) / CHUNK_ROWS;
     return 2 * PRODUCT_STAGES + ATTENTION_STAGES + 3 + num_chunks * (2 * PRODUCT_STAGES + 1);
 }
 
@@ -139,7 +139,7 @@ long hearth_measure_layers(const Layer* layers, long num_layers, long num_tokens
 void hearth_run_layers(const Layer* layers, long num_layers, const Step* given, long num_threads) {
     const Step& step = *given;
     Desk desk(layers, num_layers, step.num_tokens, step.memory);
-    long num_stages = num_layers * count_stages(desk, step.num_tokens);
+    long num_stages = num_layers * count_stages(step.num_tokens);
     run_team(num_threads, num_stages, [&](Team& team) {
         for (long i = 0; i < num_layers; i++) {
             const Layer& layer = layers[i];

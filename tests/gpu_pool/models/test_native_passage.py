@@ -1,11 +1,13 @@
 """All layers in one native call: the bits of the same layers one by one, and who is not joined."""
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from gpu_pool.kernels.cpu.calls import AttentionCall, RotationCall, StepCall
 from gpu_pool.kernels.cpu.library import NativeKernels
 from gpu_pool.models.native_passage import NativePassage
 from gpu_pool.worker.settings import CpuLevel, DtypeChoice, WorkerSettings
@@ -106,4 +108,18 @@ def test_a_passage_that_is_waited_for_goes_layer_by_layer(
     model.passage = list(model.passage)  # as for the first step after a wake
     monkeypatch.setattr(NativeKernels, "run_layers", None)  # whoever calls it fails
     assert driver.generate([driver.add([5, 6, 7])], 4) == expected
+    driver.executor.close()
+
+
+@at_every_level
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_a_step_of_no_tokens_touches_nothing(num_threads: int, level: str, tmp_path: Path) -> None:
+    driver = create_driver(write_checkpoint(tmp_path, "llama", **WIDE), level, num_threads)
+    native = find_model(driver)._native
+    starts = ctypes.c_int32(0)
+    groups = (AttentionCall * 1)(AttentionCall(starts=ctypes.addressof(starts), num_heads=1))
+    rotations = (RotationCall * 1)()
+    call = StepCall(groups=ctypes.addressof(groups), rotations=ctypes.addressof(rotations))
+    assert native._kernels.measure_layers(native._layers, 0) == 0
+    native._kernels.run_layers(native._layers, call)  # whose addresses lead nowhere
     driver.executor.close()
