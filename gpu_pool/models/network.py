@@ -50,7 +50,8 @@ class CausalModel(Protocol):
     ) -> Tensor:
         """Hidden states `[T, D]`; keys and values of all tokens are in the groups' memory.
 
-        A stage of a pipeline but the first takes the `states_TD` of the one before it.
+        A stage of a pipeline but the first takes the `states_TD` of the one before it, and may
+        compute in their memory.
         """
         ...
 
