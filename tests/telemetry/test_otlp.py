@@ -36,7 +36,8 @@ async def test_a_collector_gets_what_was_taken(tmp_path: Path) -> None:
     headers = tmp_path / "headers"
     headers.write_text("Authorization: Basic secret\n\nx-scope-orgid: 7\n")
     with run_collector() as collector:
-        sink = create_sink(collector.url, headers_file=headers)
+        patient = {"timeout_s": 20.0, "flush_s": 20.0}  # a collector that answers is waited for
+        sink = create_sink(collector.url, headers_file=headers, **patient)
         sink.take([create_span(1), create_span(2)])
         await sink.close()
         assert [span.span_id for span in collector.spans] == [
