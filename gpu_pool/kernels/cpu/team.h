@@ -52,6 +52,7 @@ class Team {
         for (long i = 0; i < num_threads; i++) {
             long run = (thread + i) % num_threads;
             long first = num_items * run / num_threads, end = num_items * (run + 1) / num_threads;
+            if (first + taken[run].value.load(std::memory_order_relaxed) >= end) continue;
             for (long item = first + take(taken[run]); item < end; item = first + take(taken[run])) {
                 act(item);
                 num_done++;
