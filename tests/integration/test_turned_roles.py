@@ -116,20 +116,21 @@ async def test_nodes_are_turned_under_load_and_no_stream_is_lost_or_doubled(
 
         set_cost(60.0)
         under_way: set[int] = set()
+        nums_prompts: set[int] = set()  # at any time: on a busy machine one is soon turned back
         async with run_standby(gateway, tmp_path):
             # Prompts without end: a node that answers is turned, with its answers under way.
             for wave in range(5 * NUM_WAVES):
                 asked = asyncio.create_task(ask_all(gateway, wave % NUM_WAVES))
                 while not asked.done():
+                    nums_prompts.add(len(find_prompts(gateway)))
                     for node in list_nodes(gateway):
                         if node.role is NodeRole.PREFILL and node.node_id != "n1":
                             under_way.add(sum(load.num_running for load in node.loads.values()))
                     await asyncio.sleep(0.02)
                 assert await asked == wanted[wave % NUM_WAVES]
-                if len(find_prompts(gateway)) == 2 and max(under_way) > 0:
+                if max(nums_prompts) == 2 and max(under_way, default=0) > 0:
                     break
-            turned = find_prompts(gateway)
-            assert len(turned) == 2
+            assert max(nums_prompts) == 2
             assert max(under_way) > 0
             assert await count_landed(gateway) > 0
             # Answers alone: one of the two is turned back, and never the last one.
