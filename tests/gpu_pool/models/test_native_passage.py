@@ -12,11 +12,12 @@ from gpu_pool.kernels.cpu.library import NativeKernels
 from gpu_pool.models.native_passage import NativePassage
 from gpu_pool.worker.settings import CpuLevel, DtypeChoice, WorkerSettings
 from gpu_pool.worker.worker import create_executor
-from tests.gpu_pool.kernels.cpu.native_levels import NAMES, at_every_level
+from tests.gpu_pool.kernels.cpu.native_levels import NAMES, at_every_level, one_thread
 from tests.gpu_pool.models.family_check import Seen, drive_every_way, record_logits
 from tests.gpu_pool.models.family_checkpoint import write_checkpoint
 from tests.gpu_pool.plan_driver import PlanDriver
 
+__all__ = ["one_thread"]  # an executor sets the process's threads: they are put back
 WIDE = {"head_dim": 32, "hidden_size": 72, "intermediate_size": 104}
 WINDOWS = {"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 1}
 JOINED: dict[str, tuple[str, dict[str, Any]]] = {
