@@ -14,15 +14,13 @@ from torch.nn import functional
 
 from benchmarks.gpu.bench import OURS, Bench
 from benchmarks.gpu.product_errors import compare
-from benchmarks.gpu.timing import DEVICE, measure_chain_ms
+from benchmarks.gpu.timing import DEVICE, count_copies, measure_chain_ms
 from benchmarks.harness import Figure, summarise
 from gpu_pool.kernels.gpu_traits import find_traits
 from gpu_pool.kernels.small_linear import small_linear_reference, small_linear_triton
 from gpu_pool.kernels.small_linear_table import SMALL_LINEAR
 
 _ROWS: Final = (1, 2, 4, 8, 16, 32, 64)
-_OTHER_BYTES: Final = 200 << 20
-"""Of weights that are read between two products with the same one."""
 _GAIN: Final = 0.97
 """Ours takes at most so much of cuBLAS's time where it is preferred."""
 
@@ -61,8 +59,7 @@ def _time_shape(
         small_linear_triton(x, weight, None), small_linear_reference(x, weight, None).float()
     )
     assert error <= 1e-2, f"{num_rows} rows x {num_outputs} x {num_inputs}: error {error}"
-    others = max(1, min(8, _OTHER_BYTES // weight.nbytes))
-    weights = [weight, *(weight.clone() for _ in range(others))]
+    weights = [weight, *(weight.clone() for _ in range(count_copies(weight.nbytes, 9) - 1))]
     runs: dict[str, list[Callable[[], object]]] = {
         OURS: [partial(small_linear_triton, x, one, None) for one in weights],
         "cublas": [partial(functional.linear, x, one) for one in weights],

@@ -14,6 +14,8 @@ DEVICE: Final = torch.device("cuda" if IS_GPU else "cpu")
 """Where kernels run: on a CPU in triton's interpreter."""
 _FLUSH_BYTES = 256 << 20
 """More than any cache holds: written between samples, so that each reads from memory."""
+_OTHER_BYTES = 200 << 20
+"""So much is read between two calls that read the same, so that no cache serves them."""
 _REHEARSED_SAMPLES = 2
 _HEAD_START_CYCLES = 1_000_000
 """The device is kept busy for so long, half a millisecond, while the host launches what is timed:
@@ -65,6 +67,11 @@ def measure_chain_ms(calls: Sequence[Callable[[], object]], num_samples: int = 1
             call()
     graph.replay()
     return [_measure_once_ms(graph.replay) / len(calls) for _ in range(num_samples)]
+
+
+def count_copies(num_bytes: int, most: int = 32) -> int:
+    """How many times something as large has to be there for the calls of a chain."""
+    return max(2, min(most, -(-_OTHER_BYTES // num_bytes))) if IS_GPU else 1
 
 
 def _measure_once_ms(work: Callable[[], object]) -> float:

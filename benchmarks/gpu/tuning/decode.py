@@ -9,8 +9,8 @@ from typing import Final
 
 import torch
 
-from benchmarks.gpu.timing import DEVICE, IS_GPU
-from benchmarks.gpu.tuning.trial import Trial, count_copies, draw
+from benchmarks.gpu.timing import DEVICE, IS_GPU, count_copies
+from benchmarks.gpu.tuning.trial import Trial, draw
 from gpu_pool.kernels.gpu_traits import find_traits
 from gpu_pool.kernels.paged_attention import PagedLayout
 from gpu_pool.kernels.split_decode import SplitLaunch, split_decode_triton

@@ -10,8 +10,8 @@ from typing import Final
 
 from torch.nn.functional import linear
 
-from benchmarks.gpu.timing import IS_GPU
-from benchmarks.gpu.tuning.trial import Trial, count_copies, draw
+from benchmarks.gpu.timing import IS_GPU, count_copies
+from benchmarks.gpu.tuning.trial import Trial, draw
 from gpu_pool.kernels.small_linear import SmallLaunch, small_linear_triton
 from gpu_pool.kernels.small_linear_table import SMALL_LINEAR
 

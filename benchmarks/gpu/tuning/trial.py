@@ -13,8 +13,6 @@ from benchmarks.gpu.timing import DEVICE, IS_GPU, measure_chain_ms
 
 _SHOWN: Final = 6
 _SAMPLES: Final = 4
-OTHER_BYTES: Final = 200 << 20
-"""So much is read between two calls that read the same, so that no cache serves them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +24,6 @@ class Trial:
     calls: Sequence[Callable[[], object]]
     is_chosen: bool = False
     """What is launched today, or another's kernel: shown whatever it takes."""
-
-
-def count_copies(num_bytes: int, most: int = 32) -> int:
-    """How many times something as large has to be there."""
-    return max(2, min(most, -(-OTHER_BYTES // num_bytes))) if IS_GPU else 1
 
 
 def can_run(trial: Trial) -> bool:
