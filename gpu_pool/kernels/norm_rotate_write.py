@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from gpu_pool.kernels.cpu.calls import TurnCall
-from gpu_pool.kernels.cpu.current import find_current
-from gpu_pool.kernels.cpu.library import MAX_LANES
+from gpu_pool.kernels.cpu.current import find_current, turns_heads
 from gpu_pool.kernels.dependent_launch import find_launch_options, wait_for_inputs
 from gpu_pool.kernels.head_norm import HeadNorm, head_norm_reference
 from gpu_pool.kernels.kv_write import kv_write_reference
@@ -214,4 +213,4 @@ def _turns_natively(heads_TXH: Tensor, rotation: tuple[Tensor, Tensor] | None) -
     """True where halves are whole vectors, heads follow each other and tables lie alike."""
     head_dim = heads_TXH.shape[2]
     do_tables_fit = rotation is None or rotation[0].stride() == rotation[1].stride()
-    return do_tables_fit and heads_TXH.stride(1) == head_dim and head_dim % (2 * MAX_LANES) == 0
+    return do_tables_fit and heads_TXH.stride(1) == head_dim and turns_heads(head_dim)

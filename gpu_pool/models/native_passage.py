@@ -18,7 +18,8 @@ from gpu_pool.kernels.cpu.calls import (
     RotationCall,
     StepCall,
 )
-from gpu_pool.kernels.cpu.library import MAX_LANES, NativeKernels
+from gpu_pool.kernels.cpu.current import reads_weight, turns_heads
+from gpu_pool.kernels.cpu.library import NativeKernels
 from gpu_pool.kernels.linear import NativeWeight
 from gpu_pool.kernels.silu_mul import silu_mul
 from gpu_pool.layers.decoder_step import DecoderStep
@@ -26,8 +27,6 @@ from gpu_pool.layers.gated_mlp import GatedMlp
 from gpu_pool.layers.grouped_attention import GroupedAttention
 from gpu_pool.layers.linear import Linear
 from gpu_pool.models.decoder_layer import Passage, PreNormLayer
-
-_NORM_DTYPES = (torch.bfloat16, torch.float32)
 
 
 class NativePassage:
@@ -103,9 +102,9 @@ def _is_native_layer(layer: PreNormLayer, next_norm_D: Tensor | None) -> bool:
     return (
         network.gate is silu_mul
         and attention.form.value_dim is None
-        and attention.sizes.head_dim % (2 * MAX_LANES) == 0
+        and turns_heads(attention.sizes.head_dim)
         and all(_is_native_product(product) for product in products)
-        and all(_is_native_norm(weight) for weight in norms)
+        and all(weight is not None and reads_weight(weight) for weight in norms)
     )
 
 
@@ -113,10 +112,6 @@ def _is_native_product(product: Linear) -> bool:
     bias = product.bias
     has_bias = bias is None or (bias.dtype == torch.bfloat16 and bias.is_contiguous())
     return isinstance(product.weight, NativeWeight) and has_bias
-
-
-def _is_native_norm(weight: Tensor | None) -> bool:
-    return weight is not None and weight.dtype in _NORM_DTYPES and weight.is_contiguous()
 
 
 def _is_native(batch: object, dtype: torch.dtype) -> bool:

@@ -12,7 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from gpu_pool.kernels.cpu.library import NativeKernels
+from gpu_pool.kernels.cpu.library import MAX_LANES, NativeKernels
 
 _CURRENT: Final[ContextVar[NativeKernels | None]] = ContextVar("kernels", default=None)
 _WEIGHT_DTYPES: Final = (torch.bfloat16, torch.float32)
@@ -35,9 +35,17 @@ def find_current(*rows: Tensor, weight: Tensor | None = None) -> NativeKernels |
     kernels = _CURRENT.get()
     if kernels is None or not all(_lies_in_rows(tensor) for tensor in rows):
         return None
-    if weight is not None and not (weight.dtype in _WEIGHT_DTYPES and weight.is_contiguous()):
-        return None
-    return kernels
+    return None if weight is not None and not reads_weight(weight) else kernels
+
+
+def reads_weight(weight: Tensor) -> bool:
+    """True for the weight of a norm in a form that kernels read."""
+    return weight.dtype in _WEIGHT_DTYPES and weight.is_contiguous()
+
+
+def turns_heads(head_dim: int) -> bool:
+    """True where the halves of a head are whole vectors at every level."""
+    return head_dim % (2 * MAX_LANES) == 0
 
 
 def _lies_in_rows(tensor: Tensor) -> bool:
