@@ -22,7 +22,6 @@ from gpu_pool.transfer.agent_words import (
     AgentStart,
     FromAgent,
     ReadEnded,
-    StartRead,
     encoder,
     start_decoder,
     to_agent_decoder,
@@ -85,15 +84,12 @@ def _serve(channel: socket.socket, engine: TransferEngine) -> None:
             return
         if frame is not None:
             message = to_agent_decoder.decode(frame)
-            if isinstance(message, StartRead):
-                try:
-                    pieces = [Piece(*piece) for piece in message.pieces]
-                    reads[message.read_id] = engine.read(message.peer, message.agent, pieces)
-                except TransferFailed as error:
-                    sys.stderr.write(f"transfer agent: {error.message}\n")
-                    _send(channel, ReadEnded(message.read_id, is_done=False))
-            else:
-                engine.forget(message.peer)
+            try:
+                pieces = [Piece(*piece) for piece in message.pieces]
+                reads[message.read_id] = engine.read(message.peer, message.agent, pieces)
+            except TransferFailed as error:
+                sys.stderr.write(f"transfer agent: {error.message}\n")
+                _send(channel, ReadEnded(message.read_id, is_done=False))
         for read_id, read in list(reads.items()):
             state = read.poll()
             if state is not ReadState.PENDING:

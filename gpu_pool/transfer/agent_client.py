@@ -19,7 +19,6 @@ from gpu_pool.transfer.agent_words import (
     AgentFailed,
     AgentReady,
     AgentStart,
-    ForgetPeer,
     ReadEnded,
     StartRead,
     encoder,
@@ -103,10 +102,6 @@ class AgentClient:
             tuple((p.local_address, p.remote_address, p.num_bytes) for p in pieces),
         )
         self._send(encoder.encode(words))
-
-    def forget(self, peer: str) -> None:
-        """Has the agent let go of a peer."""
-        self._send(encoder.encode(ForgetPeer(peer)))
 
     def wait(self, handle: int, wait_s: float | None) -> tuple[list[ReadEnded], bool]:
         """The reads that have ended, as soon as there are some, `handle` can be read or time is

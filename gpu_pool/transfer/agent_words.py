@@ -30,12 +30,6 @@ class StartRead(msgspec.Struct, frozen=True, array_like=True, tag=1):
     pieces: tuple[tuple[int, int, int], ...]
 
 
-class ForgetPeer(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Lets go of a peer."""
-
-    peer: str
-
-
 class AgentReady(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """The memory is registered."""
 
@@ -60,10 +54,9 @@ class AgentFailed(msgspec.Struct, frozen=True, array_like=True, tag=5):
     reason: str
 
 
-ToAgent = StartRead | ForgetPeer
 FromAgent = AgentReady | ReadEnded | AgentFailed
 
 encoder: Final = msgspec.msgpack.Encoder()
 start_decoder: Final = msgspec.msgpack.Decoder(AgentStart)
-to_agent_decoder: Final[msgspec.msgpack.Decoder[ToAgent]] = msgspec.msgpack.Decoder(ToAgent)
+to_agent_decoder: Final = msgspec.msgpack.Decoder(StartRead)
 from_agent_decoder: Final[msgspec.msgpack.Decoder[FromAgent]] = msgspec.msgpack.Decoder(FromAgent)

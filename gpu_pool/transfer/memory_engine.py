@@ -50,6 +50,3 @@ class MemoryEngine:
             if copied != piece.num_bytes:
                 raise TransferFailed("The other process's memory cannot be read.")
         return FinishedRead(ReadState.DONE)
-
-    def forget(self, peer: str) -> None:
-        """There is nothing to forget."""

@@ -73,6 +73,3 @@ class MooncakeEngine:
             [piece.num_bytes for piece in pieces],
         )
         return MooncakeRead(outcome)
-
-    def forget(self, peer: str) -> None:
-        """Its connections end by themselves."""

@@ -7,7 +7,8 @@ Source: NIXL 1.5, `nixl_agent` and `nixlAgentConfig.pthrDelay`. Read next: `tran
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from contracts.errors import TransferFailed, UnsupportedFeature
@@ -17,14 +18,25 @@ _WAIT_US: Final = 10_000
 """The longest that NIXL's thread waits for an event."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Connection:
+    """To one life of a peer; several reads are on it."""
+
+    agent: bytes
+    """What the peer's agent has said of itself."""
+    name: str
+    """The agent's, here."""
+
+
 class NixlRead:
     """One transfer request."""
 
-    def __init__(self, api: Any, agent: Any, request: int) -> None:
-        """Takes a transfer that was started."""
+    def __init__(self, api: Any, agent: Any, request: int, note_failed: Callable[[], None]) -> None:
+        """Takes a transfer that was started; `note_failed` hears of its connection's end."""
         self._api = api
         self._agent = agent
         self._request = request
+        self._note_failed = note_failed
         self._end: ReadState | None = None
 
     def poll(self) -> ReadState:
@@ -40,6 +52,8 @@ class NixlRead:
         self._end = ReadState.DONE if status == self._api.NIXL_SUCCESS else ReadState.FAILED
         with contextlib.suppress(Exception):
             self._agent.releaseXferReq(self._request)
+        if self._end is ReadState.FAILED:
+            self._note_failed()
         return self._end
 
 
@@ -58,8 +72,8 @@ class NixlEngine:
                 "NIXL is not installed; pip install 'hearth[kv]' (Linux, x86_64)."
             ) from error
         self._api: Any = api
-        self._peers: dict[str, tuple[bytes, str]] = {}
-        """What each peer's agent has said of itself, and its name here."""
+        self._connections: dict[str, _Connection] = {}
+        """By peer."""
         config = api.nixlAgentConfig()
         config.useProgThread = True
         config.pthrDelay = _WAIT_US
@@ -77,29 +91,57 @@ class NixlEngine:
         """Begins to read. Raises: `TransferFailed`."""
         assert len(pieces) <= MAX_BATCH, "a batch that an engine may refuse"
         api = self._api
+        connection = self._connect(peer, agent)
+        local = [(piece.local_address, piece.num_bytes, 0) for piece in pieces]
+        remote = [(piece.remote_address, piece.num_bytes, 0) for piece in pieces]
         try:
-            if peer in self._peers and self._peers[peer][0] != agent:
-                self.forget(peer)  # its agent is another process by now
-            if peer not in self._peers:
-                self._peers[peer] = agent, self._agent.loadRemoteMD(agent).decode()
-            local = [(piece.local_address, piece.num_bytes, 0) for piece in pieces]
-            remote = [(piece.remote_address, piece.num_bytes, 0) for piece in pieces]
             request = self._agent.createXferReq(
                 api.NIXL_READ,
                 api.nixlXferDList(api.DRAM_SEG, local),
                 api.nixlXferDList(api.DRAM_SEG, remote),
-                self._peers[peer][1],
+                connection.name,
             )
             status = self._agent.postXferReq(request)
         except Exception as error:
+            if not isinstance(error, api.nixlNotFoundError) or not self._knows(connection):
+                self._let_go(peer, connection)  # else it has no such memory, and all is well
             raise TransferFailed(f"The transfer engine failed: {type(error).__name__}.") from error
         if status not in (api.NIXL_SUCCESS, api.NIXL_IN_PROG):
+            self._let_go(peer, connection)
             raise TransferFailed("The transfer engine refused to read.")
-        return NixlRead(api, self._agent, request)
+        return NixlRead(api, self._agent, request, lambda: self._let_go(peer, connection))
 
-    def forget(self, peer: str) -> None:
-        """Disconnects from a peer."""
-        known = self._peers.pop(peer, None)
+    def _connect(self, peer: str, agent: bytes) -> _Connection:
+        """The connection to a peer, a new one where its agent is another process by now.
+
+        Raises: `TransferFailed` for what no agent says of itself.
+        """
+        known = self._connections.get(peer)
+        if known is not None and known.agent == agent:
+            return known
         if known is not None:
+            self._let_go(peer, known)
+        try:
+            connection = _Connection(agent, self._agent.loadRemoteMD(agent).decode())
+        except Exception as error:
+            raise TransferFailed(f"The transfer engine failed: {type(error).__name__}.") from error
+        self._connections[peer] = connection
+        return connection
+
+    def _knows(self, connection: _Connection) -> bool:
+        """False when the engine has dropped what it knew of the peer."""
+        nothing = self._api.nixlXferDList(self._api.DRAM_SEG, [])
+        try:
+            status = self._agent.checkRemoteMD(connection.name, nothing)
+        except Exception:
+            return False
+        return status == self._api.NIXL_SUCCESS
+
+    def _let_go(self, peer: str, connection: _Connection) -> None:
+        """The next read connects anew. What fails on a connection that was let go says nothing of
+        the one that has taken its place.
+        """
+        if self._connections.get(peer) is connection:
+            del self._connections[peer]
             with contextlib.suppress(Exception):
-                self._agent.invalidateRemoteMD(known[1])
+                self._agent.invalidateRemoteMD(connection.name)

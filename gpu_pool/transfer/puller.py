@@ -235,7 +235,6 @@ class Puller:
         pull = batch.pull
         pull.reading.difference_update(block.place for block in batch.blocks)
         if not end.is_done:
-            self._client.forget(batch.peer)
             self._fail(pull, "failed")
         elif not pull.reason:
             self._check(pull, batch.blocks)

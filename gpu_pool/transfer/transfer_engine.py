@@ -59,11 +59,9 @@ class TransferEngine(Protocol):
     def read(self, peer: str, agent: bytes, pieces: Sequence[Piece]) -> Read:
         """Begins to read at most `MAX_BATCH` pieces from the node that said `agent` of itself.
 
-        `peer` names one life of it; it is connected to at the first read.
+        `peer` names one life of it; it is connected to at the first read, and at the next one after
+        a connection has failed: that is the engine's own affair, since it knows which reads were on
+        which connection.
         Raises: `TransferFailed` when it cannot be; nothing is under way then.
         """
-        ...
-
-    def forget(self, peer: str) -> None:
-        """Lets go of a peer, so that the next read connects anew."""
         ...
