@@ -65,9 +65,10 @@ class KvSource(Protocol):
         """Nothing is to be brought for this sequence, whether it was offered or not."""
         ...
 
-    def cancel(self, sequence_id: SequenceId) -> None:
+    def cancel(self, sequence_id: SequenceId) -> int:
         """Nobody waits for what was started. Its `LandingEnd` comes when nothing is written any
-        more.
+        more; how many leading blocks of the prefix are there already and stay as they are, where a
+        part was offered, else 0.
         """
         ...
 
@@ -159,13 +160,8 @@ class Landings:
 
     def give_up(self, sequence_id: SequenceId, table: BlockTable) -> None:
         """Nobody waits for a sequence's landing any more; its blocks are in quarantine."""
-        if not table.is_landing:
-            return
-        table.is_landing = False
-        self.num_awaited -= 1
-        live = self._live[sequence_id]
-        live.table = None
-        live.source.cancel(sequence_id)
+        if table.is_landing:
+            self._leave(sequence_id, self._live[sequence_id], table)
 
     def poll(self, now_unix_ms: int) -> list[SequenceId]:
         """Sequences that wait no more: their KV is there, or will not come in time."""
@@ -186,8 +182,9 @@ class Landings:
                     self.num_awaited -= 1
                     over.append(end.sequence_id)
         for sequence_id, live in self._live.items():
-            if live.table is not None and live.is_late(now_unix_ms):
-                self.give_up(sequence_id, live.table)
+            table = live.table
+            if table is not None and live.is_late(now_unix_ms):
+                self._take_part(live, table, self._leave(sequence_id, live, table))
                 over.append(sequence_id)
         return over
 
@@ -250,6 +247,20 @@ class Landings:
                 return index
         return len(prefix.keys)
 
+    def _leave(self, sequence_id: SequenceId, live: _Live, table: BlockTable) -> int:
+        """A sequence does not wait any more; how much is there, as its source says."""
+        table.is_landing = False
+        self.num_awaited -= 1
+        live.table = None
+        return live.source.cancel(sequence_id)
+
+    def _take_part(self, live: _Live, table: BlockTable, num_blocks: int) -> None:
+        """A late landing's sequence starts with what is there; the rest stays in quarantine."""
+        if live.is_divisible and num_blocks > live.num_shared:
+            taken, live.runs = _divide(live.runs, num_blocks)
+            part = replace(live, runs=taken, num_blocks=min(num_blocks, live.num_blocks))
+            table.swapped = self._describe(part)
+
     def _cut(self, live: _Live, num_blocks: int) -> _Live:
         """A landing of its first blocks only, the rest of which is free; without runs if that is
         of no use.
@@ -259,11 +270,8 @@ class Landings:
         if not live.is_divisible or num_blocks <= live.num_shared:
             self._give_back(live.runs)
             return replace(live, runs=())
-        cut = [(run, num_blocks - run.first) for run in live.runs]
-        self._give_back([replace(run, host_ids=run.host_ids[count:]) for run, count in cut])
-        runs = tuple(
-            replace(run, host_ids=run.host_ids[:count], keys=run.keys[:count]) for run, count in cut
-        )
+        runs, rest = _divide(live.runs, num_blocks)
+        self._give_back(rest)
         return replace(live, runs=runs, num_blocks=num_blocks)
 
     def _describe(self, live: _Live) -> SwappedBlocks:
@@ -281,3 +289,21 @@ class Landings:
         """Frees host blocks that nobody writes to."""
         for run in runs:
             self._groups[run.group].host.give_back(run.host_ids)
+
+
+def _divide(
+    runs: Sequence[HostRun], num_blocks: int
+) -> tuple[tuple[HostRun, ...], tuple[HostRun, ...]]:
+    """What of `runs` is among the prefix's first blocks, and the rest; all begin before its end."""
+    counts = [num_blocks - run.first for run in runs]
+    pairs = list(zip(runs, counts, strict=True))
+    return (
+        tuple(
+            HostRun(run.group, run.first, run.host_ids[:count], run.keys[:count])
+            for run, count in pairs
+        ),
+        tuple(
+            HostRun(run.group, run.first + count, run.host_ids[count:], run.keys[count:])
+            for run, count in pairs
+        ),
+    )

@@ -109,9 +109,10 @@ class Importer:
             del self._early[sequence_id], self._waits[sequence_id]
             self._tell(sequence_id, KvGaveUp("declined"))
 
-    def cancel(self, sequence_id: SequenceId) -> None:
+    def cancel(self, sequence_id: SequenceId) -> int:
         """It is computed here, or over."""
         self._puller.give_up(sequence_id, "late")
+        return 0
 
     def poll(self) -> list[LandingEnd]:
         """What has ended in the puller's thread."""

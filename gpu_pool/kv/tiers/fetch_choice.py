@@ -32,14 +32,14 @@ class Patience:
         return max(_SLACK * self.num_tokens * self.s_per_token, _LEAST_SLACK_S)
 
     def bound_wait(self, num_landed: int) -> float:
-        """Seconds after which nobody waits, not even for reads that hang; longer than `is_over`
-        takes to end a fetch of which a part is of use.
+        """Seconds after which nobody waits, not even for reads that hang, while so many tokens are
+        there: by then what these have saved is used up, and a twentieth.
         """
-        return 2 * self.slack_s + num_landed * self.s_per_token
+        return self.slack_s + num_landed * self.s_per_token
 
     def is_over(self, elapsed_s: float, num_landed: int) -> bool:
         """True when waiting on would cost more than a twentieth of what was to be saved."""
-        return elapsed_s > self.slack_s + num_landed * self.s_per_token
+        return elapsed_s > self.bound_wait(num_landed)
 
 
 def count_worth(

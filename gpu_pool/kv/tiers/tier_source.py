@@ -113,9 +113,11 @@ class TierSource:
         """Nothing is to be brought."""
         self._chosen.pop(sequence_id, None)
 
-    def cancel(self, sequence_id: SequenceId) -> None:
-        """Nobody waits any more."""
-        self._live[sequence_id].fetch.give_up()
+    def cancel(self, sequence_id: SequenceId) -> int:
+        """Nobody waits any more; what has landed in order is of use."""
+        live = self._live[sequence_id]
+        live.fetch.give_up()
+        return live.first + live.fetch.num_landed if self._num_worth else 0
 
     def poll(self) -> Sequence[LandingEnd]:
         """The fetches that are over, with what has come of each."""

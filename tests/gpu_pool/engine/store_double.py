@@ -72,8 +72,9 @@ class Source:
     def decline(self, sequence_id: SequenceId) -> None:
         self.store.num_refused += 1
 
-    def cancel(self, sequence_id: SequenceId) -> None:
+    def cancel(self, sequence_id: SequenceId) -> int:
         self.store.landings[sequence_id].is_cancelled = True
+        return 0
 
     def poll(self) -> list[LandingEnd]:
         store = self.store

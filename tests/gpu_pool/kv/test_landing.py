@@ -26,6 +26,7 @@ class Source:
     runs: tuple[HostRun, ...] = ()
     ends: list[LandingEnd] = field(default_factory=list[LandingEnd])
     num_cancelled: int = 0
+    num_landed: int = 0
 
     def find(self, sequence_id: SequenceId, prefix: Prefix, num_cached: int) -> Offer:
         return self.offer
@@ -36,8 +37,9 @@ class Source:
     def decline(self, sequence_id: SequenceId) -> None:
         pass
 
-    def cancel(self, sequence_id: SequenceId) -> None:
+    def cancel(self, sequence_id: SequenceId) -> int:
         self.num_cancelled += 1
+        return self.num_landed
 
     def poll(self) -> list[LandingEnd]:
         ends, self.ends = self.ends, []
@@ -119,3 +121,31 @@ def test_a_deadline_moves_while_the_landing_gets_on() -> None:
     assert scene.landings.poll(40) == []
     assert scene.group.host.num_free == 8
     assert scene.table.swapped is None
+
+
+@pytest.mark.parametrize("num_landed", [1, 5, 8])
+def test_of_a_divisible_offer_that_is_late_the_part_that_is_there_is_used(num_landed: int) -> None:
+    """The rest is in quarantine until the source writes no more."""
+    scene = Scene(Offer(8, 10, is_divisible=True))
+    assert scene.open()
+    scene.source.num_landed = num_landed
+    assert scene.landings.poll(10) == [ONE]
+    swapped = scene.table.swapped
+    assert swapped is not None
+    assert swapped.num_tokens == 4 * num_landed
+    assert swapped.groups == ((0, scene.source.runs[0].host_ids[:num_landed]),)
+    assert scene.group.host.num_free == 0
+    assert scene.landings.count_held(0) == 8 - num_landed
+    scene.source.ends.append(LandingEnd(ONE, has_landed=True, num_blocks=8))
+    assert scene.landings.poll(20) == []
+    assert scene.group.host.num_free == 8 - num_landed
+    assert swapped.num_tokens == 4 * num_landed, "what came later is nobody's"
+
+
+def test_of_any_other_offer_that_is_late_nothing_is_used() -> None:
+    scene = Scene(Offer(8, 10))
+    assert scene.open()
+    scene.source.num_landed = 5
+    assert scene.landings.poll(10) == [ONE]
+    assert scene.table.swapped is None
+    assert scene.landings.count_held(0) == 8

@@ -3,6 +3,9 @@
 Whose it is not nobody gets, of private requests there is nothing, and what was damaged is a miss.
 """
 
+import itertools
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from contracts.grant import RetentionClass
 from gpu_pool.engine.messages import AddSequence
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.kv.tiers.block_file import round_up
+from gpu_pool.kv.tiers.file_tier import FileTier
 from gpu_pool.kv.tiers.namespace import BlockName, TierNamespace
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
@@ -92,6 +96,38 @@ def test_what_staging_memory_does_not_hold_at_once_leaves_and_lands_in_parts(
         outcome = rig.answer(create_request(2, PREFIX, max_tokens=60))
         assert outcome.token_ids == expected
         assert outcome.num_cached_tokens == [64]
+
+
+def test_of_a_drive_that_hangs_in_the_middle_what_has_come_is_used(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer waits for none of the reads that hang; until they are over nobody else gets the
+    memory that they write to.
+    """
+    goes_on = threading.Event()
+    num_reads = itertools.count()
+    fetch = FileTier.fetch
+
+    def hang(tier: FileTier, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
+        assert next(num_reads) < 4 or goes_on.wait(60)
+        return fetch(tier, space, name, block)
+
+    with open_rig(llama, create_settings(tmp_path)) as rig:
+        expected = rig.answer(create_request(1, PREFIX)).token_ids
+        rig.forget()
+        rig.speed.prefill_per_s = 200.0
+        monkeypatch.setattr(FileTier, "fetch", hang)
+        outcome = rig.add(create_request(2, PREFIX))
+        while not outcome.reasons:
+            rig.now_unix_ms = time.time_ns() // 1_000_000
+            rig.step()
+        assert outcome.token_ids == expected
+        assert outcome.num_cached_tokens == [64]
+        passage = rig.scheduler.books.passage
+        assert passage.count_held(0) == 5, "nobody gets those while they may be written to"
+        goes_on.set()
+        rig.settle()
+        assert passage.count_held(0) == 0
 
 
 def test_a_directory_that_cannot_be_had_costs_the_tier_and_not_the_model(

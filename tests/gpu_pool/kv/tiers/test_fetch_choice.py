@@ -42,10 +42,11 @@ def test_a_slow_start_is_worth_what_follows() -> None:
     st.lists(st.floats(0, 3), min_size=1, max_size=40),
     st.floats(0.01, 0.5),
 )
-def test_a_fetch_never_costs_more_than_a_tenth_of_computing(
+def test_a_fetch_never_costs_more_than_a_twentieth_of_computing(
     gaps: list[float], s_per_row: float
 ) -> None:
-    """Whatever the drive does: each gap is the time until one more place has landed."""
+    """Whatever the drive does: each gap is the time until one more place has landed. A tenth is
+    promised: the other half is for how well computing is known."""
     num_rows = len(gaps)
     patience = Patience(s_per_row / 16, num_rows * 16)
     computing_s = num_rows * s_per_row
@@ -58,7 +59,7 @@ def test_a_fetch_never_costs_more_than_a_tenth_of_computing(
         elapsed_s += look_s
         landed = sum(arrival <= elapsed_s for arrival in arrivals)
     end_s = elapsed_s + (num_rows - landed) * s_per_row
-    assert end_s <= max(1.1 * computing_s, computing_s + 0.01) + 2 * look_s
+    assert end_s <= max(1.05 * computing_s, computing_s + 0.01) + 2 * look_s
 
 
 def test_a_fetch_that_keeps_up_is_not_given_up() -> None:
