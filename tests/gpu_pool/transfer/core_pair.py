@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import zmq
 
@@ -62,6 +62,21 @@ class Answer:
         return next((event for event in self.events if isinstance(event, kind)), None)
 
 
+class CoreProcess(Protocol):
+    """What is asked of a core's process."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None:
+        """None while it runs."""
+        ...
+
+    def kill(self) -> None: ...
+
+    def wait(self) -> object: ...
+
+
 class Core:
     """One engine-core process and the server's end of its pipes."""
 
@@ -100,16 +115,18 @@ class Core:
         self._in.bind(settings.from_core_endpoint)
         path = stem.with_suffix(".json")
         path.write_bytes(encode_core_settings(settings))
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "gpu_pool.engine_core", str(path)],
-            env={**os.environ, **(environ or {})},
-        )
+        self.process = self.launch(path, environ or {})
         self.answers: dict[int, Answer] = {}
         self.ready: CoreReady | None = None
         self.load = CoreLoad(0, 0, 0, 0)
         self.can_move = False
         self.num_pongs = 0
         self._ids = itertools.count(1)
+
+    def launch(self, path: Path, environ: dict[str, str]) -> "CoreProcess":
+        """A process that reads its settings from a file."""
+        command = [sys.executable, "-m", "gpu_pool.engine_core", str(path)]
+        return subprocess.Popen(command, env={**os.environ, **environ})
 
     def send(self, message: ToCore) -> None:
         self._out.send(encoder.encode(message))

@@ -4,7 +4,6 @@ The model has layers that see everything beside layers with a window.
 """
 
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -165,7 +164,7 @@ def test_a_prefill_core_that_is_killed_costs_a_computation(
     split.change = held.append  # type: ignore[assignment]
     split.open()
     run_splits([split], lambda: any(exported.is_last for exported in held))
-    pair[1].process.send_signal(signal.SIGKILL)
+    pair[1].process.kill()
     pair[1].process.wait()
     for exported in held:
         pair[0].send(ImportBlocks(SequenceId(split.decode_id), exported))

@@ -1,0 +1,269 @@
+"""Two cores of which one process is killed at a random moment, and what a gateway says of it.
+
+The host blocks of each suffice for exactly one `ask_all`: who has lost one cannot hand all of it
+over. Read next: `core_pair` (the words that are carried), `forked_core`.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import msgspec
+
+from contracts.errors import DeadlineExceeded
+from contracts.kv_transfer import KvExported, KvGaveUp, KvLanded, KvReserved
+from gpu_pool.engine.messages import AbortSequence, ReleaseExport, StopImport
+from gpu_pool.plan import SequenceId
+from gpu_pool.settings import TransferSettings
+from tests.gpu_pool.engine.engine_rig import create_request
+from tests.gpu_pool.models.family_checkpoint import SIZES, create_prompt
+from tests.gpu_pool.transfer.core_pair import Core, Split
+from tests.gpu_pool.transfer.forked_core import ForkedCore
+
+BLOCK_TOKENS: Final = 16
+BLOCK_BYTES: Final = (
+    SIZES["num_hidden_layers"] * 2 * SIZES["num_key_value_heads"] * SIZES["head_dim"]
+) * (BLOCK_TOKENS * 4)
+"""Of a model of those sizes in fp32."""
+NUM_AT_ONCE: Final = 6
+PROMPT_BLOCKS: Final = 12
+"""Full ones, of each of the prompts that fill the host memory together."""
+NUM_HOST_BLOCKS: Final = NUM_AT_ONCE * PROMPT_BLOCKS
+MAX_TOKENS: Final = 6
+LEASE_MS: Final = 2000
+"""How long a lease outlasts the ticket of who reads (`core_pair.Split`)."""
+PATIENCE_S: Final = 60.0
+
+
+def has_exported(split: Split) -> bool:
+    """True once blocks of it have been announced."""
+    events = split.prefill.answers[split.prefill_id].events if split.prefill_id else []
+    return any(isinstance(event, KvExported) for event in events)
+
+
+STEPS: Final[dict[str, Callable[[Split], bool]]] = {
+    "3 reserved": lambda split: split.answer.find(KvReserved) is not None,
+    "4 computing": lambda split: split.prefill_id > 0,
+    "5 reading": has_exported,
+    "6 landed": lambda split: split.answer.find(KvLanded) is not None,
+}
+
+
+def create_prompts() -> list[list[int]]:
+    """First those that fill the host memory; the others are of all lengths, half begin alike."""
+    whole = PROMPT_BLOCKS * BLOCK_TOKENS + 1
+    prefix = create_prompt(70, 99)
+    some = [(prefix if i % 2 else []) + create_prompt(9 + 9 * i, i) for i in range(14)]
+    return [create_prompt(whole, 50 + i) for i in range(NUM_AT_ONCE)] + some
+
+
+@dataclass(slots=True)
+class Asked:
+    """One request as its client has it. Units: seconds and milliseconds since 1970."""
+
+    split: Split
+    expected: list[int]
+    deadline_ms: int
+    ended_s: float = 0.0
+    """0 while it goes on."""
+    is_cut: bool = False
+    """Ended by the gateway, since its node for the answer is gone."""
+    is_over: bool = False
+    """That node is gone: nobody has anything to say of it."""
+    is_alone: bool = False
+    """The other node is gone."""
+    is_silent: bool = False
+    """The gateway says nothing of that: nodes have deadlines and leases alone."""
+    has_stopped: bool = False
+
+    def carry(self) -> None:
+        """What the gateway does with the words that have come."""
+        split = self.split
+        if self.is_over:
+            return
+        if not self.is_alone:
+            split.carry()
+        elif split.answer.find(KvReserved) and not (self.has_stopped or self.is_silent):
+            self.has_stopped = True
+            split.decode.send(StopImport(SequenceId(split.decode_id)))
+        if split.answer.is_over and not self.ended_s:
+            self.ended_s = time.time()
+
+    def note_lost(self, core: Core) -> None:
+        """One of its nodes is gone."""
+        split = self.split
+        if core is split.prefill:
+            self.is_alone = True
+            return
+        self.is_over = True
+        if not self.ended_s:
+            self.is_cut, self.ended_s = True, time.time()
+        if split.prefill_id and not self.is_silent:
+            split.prefill.send(AbortSequence(SequenceId(split.prefill_id)))
+            split.prefill.send(ReleaseExport(SequenceId(split.prefill_id)))
+
+    @property
+    def is_settled(self) -> bool:
+        """True when nothing of it lands any more at a node that lives."""
+        answer = self.split.answer
+        has_ended = bool(answer.find(KvLanded) or answer.find(KvGaveUp))
+        return self.is_over or (answer.is_over and (has_ended or not answer.find(KvReserved)))
+
+    def check(self) -> str:
+        """How it ended, which was whole or a clean error, and in time."""
+        late_s = self.ended_s - self.deadline_ms / 1000
+        assert late_s <= 1.0, (late_s, self.split.answer)
+        answer = self.split.answer
+        if self.is_cut:
+            assert answer.token_ids == self.expected[: len(answer.token_ids)]
+            return "cut"
+        if answer.error is not None:
+            assert answer.error.code == DeadlineExceeded.code, answer
+            assert answer.token_ids == self.expected[: len(answer.token_ids)]
+            return "deadline"
+        assert answer.token_ids == self.expected, answer
+        return "handed over" if answer.find(KvLanded) else "computed"
+
+
+@dataclass(slots=True)
+class Kill:
+    """What is killed, and when. Drawn by chance."""
+
+    place: int
+    """0: of the node that answers, 1: of the one for prompts."""
+    is_core: bool
+    """Core and agent; else the agent alone."""
+    step: str
+    delay_s: float
+    is_silent: bool
+    came_s: float = 0.0
+    is_done: bool = False
+
+    @classmethod
+    def draw(cls, random: Random) -> "Kill":
+        """Any of either node, at any step, some milliseconds into it."""
+        step = random.choice(list(STEPS))
+        delay_s = random.choice([0.0, random.uniform(0.0, 0.03)])
+        return cls(random.randrange(2), random.random() < 0.5, step, delay_s, random.random() < 0.1)
+
+
+@dataclass(slots=True)
+class KilledPair:
+    """Both cores and what is needed to start one again."""
+
+    model: Path
+    directory: Path
+    engine: str
+    prompts: list[list[int]] = field(default_factory=create_prompts)
+    answers: list[list[int]] = field(default_factory=list[list[int]])
+    """What one core says alone."""
+    cores: list[ForkedCore] = field(default_factory=list[ForkedCore])
+
+    def start(self) -> None:
+        """Both, and all answers without a split."""
+        self.cores += [self._create_core(place) for place in range(2)]
+        for core in self.cores:
+            core.wait_ready()
+        core = self.cores[0]
+        for prompt in self.prompts:
+            request = create_request(0, prompt, max_tokens=MAX_TOKENS, salt=os.urandom(32))
+            number = core.open(lambda i, r=request: msgspec.structs.replace(r, sequence_id=i))
+            core.wait(lambda number=number: core.answers[number].is_over)
+            self.answers.append(core.answers[number].token_ids)
+
+    def close(self) -> None:
+        for core in self.cores:
+            core.close()
+
+    def ask(
+        self, number: int, salt: bytes, patience_ms: int, deadline_ms: int, *, is_silent: bool
+    ) -> Asked:
+        """One prompt; the request has so long in all, and so long until it computes alone."""
+        until_ms = time.time_ns() // 1_000_000 + deadline_ms
+        request = create_request(
+            0, self.prompts[number], max_tokens=MAX_TOKENS, salt=salt, deadline_unix_ms=until_ms
+        )
+        asked = Asked(
+            Split(self.cores[0], self.cores[1], request, patience_ms),
+            self.answers[number],
+            until_ms,
+            is_silent=is_silent,
+        )
+        asked.split.open()
+        return asked
+
+    def ask_all(self, salt: bytes, patience_ms: int = 20_000) -> list[Asked]:
+        """The prompts that need all host blocks of both, answered."""
+        every = [
+            self.ask(number, salt, patience_ms, 2 * patience_ms, is_silent=False)
+            for number in range(NUM_AT_ONCE)
+        ]
+        self.run(every, lambda: all(asked.ended_s and asked.is_settled for asked in every))
+        return every
+
+    def run(
+        self, every: Sequence[Asked], is_so: Callable[[], bool], kill: Kill | None = None
+    ) -> None:
+        """Carries words until something is so."""
+        until_s = time.monotonic() + PATIENCE_S
+        while not is_so():
+            assert time.monotonic() < until_s, (kill, every)
+            for core in self.cores:
+                core._in.poll(1)
+                core.read()
+            for asked in every:
+                asked.carry()
+            if kill is not None and not kill.is_done:
+                self._watch(every, kill)
+
+    def restore(self, every: Sequence[Asked], kill: Kill) -> None:
+        """Until all that was lost is there again, and nothing lands or is leased any more."""
+        if kill.is_core:
+            self.cores[kill.place].close()
+            self.cores[kill.place] = self._create_core(kill.place)
+        self.run(every, lambda: all(asked.is_settled for asked in every))
+        for core, other in (self.cores, self.cores[::-1]):
+            core.wait(lambda core=core: core.ready is not None and core.can_move, other)
+        if kill.is_silent and kill.is_core and kill.place == 0:
+            leased_ms = max(asked.split.deadline_ms for asked in every) + LEASE_MS
+            time.sleep(leased_ms / 1000)
+
+    def wait_free(self) -> None:
+        """Until no block of a device is in use."""
+        for core in self.cores:
+            core.wait(lambda core=core: core.load.num_free_blocks == core.load.num_blocks)
+
+    def _watch(self, every: Sequence[Asked], kill: Kill) -> None:
+        """Kills when it is time."""
+        has_come = STEPS[kill.step]
+        if not kill.came_s and any(has_come(asked.split) for asked in every):
+            kill.came_s = time.monotonic()
+        if not kill.came_s or time.monotonic() < kill.came_s + kill.delay_s:
+            return
+        core = self.cores[kill.place]
+        kill.is_done = True
+        if not kill.is_core:
+            core.can_move = False
+            os.kill(core.find_agent(), signal.SIGKILL)
+            return
+        core.process.kill()
+        core.process.wait()
+        core.read()
+        for asked in every:
+            asked.note_lost(core)
+
+    def _create_core(self, place: int) -> ForkedCore:
+        transfer = TransferSettings(engine=self.engine, batch_s=2.0)  # type: ignore[arg-type]
+        return ForkedCore(
+            ("decode", "prefill")[place],
+            self.model,
+            self.directory,
+            transfer,
+            swap_bytes=NUM_HOST_BLOCKS * BLOCK_BYTES,
+            kv_bytes=2 * NUM_HOST_BLOCKS * BLOCK_BYTES,
+        )
