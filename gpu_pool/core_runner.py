@@ -1,7 +1,7 @@
 """Runs an engine core as a process: pipes, logs, the parent's death and the way out.
 
 Owns all that every engine-core process does, whatever executes its plans; must not know torch.
-Read next: `gpu_pool.engine.core`, `engine_core` (the entry point that brings the real executor).
+Read next: `gpu_pool.engine.core`, `core_executor`.
 """
 
 import contextlib

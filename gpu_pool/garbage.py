@@ -12,7 +12,10 @@ several times a step, which took a third of the host's time at 256 sequences."""
 
 
 def settle_garbage() -> None:
-    """Leaves what exists now out of collections; call it once what is large is built."""
+    """Leaves what exists now out of collections, which may come from here on; call it once what is
+    large is built.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)
+    gc.enable()

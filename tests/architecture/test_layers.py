@@ -39,8 +39,9 @@ ENVIRONMENT_READERS = {
     "migrations.env",
     *SUPPORT,
 }
-# Besides these, a registry of optional back ends may be named here.
-LOCAL_IMPORTERS = {"cli", *SUPPORT}
+# Besides these, a registry of optional back ends may be named here. Entry points of processes say
+# when the rest is read: after the collector is off, after another process is on its way.
+LOCAL_IMPORTERS = {"cli", "gpu_pool.engine_core", "gpu_pool.node", *SUPPORT}
 # What would give contracts I/O, a clock, chance or an environment.
 IMPURE_MODULES = {
     *("asyncio", "concurrent", "http", "io", "logging", "multiprocessing", "os", "random"),
