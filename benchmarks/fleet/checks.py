@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.fleet.fleet import Tenant
@@ -16,6 +17,7 @@ from contracts.pricing import Price, compute_charge
 from contracts.usage import Outcome as LedgerOutcome
 from contracts.usage import UsageRecord
 
+GIVEN_UP = "hand_over_given_up"
 CAME, ENDED = "a request has come", "streams have ended with their connection"
 
 
@@ -123,6 +125,16 @@ def read_aborted(log: Path, since_unix_s: str) -> list[tuple[str, int]]:
         for entry in _read_entries(log)
         if entry.get("event") == ENDED and str(entry["timestamp"]) >= since_unix_s
     ]
+
+
+def count_given_up(log: Path, since_unix_s: float) -> Counter[str]:
+    """Why nodes that answer did without another's blocks since a moment, by a gateway's log."""
+    since = datetime.fromtimestamp(since_unix_s, UTC)
+    return Counter(
+        entry["reason"]
+        for entry in _read_entries(log)
+        if entry.get("event") == GIVEN_UP and datetime.fromisoformat(entry["timestamp"]) >= since
+    )
 
 
 def find_residency_faults(

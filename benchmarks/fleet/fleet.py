@@ -61,15 +61,21 @@ class Shape:
     """Of each model."""
     roles: Mapping[str, str] = field(default_factory=dict[str, str])
     """Of nodes that are there for prompts or answers alone; blocks move between them by TCP."""
+    engine: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Of the nodes' settings, besides those that all have here."""
     has_metrics: bool = False
     """True: each node answers `/metrics` on a port of its own."""
 
 
 WHOLE = Shape(NODES, GATEWAYS, 3)
 SMALL = Shape(SMALL_NODES, SMALL_GATEWAYS, 2, has_standby=False)
+SPLIT_KV_BYTES = 96 << 20
+"""For the streams under way and few prefixes besides, so that most prompts are computed."""
 SPLIT_ROLES = {"weur-1": "decode", "weur-2": "prefill", "enam-1": "decode", "apac-1": "prefill"}
 """So that each account's regions have one of each, one pair at one site and one between two."""
-SPLIT = Shape(NODES, SMALL_GATEWAYS, 3, has_standby=False, roles=SPLIT_ROLES)
+SPLIT = Shape(
+    NODES, SMALL_GATEWAYS, 3, has_standby=False, roles=SPLIT_ROLES, kv_bytes=SPLIT_KV_BYTES
+)
 NOTICE_S, GRACE_S, SILENCE_S = 2.0, 60, 3.0
 _HAND_OVERS = re.compile(r'^hearth_gateway_hand_overs_total\{outcome="(\w+)"\} (\S+)', re.MULTILINE)
 _ROUTING = {"silence_s": SILENCE_S, "resume_patience_s": 60.0, "retry_reserve": 4096}
@@ -281,7 +287,7 @@ def _write_node(
         "drain_s": 5.0,
         "log": {"level": "debug"},
         "listen": {"host": address, "port": port},
-        "engine": {"num_threads": 1, "kv_bytes": shape.kv_bytes},
+        "engine": {"num_threads": 1, "kv_bytes": shape.kv_bytes, **shape.engine},
         "gateways": keys,
         "models": [model | {"name": one} for one in shape.models],
     }

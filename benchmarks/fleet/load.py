@@ -21,9 +21,12 @@ from gpu_pool.model_store import BUNDLED_NAME
 
 MAX_TOKENS = 96
 NUM_PROMPTS = 12
-NUM_DOCUMENTS = 5
+NUM_DOCUMENTS = 40
+"""Of each tenant, where prompts are computed apart: more than a node's KV memory keeps until one is
+asked for again, or nobody would have to compute it.
+"""
 DOCUMENT_WORDS = 400
-"""Where prompts are computed apart: so many that it is worth the way."""
+"""So many that it is worth the way."""
 _HEALTH_S = 0.3
 _TOPICS = ("blocks", "tokens", "gateways", "nodes", "caches", "regions", "queues", "prices")
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.fleet.checks import (
+    count_given_up,
     find_client_faults,
     find_ledger_faults,
     find_residency_faults,
@@ -50,8 +51,8 @@ async def prove(fleet: Fleet, folder: Path, what: str, num_streams: int) -> Verd
         scenario = Scenario(fleet)
         until = asyncio.Event()
         clients = [
-            asyncio.create_task(load.keep_busy(questions, number, until))
-            for number in range(num_streams)
+            asyncio.create_task(load.keep_busy(questions, first, until))
+            for first in _spread(len(questions), num_streams)
         ]
         await _wait_under_way(load, num_streams)
         runs = {"rolling": scenario.replace_everything, "split": scenario.hurt_halves}
@@ -76,6 +77,9 @@ async def prove(fleet: Fleet, folder: Path, what: str, num_streams: int) -> Verd
         faults.append("not every region was used, so that the law was not tried")
     if fleet.roles and not handed_over["landed"]:
         faults.append("no prompt was handed over, so that nothing was tried")
+    given_up = Counter[str]()
+    for gateway in fleet.gateways if fleet.roles else ():
+        given_up += count_given_up(folder / f"{gateway}.log", began_unix_s)
     retried = len(arrivals) - len({one.request_id for one in arrivals})
     counts = {
         "streams at once": num_streams,
@@ -91,12 +95,20 @@ async def prove(fleet: Fleet, folder: Path, what: str, num_streams: int) -> Verd
         "requests at nodes, by the law": len(arrivals),
         "rows of the ledger": len(records),
         **{f"hand-overs {outcome}": n for outcome, n in sorted(handed_over.items())},
+        **{f"given up: {reason}": n for reason, n in sorted(given_up.items())},
         "faults": len(faults),
     }
     counts_of = [
         Figure(what, "hearth", key, "count", num_streams, n, n, n) for key, n in counts.items()
     ]
     return Verdict([*counts_of, *_measure_kills(fleet, folder, load, scenario, what)], faults)
+
+
+def _spread(num_questions: int, num_streams: int) -> list[int]:
+    """Where each stream begins: as far from the others as can be, or every prompt would have been
+    computed for the one that is a question ahead.
+    """
+    return [number * num_questions // num_streams for number in range(num_streams)]
 
 
 async def _answer_quietly(load: Load, questions: list[Question]) -> dict[tuple[str, int], str]:
