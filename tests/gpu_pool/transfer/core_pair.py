@@ -121,6 +121,8 @@ class Core:
         self.load = CoreLoad(0, 0, 0, 0)
         self.can_move = False
         self.num_pongs = 0
+        self.num_losses = 0
+        """How often its agent has gone."""
         self._ids = itertools.count(1)
 
     def launch(self, path: Path, environ: dict[str, str]) -> "CoreProcess":
@@ -168,6 +170,7 @@ class Core:
         if isinstance(message, CoreReady):
             self.ready = message
         elif isinstance(message, TransferNews):
+            self.num_losses += self.can_move and not message.is_ready
             self.can_move = message.is_ready
             for sequence_id, event in message.events:
                 self.answers[sequence_id].events.append(event)
