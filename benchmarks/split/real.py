@@ -1,6 +1,10 @@
 """What answers feel of long prompts, on real processes: two nodes alike, or one for each half.
 
-python -m benchmarks.split.real [--seconds 30] [--record]
+python -m benchmarks.split.real [--seconds 30] [--chunk 160 --interval 0.7] [--record]
+
+A step that computes a chunk of a prompt holds up every answer beside it. Chunks as large as they
+are by default are few, so that p90 does not meet them; an operator who minds gaps makes them small
+(`--chunk`, tokens of a step), and then has more gaps that are a chunk long.
 
 The same hardware both times: two nodes of one thread each behind a gateway, the demo model, NIXL
 over TCP. Chats stream without a pause while documents arrive at even intervals; a gap is the time
@@ -31,9 +35,7 @@ from gpu_pool.model_store import BUNDLED_NAME
 _NODES: Final = {"weur-1": "weur", "weur-2": "weur"}
 _GATEWAYS: Final = {"gw-1a": "weur"}
 _ROLES: Final = {"weur-1": "decode", "weur-2": "prefill"}
-_NUM_CHATS: Final = 4
 _CHAT_TOKENS: Final = 96
-_DOCUMENT_WORDS: Final = 700
 _WARM_S: Final = 8.0
 
 
@@ -65,11 +67,11 @@ async def ask(fleet: Fleet, prompt: str, max_tokens: int) -> list[float]:
     return moments
 
 
-async def load(fleet: Fleet, seconds: float, interval_s: float) -> Felt:
-    """Chats without a pause, and a document every `interval_s`."""
+async def load(fleet: Fleet, arguments: argparse.Namespace) -> Felt:
+    """Chats without a pause, and a document every so many seconds."""
     felt = Felt()
     begin_s = time.monotonic() + _WARM_S
-    end_s = begin_s + seconds
+    end_s = begin_s + arguments.seconds
 
     async def chat(number: int) -> None:
         turn = 0
@@ -83,24 +85,26 @@ async def load(fleet: Fleet, seconds: float, interval_s: float) -> Felt:
             felt.num_tokens += len(told)
 
     async def read_document(number: int) -> None:
-        words = " ".join(f"{number} part {i % 11}" for i in range(_DOCUMENT_WORDS // 3))
+        words = " ".join(f"{number} part {i % 11}" for i in range(arguments.words // 3))
         moments = await ask(fleet, f"Document {number}: {words}. Sum up.", 2)
         felt.num_failed += not moments
         if moments[1:] and moments[0] >= begin_s:
             felt.waits.append(moments[1] - moments[0])
 
     async with asyncio.TaskGroup() as group:
-        for number in range(_NUM_CHATS):
+        for number in range(arguments.chats):
             group.create_task(chat(number))
         number = 0
         while time.monotonic() < end_s:
             number += 1
             group.create_task(read_document(number))
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(arguments.interval)
     return felt
 
 
-def describe(name: str, felt: Felt, seconds: float, ends: Mapping[str, int]) -> list[Figure]:
+def describe(
+    what: str, name: str, felt: Felt, seconds: float, ends: Mapping[str, int]
+) -> list[Figure]:
     """The rows of one run."""
     cuts = statistics.quantiles(felt.gaps, n=100, method="inclusive")
     values = {f"gap p{percent}": (cuts[percent - 1] * 1000, "ms") for percent in (50, 90, 99)}
@@ -112,7 +116,7 @@ def describe(name: str, felt: Felt, seconds: float, ends: Mapping[str, int]) -> 
     values["failed"] = (felt.num_failed, "count")
     x = len(felt.gaps)
     return [
-        Figure("split, real processes", name, metric, unit, x, value, value, value)
+        Figure(what, name, metric, unit, x, value, value, value)
         for metric, (value, unit) in values.items()
     ]
 
@@ -121,14 +125,32 @@ async def measure(folder: Path, arguments: argparse.Namespace) -> list[Figure]:
     """Both fleets, one after the other, on the same load."""
     figures: list[Figure] = []
     for name, roles in (("two for both", {}), ("one for prompts, one for answers", _ROLES)):
-        shape = Shape(_NODES, _GATEWAYS, 1, has_standby=False, roles=roles)
+        shape = Shape(
+            _NODES, _GATEWAYS, 1, has_standby=False, roles=roles, engine=size_steps(arguments.chunk)
+        )
         own = folder / f"run{len(figures)}"
         own.mkdir()
         async with run_fleet(own, Sites("", tuple(REGIONS)), shape) as fleet:
-            felt = await load(fleet, arguments.seconds, arguments.interval)
+            felt = await load(fleet, arguments)
             ends = await fleet.count_hand_overs()
-        figures += describe(name, felt, arguments.seconds, ends)
+        figures += describe(name_load(arguments), name, felt, arguments.seconds, ends)
     return figures
+
+
+def size_steps(chunk: int) -> dict[str, int]:
+    """The settings of an operator who wants no step to be longer; 0: the defaults."""
+    if not chunk:
+        return {}
+    return {"max_batch_tokens": chunk, "max_chunk_tokens": chunk, "max_running": min(chunk, 64)}
+
+
+def name_load(arguments: argparse.Namespace) -> str:
+    """What the rows call it: all that is not as by default."""
+    words = [f"a document every {arguments.interval:g} s"] if arguments.interval != 3.0 else []
+    words += [f"of {arguments.words} words"] if arguments.words != 700 else []
+    words += [f"steps of {arguments.chunk} tokens"] if arguments.chunk else []
+    words += [f"{arguments.chats} chats"] if arguments.chats != 4 else []
+    return ", ".join(["split, real processes", *words])
 
 
 def main() -> int:
@@ -136,6 +158,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--interval", type=float, default=3.0, help="seconds between documents")
+    parser.add_argument("--words", type=int, default=700, help="of a document")
+    parser.add_argument("--chats", type=int, default=4, help="streams at once")
+    parser.add_argument("--chunk", type=int, default=0, help="the most tokens of a step")
     parser.add_argument("--record", action="store_true", help="append to results/split.csv")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="hearth-split-"))
