@@ -41,8 +41,9 @@ PATIENCE_S: Final = 60.0
 
 
 def read_starved(process_id: int) -> float:
-    """Seconds for which a process' first thread could have run and others did. Source: proc(5)."""
-    return int(Path(f"/proc/{process_id}/schedstat").read_text().split()[1]) / 1e9
+    """Seconds for which a process' threads could have run and others did. Source: proc(5)."""
+    tasks = Path(f"/proc/{process_id}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[1]) for task in tasks) / 1e9
 
 
 def has_exported(split: Split) -> bool:

@@ -23,6 +23,8 @@ from tests.gpu_pool.transfer.peer import need_engine
 SEEDS: Final = range(*map(int, os.environ.get("HEARTH_TEST_KILL_SEEDS", "0-32").split("-")))
 """From one up to another, of both engines together: parts may run side by side."""
 ENGINES: Final = ("nixl", "mooncake")
+NUM_TRIES: Final = 5
+"""To hand all over afterwards: a batch may be late on a busy machine, what is lost stays lost."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 + 10 * len(SEEDS))]
 
@@ -36,6 +38,14 @@ def open_killed_pair(engine: str, folder: Path) -> Iterator[KilledPair]:
         yield pair
     finally:
         pair.close()
+
+
+def are_all_handed_over(pair: KilledPair, seed: int, number: int) -> bool:
+    """Asks for what needs every host block of both nodes; all answers are whole in any case."""
+    every = pair.ask_all(seed.to_bytes(16, "little") + number.to_bytes(16, "big"))
+    ends = [asked.check() for asked in every]
+    assert set(ends) <= {"handed over", "computed"}, (seed, ends)
+    return ends == ["handed over"] * NUM_AT_ONCE
 
 
 def run_seed(pair: KilledPair, seed: int) -> Counter[str]:
@@ -53,8 +63,7 @@ def run_seed(pair: KilledPair, seed: int) -> Counter[str]:
     structlog.get_logger().debug("killed", seed=seed, kill=kill)
     counts = Counter(asked.check() for asked in every)
     pair.restore(every, kill)
-    after = pair.ask_all(b"after".ljust(24) + seed.to_bytes(8, "little"))
-    assert [asked.check() for asked in after] == ["handed over"] * NUM_AT_ONCE, (seed, kill)
+    assert any(are_all_handed_over(pair, seed, number) for number in range(NUM_TRIES)), (seed, kill)
     pair.wait_free()
     return counts + Counter({f"{'core' if kill.is_core else 'agent'} {kill.place} {kill.step}": 1})
 
