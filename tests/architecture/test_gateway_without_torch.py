@@ -22,7 +22,9 @@ def loads_torch(statement: str) -> bool:
     return result.stdout.strip() == "True"
 
 
-@pytest.mark.parametrize("module", ["gateway.app", "gpu_pool.node_creation", "hot_standby.controller"])
+@pytest.mark.parametrize(
+    "module", ["gateway.app", "gpu_pool.node_creation", "hot_standby.controller"]
+)
 def test_a_process_that_computes_nothing_has_no_torch(module: str) -> None:
     assert not loads_torch(f"import {module}")
 
