@@ -52,6 +52,7 @@ class FileTier:
         self._folder = model / layout.hex()
         self._shelves = Shelves(settings.max_bytes, settings.account_bytes)
         self._lock = threading.Lock()
+        self._being_kept: set[Entry] = set()
         self._buffers = _Buffers()
         self._num_damaged = 0
         self._is_off = False
@@ -84,19 +85,22 @@ class FileTier:
         """Seals a block into a file, and removes others where that is too much."""
         entry = Entry(space.owner, name.text)
         num_bytes = round_up(measure_sealed(len(block)))
-        if self._is_off or self._shelves.has(entry) or not self._shelves.fits(num_bytes):
+        if self._is_off or not self._shelves.fits(num_bytes) or not self._begin(entry):
             return False
-        pages = self._find_pages(num_bytes)
-        space.seal(name, block, pages)
-        path = self._find_path(entry)
         try:
+            pages = self._find_pages(num_bytes)
+            space.seal(name, block, pages)
+            path = self._find_path(entry)
             path.parent.mkdir(exist_ok=True, mode=0o700)
             write_file(path, pages)
         except OSError as error:
             self._turn_off(error)
             return False
-        self._enter(entry, num_bytes)
-        return True
+        else:
+            self._enter(entry, num_bytes)
+            return True
+        finally:
+            self._being_kept.discard(entry)
 
     def fetch(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
         """Fills `block`; False when there is no such file or not what was put there."""
@@ -131,6 +135,14 @@ class FileTier:
     def _find_path(self, entry: Entry) -> Path:
         """Where a block is."""
         return self._folder / entry.owner / f"{entry.name}.kv"
+
+    def _begin(self, entry: Entry) -> bool:
+        """True for one thread at a time, which may write the file that is not there yet."""
+        with self._lock:
+            if self._shelves.has(entry) or entry in self._being_kept:
+                return False
+            self._being_kept.add(entry)
+            return True
 
     def _enter(self, entry: Entry, num_bytes: int) -> None:
         """Takes a file into the books and removes those that are too many."""

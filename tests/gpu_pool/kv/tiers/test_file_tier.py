@@ -5,7 +5,9 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import structlog
 
 from gpu_pool.kv.tiers.block_file import PAGE_BYTES, round_up
 from gpu_pool.kv.tiers.file_tier import FileTier, name_model_folder, remove_strangers
-from gpu_pool.kv.tiers.namespace import measure_sealed
+from gpu_pool.kv.tiers.namespace import BlockName, measure_sealed
 from gpu_pool.kv.tiers.settings import FileTierSettings
 from tests.gpu_pool.kv.tiers.blocks import LAYOUT, A, B, blank, create_space, fill, name_blocks
 
@@ -82,6 +84,24 @@ def test_a_damaged_file_is_a_miss_and_goes(tmp_path: Path, damage: str) -> None:
         assert not path.exists()
         assert tier.books.num_damaged == (damage not in ("gone", "empty"))
         assert tier.fetch(space, second, blank()), "the control"
+
+
+def test_a_block_that_several_threads_bring_at_once_is_written_by_one(tmp_path: Path) -> None:
+    """As when two requests fetch one prefix from a store: the file of one is not the other's."""
+    space = create_space()
+    names = name_blocks(space, 50)
+    with open_tier(tmp_path) as tier, ThreadPoolExecutor(4) as threads:
+        start = threading.Barrier(4)
+
+        def keep(name: BlockName) -> bool:
+            start.wait(60)
+            return tier.keep(space, name, fill(1))
+
+        for name in names:
+            assert sum(threads.map(keep, [name] * 4)) == 1
+        assert not tier.books.is_off
+        assert tier.books.num_bytes == len(names) * STORED
+        assert all(tier.fetch(space, name, blank()) for name in names)
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
