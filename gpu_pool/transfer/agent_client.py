@@ -93,15 +93,19 @@ class AgentClient:
         ours.send(encoder.encode(words))
         self._channel = ours
 
-    def read(self, read_id: int, peer: str, agent: bytes, pieces: Sequence[Piece]) -> None:
-        """Has the agent read; `ReadEnded` follows unless the agent ends before."""
+    def read(self, read_id: int, peer: str, agent: bytes, pieces: Sequence[Piece]) -> bool:
+        """Has the agent read; `ReadEnded` follows unless the agent ends before.
+
+        False when it has not taken in earlier ones yet: whoever waited for that would neither read
+        what it has to say nor notice that it hangs.
+        """
         words = StartRead(
             read_id,
             peer,
             agent,
             tuple((p.local_address, p.remote_address, p.num_bytes) for p in pieces),
         )
-        self._send(encoder.encode(words))
+        return self._send(encoder.encode(words))
 
     def wait(self, handle: int, wait_s: float | None) -> tuple[list[ReadEnded], bool]:
         """The reads that have ended, as soon as there are some, `handle` can be read or time is
@@ -149,10 +153,13 @@ class AgentClient:
             self._channel.close()
             self._channel = None
 
-    def _send(self, frame: bytes) -> None:
-        """Sends; an agent that is gone is noticed in `wait`."""
+    def _send(self, frame: bytes) -> bool:
+        """Sends unless there is no room; an agent that is gone is noticed in `wait`."""
         if self._channel is not None:
             try:
-                self._channel.send(frame)
+                self._channel.send(frame, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return False
             except OSError as error:
                 self._log.warning("the transfer agent does not listen", error=str(error))
+        return True

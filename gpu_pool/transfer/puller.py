@@ -72,7 +72,6 @@ class _Batch:
     """A read under way."""
 
     pull: _Pull
-    peer: str
     blocks: list[_Offered]
     deadline_s: float
     is_lost: bool = False
@@ -195,25 +194,39 @@ class Puller:
                 pull.offered.append((exported.incarnation, exported.agent, block))
         self._read(pull)
 
-    def _read(self, pull: _Pull) -> None:
-        """Starts batches for all that is offered and missing, once the agent is there."""
-        ready = self._client.ready
-        if ready is None or pull.reason:
-            return
+    def _read(self, pull: _Pull) -> bool:
+        """Starts batches for all that is offered and missing, once the agent is there; False when
+        it has no room for more before it has ended others.
+        """
+        if self._client.ready is None or pull.reason:
+            return True
         offered, pull.offered = pull.offered, []
         by_peer: dict[tuple[str, bytes], list[_Offered]] = {}
         for peer, agent, block in offered:
             if block.place in pull.missing and block.place not in pull.reading:
                 pull.reading.add(block.place)
                 by_peer.setdefault((peer, agent), []).append(block)
+        has_room = True
         for (peer, agent), blocks in by_peer.items():
             for first in range(0, len(blocks), MAX_BATCH):
                 batch = blocks[first : first + MAX_BATCH]
-                pieces = [self._locate(pull, block, ready.addresses) for block in batch]
-                self._num_reads += 1
-                deadline_s = time.monotonic() + self._batch_s
-                self._batches[self._num_reads] = _Batch(pull, peer, batch, deadline_s)
-                self._client.read(self._num_reads, peer, agent, pieces)
+                has_room = has_room and self._start_batch(pull, peer, agent, batch)
+                if not has_room:
+                    pull.reading.difference_update(block.place for block in batch)
+                    pull.offered += ((peer, agent, block) for block in batch)
+        return has_room
+
+    def _start_batch(self, pull: _Pull, peer: str, agent: bytes, blocks: list[_Offered]) -> bool:
+        """Has the agent read some blocks; False when it has no room for that now."""
+        ready = self._client.ready
+        assert ready is not None
+        pieces = [self._locate(pull, block, ready.addresses) for block in blocks]
+        if not self._client.read(self._num_reads + 1, peer, agent, pieces):
+            return False
+        self._num_reads += 1
+        deadline_s = time.monotonic() + self._batch_s
+        self._batches[self._num_reads] = _Batch(pull, blocks, deadline_s)
+        return True
 
     def _locate(self, pull: _Pull, block: _Offered, bases: Sequence[int]) -> Piece:
         """What has to be copied for a block; the length is ours, whatever the peer says."""
@@ -270,8 +283,8 @@ class Puller:
             self._client.restart()
         if self._client.ready is not None:
             for pull in self._pulls.values():
-                if pull.offered:
-                    self._read(pull)
+                if pull.offered and not self._read(pull):
+                    break
 
     def _void_batches(self) -> None:
         """The agent is gone: nothing that it was reading is written any more."""
