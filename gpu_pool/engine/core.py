@@ -144,6 +144,7 @@ class EngineCore:
     def _step(self) -> None:
         """Starts the next step, then waits for the oldest unless another may be started first."""
         if self._cycle.is_asleep:
+            self._scheduler.look_after_passage(int(self._clock() * 1000))
             self._send_output()
             return
         plan = self._scheduler.schedule(int(self._clock() * 1000))

@@ -129,15 +129,21 @@ class Scheduler:
 
     # -- one step --------------------------------------------------------------------------------
 
-    def schedule(self, now_unix_ms: int) -> ForwardPlan | None:
-        """The next step, to be carried out after those in flight; None when there is none.
-
-        At most `info.max_in_flight` plans may wait for their results.
+    def look_after_passage(self, now_unix_ms: int) -> None:
+        """Takes in what has come and frees what has left; goes on while nothing can be computed,
+        since another node may be reading, or waiting to hear where.
         """
         for sequence_id in self._books.passage.poll(now_unix_ms):
             arrived = self._books.find(sequence_id)
             if arrived is not None and arrived.reject_if_busy:
                 self._impatient.append(arrived)
+
+    def schedule(self, now_unix_ms: int) -> ForwardPlan | None:
+        """The next step, to be carried out after those in flight; None when there is none.
+
+        At most `info.max_in_flight` plans may wait for their results.
+        """
+        self.look_after_passage(now_unix_ms)
         for sequence in self._books.list_late(now_unix_ms):
             self._finish(sequence, DeadlineExceeded("The request's deadline has passed."))
         step = Step(self._num_steps)

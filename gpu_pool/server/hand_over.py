@@ -54,10 +54,11 @@ class HandOver:
         self._task = asyncio.create_task(self._run(model, request, grant))
 
     def move_blocks(self, message: KvImport | KvStop | KvRelease, ticket: KvTicket | None) -> None:
-        """The other node is done."""
-        if self._is_over or self._prepared is None or not isinstance(message, KvRelease):
+        """The other node is done, or wants nothing any more before anything was computed."""
+        if self._is_over or not isinstance(message, KvRelease):
             return
-        self._prepared.client.release_export(self._sequence_id)
+        if self._prepared is not None:
+            self._prepared.client.release_export(self._sequence_id)
         self._leave()
         self._emit(Finished(FinishReason.LENGTH, self._find_usage() or _NOTHING))
 

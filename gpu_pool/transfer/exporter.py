@@ -121,6 +121,8 @@ class Exporter:
             addresses = tuple(base + host_id * num_bytes for host_id in run.host_ids)
             runs = (KvRun(run.group, run.first, addresses, tags),)
             exported = KvExported(self._incarnation, ready.agent, runs, is_last=False)
+            if chunk.sequence_id not in self._leases:
+                return  # others may have written to the blocks while the tags were made
             self._put(chunk.sequence_id, exported)
 
     def _conclude(self, sequence_id: SequenceId, is_whole: bool) -> None:

@@ -114,6 +114,8 @@ class WireStream:
         """What the gateway says of the request's KV blocks."""
         if self._running is not None:
             self._running.move_blocks(message, ticket)
+        elif isinstance(message, KvRelease):  # before all of the body is here
+            self.abort()
 
     def add_credit(self, num_deltas: int) -> None:
         """Lets more deltas out, first of all what was merged meanwhile."""

@@ -26,6 +26,7 @@ from gpu_pool.engine.messages import (
     encoder,
     from_core_decoder,
 )
+from gpu_pool.engine.passage import Carriers
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.engine.transport import ZmqTransport
 from gpu_pool.plan import ExecutorInfo, ForwardResult, SequenceId
@@ -92,7 +93,9 @@ class Server:
 
 
 @contextmanager
-def serve(directory: Path, executor: ExecutorDouble) -> Iterator[Server]:
+def serve(
+    directory: Path, executor: ExecutorDouble, carriers: Carriers | None = None
+) -> Iterator[Server]:
     """Runs a core in a thread until the block ends."""
     endpoints = (f"ipc://{directory}/to", f"ipc://{directory}/from")
     context = zmq.Context[zmq.Socket[bytes]]()
@@ -104,7 +107,7 @@ def serve(directory: Path, executor: ExecutorDouble) -> Iterator[Server]:
     def run() -> None:
         transport = ZmqTransport(*endpoints)
         try:
-            EngineCore(executor, SchedulerSettings(), transport, time.time).run()
+            EngineCore(executor, SchedulerSettings(), transport, time.time, carriers=carriers).run()
         except Exception as error:
             errors.append(error)
         finally:

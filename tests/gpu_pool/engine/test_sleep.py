@@ -1,22 +1,31 @@
 """Sleep and wake at the core: nothing is lost, nothing is found that was dropped."""
 
+from collections import deque
 from pathlib import Path
+from typing import Any, cast
+
+import pytest
 
 from contracts.inference import FinishReason
+from contracts.kv_transfer import KvExported, TransferEvent
 from gpu_pool.engine.double_tokens import predict_tokens
+from gpu_pool.engine.exchange import Exchange
 from gpu_pool.engine.executor_double import ExecutorDouble, create_double_info
 from gpu_pool.engine.messages import (
     AbortSequence,
     CoreSlept,
     CoreWoken,
     FromCore,
+    KvFacts,
     Ping,
     Pong,
     Sleep,
     SleepRefused,
     StepOutput,
+    TransferNews,
     Wake,
 )
+from gpu_pool.engine.passage import Carriers
 from gpu_pool.plan import SequenceId
 from tests.gpu_pool.engine.engine_rig import create_request
 from tests.gpu_pool.engine.test_core import Server, SlowExecutor, serve
@@ -96,6 +105,44 @@ def test_what_comes_to_a_sleeping_core_waits_for_the_wake_or_its_own_end(tmp_pat
         server.send(Wake())
         server.receive_until_finished(2)
         assert server.list_tokens(1) == list(predict_tokens(PROMPT, 4, vocab_size=1000))
+
+
+class Departures:
+    """An exchange of one sink, which says where blocks are when it is asked for what is over."""
+
+    def __init__(self) -> None:
+        self.source = self.sink = self
+        self.waiting: deque[tuple[SequenceId, TransferEvent]] = deque()
+        self._news: list[tuple[SequenceId, TransferEvent]] = []
+
+    def describe(self) -> KvFacts | None:
+        return None
+
+    def poll(self) -> list[Any]:
+        while self.waiting:
+            self._news.append(self.waiting.popleft())
+        return []
+
+    def take_news(self) -> TransferNews | None:
+        news, self._news = tuple(self._news), []
+        return TransferNews(news, is_ready=True) if news else None
+
+
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_where_blocks_are_is_told_while_the_core_sleeps(tmp_path: Path, *, sleeps: bool) -> None:
+    """A prompt's last tags are made after its last step; a node may want it to sleep by then."""
+    exchange, executor = Departures(), ExecutorDouble(create_double_info())
+    carriers = Carriers(exchange=cast("Exchange", exchange))
+    with serve(tmp_path, executor, carriers) as server:
+        if sleeps:
+            server.send(Sleep())
+            assert isinstance(receive_move(server), CoreSlept)
+        exported = KvExported("life", b"agent", (), is_last=True)
+        exchange.waiting.append((SequenceId(1), exported))
+        server.send(Ping())
+        told = [server.receive(), server.receive()]  # the core may look before it is pinged
+        assert Pong() in told
+        assert TransferNews(((SequenceId(1), exported),), is_ready=True) in told
 
 
 def test_a_second_sleep_or_wake_moves_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""A prompt that nobody wants any more is not computed, however early that is said."""
+
+import asyncio
+from typing import Final
+
+import msgspec
+import pytest
+
+from contracts.grant import Grant
+from contracts.inference import Finished, FinishReason, GenerateRequest, Usage
+from contracts.kv_transfer import KvExported, KvHalf, KvImport, KvRelease, KvStop
+from contracts.wire import StreamEvent
+from gpu_pool.server.hand_over import HandOver
+from gpu_pool.server.prepared_request import PreparedRequest
+from gpu_pool.server.served_model import ServedModel
+from gpu_pool.server.stream_meter import NodeMeter
+from gpu_pool.server.wire.stream import WireStream
+from tests.fixtures.gateway_client import ask
+from tests.gpu_pool.server.test_ticket_gate import GRANT, TICKET
+
+PREFILL_TICKET: Final = msgspec.structs.replace(TICKET, half=KvHalf.PREFILL)
+NOTHING: Final = Usage(0, 0, 0)
+IMPORT: Final = KvImport(KvExported("1", b"", (), is_last=True))
+
+
+class WakingModel(ServedModel):
+    """A model that takes long to come to the device."""
+
+    def __init__(self) -> None:
+        self.is_asked = asyncio.Event()
+        self.is_left = False
+
+    async def prepare(self, request: GenerateRequest, grant: Grant) -> PreparedRequest:
+        self.is_asked.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            self.is_left = True
+        raise AssertionError("nobody wakes it")
+
+
+async def test_a_release_while_the_model_wakes_ends_the_wait() -> None:
+    model, events = WakingModel(), list[StreamEvent]()
+    hand_over = HandOver(PREFILL_TICKET, events.append)
+    hand_over.start(model, ask(GRANT.model, "prompt"), GRANT)
+    await model.is_asked.wait()
+    for other in (IMPORT, KvStop()):  # the control: these are for the other node
+        hand_over.move_blocks(other, None)
+    await asyncio.sleep(0)
+    assert (events, model.is_left) == ([], False)
+    hand_over.move_blocks(KvRelease(), None)
+    await asyncio.sleep(0)
+    assert events == [Finished(FinishReason.LENGTH, NOTHING)]
+    assert model.is_left
+    hand_over.move_blocks(KvRelease(), None)
+    assert len(events) == 1
+
+
+@pytest.mark.parametrize("message", [KvRelease(), KvStop()])
+async def test_a_release_before_the_body_has_come_ends_the_stream(
+    message: KvRelease | KvStop,
+) -> None:
+    events = list[StreamEvent]()
+    stream = WireStream(GRANT, 100, 1, events.append, NodeMeter(lambda: 0.0), PREFILL_TICKET)
+    assert stream.add_body(b"half") is None
+    stream.move_blocks(message, None)
+    is_release = isinstance(message, KvRelease)
+    assert events == [Finished(FinishReason.ABORTED, NOTHING)] * is_release
