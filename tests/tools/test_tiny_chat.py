@@ -18,10 +18,11 @@ from tools.tiny_chat.batches import Batches, Encoder, loaded_batches
 from tools.tiny_chat.conversations import Conversation, Conversations
 from tools.tiny_chat.grammar import expand, normalised, to_pattern
 from tools.tiny_chat.model import TinyChat, TinyChatConfig
+from tools.tiny_chat.muon import Muon, fast_dtype
 from tools.tiny_chat.rehearsal import Rehearsal
 from tools.tiny_chat.sums import Sum, Sums
 from tools.tiny_chat.tokenizer import SPECIAL_TOKENS
-from tools.tiny_chat.topics import HEARTH_FILES, SMALL_TALK_FILE, load_topics
+from tools.tiny_chat.topics import HEARTH_FILES, SMALL_TALK_FILE, TermShapes, load_topics
 from tools.tiny_chat.train import initialised, with_flat_gradients
 from tools.tiny_chat.training_templates import training_templates
 from tools.tiny_chat.wording import Wording
@@ -128,7 +129,7 @@ def test_json_is_answered_in_the_layout_of_the_grammars_and_held_answers_begin_u
     tokenizer: Tokenizer,
 ) -> None:
     conversations = Conversations(Random(5))
-    turns = [turn for _ in range(1000) for turn in conversations.sample().turns]
+    turns = [turn for _ in range(1500) for turn in conversations.sample().turns]
     in_json = [turn for turn in turns if turn.is_any or turn.answer.startswith("{")]
     assert len(in_json) > 40
     for turn in in_json:
@@ -227,6 +228,69 @@ def test_gradients_land_in_the_tensor_that_processes_share() -> None:
     flat = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
     assert torch.equal(shared[:-1], flat)
     assert shared[:-1].abs().sum() > 0
+
+
+def test_muon_steps_as_that_of_torch_does() -> None:
+    torch.manual_seed(2)
+    start, gradients = torch.randn(24, 16), torch.randn(3, 24, 16)
+    ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
+    moving: list[tuple[torch.nn.Parameter, torch.optim.Optimizer]] = [
+        (ours, Muon([ours], torch.float32)),
+        (
+            theirs,
+            torch.optim.Muon([theirs], weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        ),
+    ]
+    for matrix, optimiser in moving:
+        optimiser.param_groups[0]["lr"] = 0.05
+        for gradient in gradients:
+            matrix.grad = gradient.clone()
+            optimiser.step()
+    moved = theirs.detach() - start
+    assert (ours.detach() - theirs.detach()).norm() < 0.02 * moved.norm()
+
+
+def test_bf16_is_left_out_where_the_cpu_would_emulate_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for has_it, dtype in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr(
+            "torch.ops.mkldnn._is_mkldnn_bf16_supported", lambda has_it=has_it: has_it
+        )
+        assert fast_dtype(torch.device("cpu")) == dtype
+        assert fast_dtype(torch.device("cuda")) == torch.bfloat16
+
+
+def test_every_topic_has_whole_questions_and_asks_them() -> None:
+    shapes, rng = TermShapes(), Random(3)
+    for topic in load_topics(*HEARTH_FILES, SMALL_TALK_FILE):
+        assert len(topic.wordings) >= 20, topic.answer
+        patterns = [to_pattern(text) for text in topic.wordings]
+        asked = [normalised(shapes.asked(topic, rng)) for _ in range(12)]
+        assert any(pattern.fullmatch(text) for text in asked for pattern in patterns)
+
+
+def test_no_question_on_a_topic_holds_the_sum_of_its_answer() -> None:
+    shapes, rng = TermShapes(), Random(4)
+    topic = next(topic for topic in load_topics(SMALL_TALK_FILE) if "17 + 25" in topic.answer)
+    assert not any("17" in shapes.hinted(topic, rng) for _ in range(300))
+
+
+def test_brief_text_has_short_rows_and_few_sums(tokenizer: Tokenizer) -> None:
+    def lengths(is_brief: bool) -> tuple[float, float]:
+        turns = [
+            turn
+            for conversations in [Conversations(Random(5), is_brief=is_brief)]
+            for _ in range(600)
+            for turn in conversations.sample().turns
+        ]
+        batches = Batches(
+            Encoder(tokenizer), Random(5), num_tokens=512, max_position=4096, is_brief=is_brief
+        )
+        rows = [len(batch.token_ids_BT) for batch in islice(batches, 60)]
+        return sum(rows) / 60, sum(turn.is_worked_out for turn in turns) / len(turns)
+
+    (brief_rows, brief_sums), (rows, sums) = lengths(True), lengths(False)
+    assert brief_rows > 1.2 * rows
+    assert brief_sums < 0.5 * sums
 
 
 def test_a_template_does_match_what_it_produces() -> None:

@@ -112,11 +112,18 @@ class Batches:
     """An endless source of batches of about `num_tokens` tokens each."""
 
     def __init__(
-        self, encoder: Encoder, rng: Random, *, num_tokens: int, max_position: int
+        self,
+        encoder: Encoder,
+        rng: Random,
+        *,
+        num_tokens: int,
+        max_position: int,
+        is_brief: bool = False,
     ) -> None:
         self._encoder = encoder
         self._rng = rng
-        self._conversations = Conversations(rng)
+        self._is_brief = is_brief
+        self._conversations = Conversations(rng, is_brief=is_brief)
         self._num_tokens = num_tokens
         self._max_position = max_position
 
@@ -141,12 +148,14 @@ class Batches:
     def _glimpse(self, conversation: Conversation) -> Row:
         """Returns the row, its last answer often cut: the choice lies in its beginning."""
         row = self._encoder.to_row(conversation)
-        if conversation.turns[-1].is_worked_out or self._rng.random() < 0.2:
+        whole_share, fewest, most = (0.06, 3, 6) if self._is_brief else (0.2, 4, 9)
+        if conversation.turns[-1].is_worked_out or self._rng.random() < whole_share:
             return row
-        return row.cut(row.answer_start + self._rng.randint(4, 9))
+        return row.cut(row.answer_start + self._rng.randint(fewest, most))
 
     def _long_row(self) -> Row:
-        return self._encoder.to_row(self._conversations.sample(self._rng.randint(8, 28)))
+        num_turns = (3, 8) if self._is_brief else (8, 28)
+        return self._encoder.to_row(self._conversations.sample(self._rng.randint(*num_turns)))
 
     def _split(self, rows: list[Row]) -> Iterator[list[Row]]:
         group: list[Row] = []
@@ -185,19 +194,26 @@ class Batches:
 class _Written(IterableDataset[Batch]):
     """The batches of one process, each process with chance of its own."""
 
-    def __init__(self, encoder: Encoder, *, seed: int, num_tokens: int, max_position: int) -> None:
+    def __init__(
+        self, encoder: Encoder, *, seed: int, num_tokens: int, max_position: int, is_brief: bool
+    ) -> None:
         super().__init__()
         self._encoder = encoder
         self._seed = seed
         self._num_tokens = num_tokens
         self._max_position = max_position
+        self._is_brief = is_brief
 
     def __iter__(self) -> Iterator[Batch]:
         worker = get_worker_info()
         rng = Random(self._seed if worker is None else f"{self._seed}/{worker.id}")
         return iter(
             Batches(
-                self._encoder, rng, num_tokens=self._num_tokens, max_position=self._max_position
+                self._encoder,
+                rng,
+                num_tokens=self._num_tokens,
+                max_position=self._max_position,
+                is_brief=self._is_brief,
             )
         )
 
@@ -210,7 +226,10 @@ def loaded_batches(
     max_position: int,
     num_loaders: int,
     is_pinned: bool,
+    is_brief: bool = False,
 ) -> DataLoader[Batch]:
     """Returns an endless source of batches, written ahead by `num_loaders` processes if any."""
-    written = _Written(encoder, seed=seed, num_tokens=num_tokens, max_position=max_position)
+    written = _Written(
+        encoder, seed=seed, num_tokens=num_tokens, max_position=max_position, is_brief=is_brief
+    )
     return DataLoader(written, batch_size=None, num_workers=num_loaders, pin_memory=is_pinned)

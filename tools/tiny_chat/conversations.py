@@ -20,6 +20,11 @@ from tools.tiny_chat.topics import HEARTH_FILES, SMALL_TALK_FILE, TermShapes, To
 from tools.tiny_chat.wording import Wording
 from tools.tiny_chat.written import load_templates
 
+# How often a turn is on Hearth, a sum, beyond tiny-chat, on itself, too hard a sum, JSON; and how
+# often a conversation has 1, 2, 3, 4 or 6 turns. Brief ones are for weights that know the rest.
+_KIND_SHARES, _BRIEF_KIND_SHARES = (54, 18, 14, 14, 2, 4), (62, 4, 16, 16, 1, 1)
+_TURN_SHARES, _BRIEF_TURN_SHARES = (78, 16, 4, 2, 0), (91, 8, 1, 0, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -57,8 +62,9 @@ class _Thread:
 class Conversations:
     """An endless source of conversations."""
 
-    def __init__(self, rng: Random) -> None:
+    def __init__(self, rng: Random, *, is_brief: bool = False) -> None:
         self._rng = rng
+        self._turn_shares = _BRIEF_TURN_SHARES if is_brief else _TURN_SHARES
         self._wording = Wording(rng)
         self._system_prompts = SystemPrompts(rng)
         self._shapes = TermShapes()
@@ -70,19 +76,21 @@ class Conversations:
         self._more, self._use, self._just_asked = (
             load_templates("follow_ups", key) for key in ("more", "use", "just_asked")
         )
-        self._kinds: dict[Callable[[_Thread], Turn], int] = {
-            self._about_hearth: 54,
-            self._sum: 18,
-            self._about_nothing_known: 14,
-            self._about_me: 14,
-            self._hard_sum: 2,
-            self._as_json: 4,
-        }
+        kinds = (
+            self._about_hearth,
+            self._sum,
+            self._about_nothing_known,
+            self._about_me,
+            self._hard_sum,
+            self._as_json,
+        )
+        shares = _BRIEF_KIND_SHARES if is_brief else _KIND_SHARES
+        self._kinds: dict[Callable[[_Thread], Turn], int] = dict(zip(kinds, shares, strict=True))
 
     def sample(self, num_turns: int | None = None) -> Conversation:
         """Returns a new conversation, of a chance length unless one is given."""
         if num_turns is None:
-            num_turns = self._rng.choices((1, 2, 3, 4, 6), (78, 16, 4, 2, 0))[0]
+            num_turns = self._rng.choices((1, 2, 3, 4, 6), self._turn_shares)[0]
         system = self._system_prompts.sample() if self._rng.random() < 0.08 else None
         thread = _Thread()
         turns = tuple(self._turn(thread) for _ in range(num_turns))

@@ -11,7 +11,7 @@ from random import Random
 
 from tools.tiny_chat.grammar import expand
 from tools.tiny_chat.topics import TermShapes
-from tools.tiny_chat.written import load_text
+from tools.tiny_chat.written import load_text, load_wordings
 
 _SLOT = re.compile(r"\{(\w+)\}")
 
@@ -24,6 +24,7 @@ class OffTopic:
         text = load_text("off_topic")
         self.answer: str = text["answer"]
         self._questions: list[str] = text["questions"]
+        self._wordings = load_wordings("off_topic")["off topic"]
         self._slots: dict[str, list[str]] = text["slots"]
         self._subjects: list[str] = text["subjects"]  # the slots that are nouns
         self._syllables: dict[str, list[str]] = text["syllables"]
@@ -31,7 +32,10 @@ class OffTopic:
 
     def asked(self) -> str:
         """Returns a question that is none of tiny-chat's business, not yet dressed."""
-        if self._rng.random() < 0.35:
+        chance = self._rng.random()
+        if chance < 0.35:
+            template = self._rng.choice(self._wordings)
+        elif chance < 0.6:
             template = self._shapes.sample("{" + self._rng.choice(self._subjects) + "}", self._rng)
         else:
             template = self._rng.choice(self._questions)
@@ -46,7 +50,7 @@ class OffTopic:
             "made": ""
         }
         shared = [text for name in self._subjects for text in self._shapes.all_of("{" + name + "}")]
-        opened = [*self._questions, *shared]
+        opened = [*self._questions, *self._wordings, *shared]
         while any(map(_SLOT.search, opened)):
             opened = [_SLOT.sub(lambda found: fillings[found.group(1)], text) for text in opened]
         return opened

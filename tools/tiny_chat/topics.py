@@ -5,16 +5,19 @@ Owns the form of topics and how one is asked about. Read next: `conversations.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
 from tools.tiny_chat.grammar import expand
-from tools.tiny_chat.written import load_templates, load_text
+from tools.tiny_chat.written import load_templates, load_text, load_wordings
 
 HEARTH_FILES = ("platform", "first_steps", "tenancy", "engine", "serving")
 SMALL_TALK_FILE = "about_me"
-_HINT_SHARE = 0.14
+_SUM = re.compile(r"\d+ \+ \d+")
+_HINT_SHARE = 0.1
+_WHOLE_SHARE = 0.8  # of the other questions: whole sentences, as people write them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +32,8 @@ class Topic:
     more: str = ""  # the answer to "tell me more"
     use: str = ""  # the answer to "what is that for?"
     terms: tuple[str, ...] = ()  # noun phrases for the shared shapes
-    questions: tuple[str, ...] = ()  # whole questions, of this topic only
+    questions: tuple[str, ...] = ()  # of this topic only, many in one
+    wordings: tuple[str, ...] = ()  # whole questions, one by one
 
 
 class TermShapes:
@@ -52,6 +56,8 @@ class TermShapes:
         """Returns a question on the topic, not yet dressed."""
         if topic.label and rng.random() < _HINT_SHARE:
             return self.hinted(topic, rng)
+        if topic.wordings and rng.random() < _WHOLE_SHARE:
+            return expand(rng.choice(topic.wordings), rng)
         if not topic.terms or (topic.questions and rng.random() < 0.62):
             return expand(rng.choice(topic.questions), rng)
         question = expand(self.sample(rng.choice(topic.terms), rng), rng)
@@ -63,7 +69,8 @@ class TermShapes:
         Who asks for a thing often says what it does, in the words that describe it.
         """
         text = rng.choice([text for text in (topic.answer, topic.more, topic.use) if text])
-        words = text.replace(",", "").replace(":", "").rstrip(".").split()
+        text = _SUM.sub("", text)  # who writes a sum wants it worked out
+        words = text.replace(",", "").replace(":", "").replace(" .", "").rstrip(".").split()
         count = min(len(words), rng.randint(3, 8))
         if rng.random() < 0.5:
             start = rng.randint(0, len(words) - count)
@@ -78,7 +85,19 @@ class TermShapes:
 def load_topics(*names: str) -> list[Topic]:
     """Returns the topics of the named files of the text folder."""
     frames: dict[str, str] = load_text("frames")
-    return [_to_topic(entry, frames) for name in names for entry in load_text(name)["topic"]]
+    return [
+        replace(topic, wordings=_wordings_of(topic, wordings))
+        for name in names
+        for wordings in [load_wordings(name)]
+        for topic in (_to_topic(entry, frames) for entry in load_text(name)["topic"])
+    ]
+
+
+def _wordings_of(topic: Topic, wordings: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Returns the whole questions of a topic, filed under its label or its answer's beginning."""
+    if topic.label:
+        return wordings[topic.label]
+    return next(found for start, found in wordings.items() if topic.answer.startswith(start))
 
 
 def _framed(question: str, frames: dict[str, str]) -> str:

@@ -25,6 +25,7 @@ from tools.tiny_chat.answer import Answerer
 from tools.tiny_chat.batches import Batch, Encoder, loaded_batches
 from tools.tiny_chat.checkpoint import load_checkpoint, rounded_copy, save_checkpoint
 from tools.tiny_chat.model import TinyChat, TinyChatConfig
+from tools.tiny_chat.muon import Muon, fast_dtype
 from tools.tiny_chat.rehearsal import Rehearsal
 from tools.tiny_chat.tokenizer import train_tokenizer
 
@@ -45,6 +46,7 @@ class TrainingSettings:
     device: str  # of torch
     num_loaders: int  # processes that write text; none: the one that learns writes it
     is_compiled: bool
+    is_brief: bool  # mostly single questions, few sums, hardly an answer to its end
     start: Path | None  # weights and tokenizer to go on from
 
 
@@ -85,6 +87,7 @@ class Trainer:
             max_position=self._model.config.max_position_embeddings,
             num_loaders=self._settings.num_loaders,
             is_pinned=self._device.type == "cuda",
+            is_brief=self._settings.is_brief,
         )
         started = rehearsed = time.monotonic()
         progress, num_tokens, losses = 0.0, 0, list[Tensor]()
@@ -154,7 +157,9 @@ def mean_loss(
     next_ids_A: Tensor,
 ) -> Tensor:
     """Returns the mean loss over the tokens that are answers."""
-    with torch.autocast(token_ids_BT.device.type, torch.bfloat16):
+    device = token_ids_BT.device
+    dtype = fast_dtype(device)
+    with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
         hidden_BTD, _ = model(token_ids_BT, positions_BT)
         logits_AV = model.logits(hidden_BTD.flatten(0, 1)[before_answer_A])
     return functional.cross_entropy(logits_AV.float(), next_ids_A)
@@ -173,7 +178,7 @@ def optimisers_of(model: TinyChat) -> list[torch.optim.Optimizer]:
     }
     others = [parameter for name, parameter in model.named_parameters() if name not in inner]
     return [
-        torch.optim.Muon(inner.values(), weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        Muon(inner.values(), fast_dtype(next(model.parameters()).device)),
         torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.01, fused=True),
     ]
 
@@ -255,6 +260,11 @@ def main() -> None:
         action="store_true",
         help="compile the step: two minutes at first, then up to 1.6 times as fast",
     )
+    parser.add_argument(
+        "--brief",
+        action="store_true",
+        help="mostly single questions and few sums: to go on learning wordings",
+    )
     parser.add_argument("--from", dest="start", type=Path, help="folder to go on from")
     args = parser.parse_args()
     settings = TrainingSettings(
@@ -268,6 +278,7 @@ def main() -> None:
         device=args.device,
         num_loaders=args.loaders,
         is_compiled=args.compile,
+        is_brief=args.brief,
         start=args.start,
     )
     multiprocessing.spawn(run_process, args=(settings, _free_port()), nprocs=settings.num_processes)

@@ -17,7 +17,7 @@ def training_templates() -> list[str]:
     follow_ups = [
         text for key in ("more", "use", "just_asked") for text in load_templates("follow_ups", key)
     ]
-    own = [text for topic in topics for text in topic.questions]
+    own = [text for topic in topics for text in (*topic.questions, *topic.wordings)]
     shared = [text for topic in topics for term in topic.terms for text in shapes.all_of(term)]
     others = [*JsonAnswers(Random(0)).templates(), *OffTopic(Random(0)).templates()]
     return [*own, *shared, *follow_ups, *others]
