@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import msgspec
 import zmq
 
 from contracts.errors import ErrorReport
@@ -253,7 +254,7 @@ def create_pair(
     model: Path, directory: Path, engine: str, environ: dict[str, str] | None = None, **sizes: int
 ) -> tuple[Core, Core]:
     """A decode and a prefill core, ready to exchange blocks."""
-    transfer = TransferSettings(engine=engine, batch_s=2.0)  # type: ignore[arg-type]
+    transfer = create_transfer(engine)
     cores = tuple(
         Core(name, model, directory, transfer, environ=environ, **sizes)
         for name in ("decode", "prefill")
@@ -279,6 +280,26 @@ def _change(
     return msgspec.structs.replace(
         request, sequence_id=sequence_id, arrival=arrival, departure=departure, sampling=sampling
     )
+
+
+def has_exported(split: Split) -> bool:
+    """True once blocks of it have been announced."""
+    events = split.prefill.answers[split.prefill_id].events if split.prefill_id else []
+    return any(isinstance(event, KvExported) for event in events)
+
+
+STEPS: Final[dict[str, Callable[[Split], bool]]] = {
+    "3 reserved": lambda split: split.answer.find(KvReserved) is not None,
+    "4 computing": lambda split: split.prefill_id > 0,
+    "5 reading": has_exported,
+    "6 landed": lambda split: split.answer.find(KvLanded) is not None,
+}
+"""What tells that a request has come to a step of a hand-over."""
+
+
+def create_transfer(engine: str) -> TransferSettings:
+    """How such cores carry blocks."""
+    return msgspec.convert({"engine": engine, "batch_s": 2.0}, TransferSettings)
 
 
 def _now_ms() -> int:

@@ -16,13 +16,12 @@ from typing import Final
 import msgspec
 
 from contracts.errors import DeadlineExceeded
-from contracts.kv_transfer import KvExported, KvGaveUp, KvLanded, KvReserved
+from contracts.kv_transfer import KvGaveUp, KvLanded, KvReserved
 from gpu_pool.engine.messages import AbortSequence, ReleaseExport, StopImport
 from gpu_pool.plan import SequenceId
-from gpu_pool.settings import TransferSettings
 from tests.gpu_pool.engine.engine_rig import create_request
 from tests.gpu_pool.models.family_checkpoint import SIZES, create_prompt
-from tests.gpu_pool.transfer.core_pair import Core, Split
+from tests.gpu_pool.transfer.core_pair import STEPS, Core, Split, create_transfer
 from tests.gpu_pool.transfer.forked_core import ForkedCore
 
 BLOCK_TOKENS: Final = 16
@@ -44,20 +43,6 @@ def read_starved(process_id: int) -> float:
     """Seconds for which a process' threads could have run and others did. Source: proc(5)."""
     tasks = Path(f"/proc/{process_id}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[1]) for task in tasks) / 1e9
-
-
-def has_exported(split: Split) -> bool:
-    """True once blocks of it have been announced."""
-    events = split.prefill.answers[split.prefill_id].events if split.prefill_id else []
-    return any(isinstance(event, KvExported) for event in events)
-
-
-STEPS: Final[dict[str, Callable[[Split], bool]]] = {
-    "3 reserved": lambda split: split.answer.find(KvReserved) is not None,
-    "4 computing": lambda split: split.prefill_id > 0,
-    "5 reading": has_exported,
-    "6 landed": lambda split: split.answer.find(KvLanded) is not None,
-}
 
 
 def create_prompts() -> list[list[int]]:
@@ -281,12 +266,11 @@ class KilledPair:
             asked.note_lost(core)
 
     def _create_core(self, place: int) -> ForkedCore:
-        transfer = TransferSettings(engine=self.engine, batch_s=2.0)  # type: ignore[arg-type]
         return ForkedCore(
             ("decode", "prefill")[place],
             self.model,
             self.directory,
-            transfer,
+            create_transfer(self.engine),
             swap_bytes=NUM_HOST_BLOCKS * BLOCK_BYTES,
             kv_bytes=2 * NUM_HOST_BLOCKS * BLOCK_BYTES,
         )

@@ -12,11 +12,11 @@ from typing import Final
 
 import pytest
 
-from contracts.kv_transfer import KvExported, KvLanded, KvReserved
+from contracts.kv_transfer import KvLanded
 from gpu_pool.engine.settings import SchedulerSettings
 from tests.gpu_pool.engine.engine_rig import create_request
 from tests.gpu_pool.models.family_checkpoint import write_checkpoint
-from tests.gpu_pool.transfer.core_pair import Split
+from tests.gpu_pool.transfer.core_pair import STEPS, Split
 from tests.gpu_pool.transfer.peer import need_engine
 from tests.gpu_pool.transfer.split_rig import HalfRig, open_pair, run_pair, settle, wait_ready
 from tests.gpu_pool.transfer.test_split_exactness import KINDS, answer_alone, create_prompts
@@ -24,20 +24,6 @@ from tests.gpu_pool.transfer.test_split_exactness import KINDS, answer_alone, cr
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 MAX_TOKENS: Final = 4
-
-
-def has_exported(split: Split) -> bool:
-    """True once blocks of it have been announced."""
-    events = split.prefill.answers[split.prefill_id].events if split.prefill_id else []
-    return any(isinstance(event, KvExported) for event in events)
-
-
-STEPS: Final[dict[str, Callable[[Split], bool]]] = {
-    "3 reserved": lambda split: split.answer.find(KvReserved) is not None,
-    "4 computing": lambda split: split.prefill_id > 0,
-    "5 reading": has_exported,
-    "6 landed": lambda split: split.answer.find(KvLanded) is not None,
-}
 
 
 class Killer:
