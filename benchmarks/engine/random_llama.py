@@ -25,6 +25,7 @@ class LlamaShapes:
 
 SHAPES = {
     "tiny": LlamaShapes(256, 768, 8, 8, 4, 32, 8192),
+    "50m": LlamaShapes(512, 1536, 16, 8, 4, 64, 2048),
     "qwen3-0.6b-like-llama": LlamaShapes(1024, 3072, 28, 16, 8, 128, 151_936),
 }
 

@@ -54,15 +54,18 @@ class Shape:
     num_tenants: int
     has_standby: bool = True
     models: tuple[str, ...] = (BUNDLED_NAME,)
-    """All of them are the bundled one, under these names."""
+    """Their names; all of them are one and the same."""
+    folder: Path = BUNDLED_PATH
+    """What is served under these names."""
+    dtype: str = "float32"
     placement: Mapping[str, int] | None = None
     """The memory that a node's models share; None: all of them stay."""
     kv_bytes: int = 256 << 20
     """Of each model."""
     roles: Mapping[str, str] = field(default_factory=dict[str, str])
     """Of nodes that are there for prompts or answers alone; blocks move between them by TCP."""
-    engine: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Of the nodes' settings, besides those that all have here."""
+    engine: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
+    """Settings of nodes by their names, besides those that all have here."""
     has_metrics: bool = False
     """True: each node answers `/metrics` on a port of its own."""
 
@@ -279,7 +282,7 @@ def _write_node(
     for gateway in shape.gateways:
         file = _write_secret(folder / f"{gateway}--{name}.key", secrets.token_hex(32))
         keys.append({"gateway_id": gateway, "key_file": str(file)})
-    model = {"path": str(BUNDLED_PATH), "dtype": "float32"}
+    model = {"path": str(shape.folder), "dtype": shape.dtype}
     table: dict[str, Any] = {
         "node_id": name,
         "region": region,
@@ -287,7 +290,7 @@ def _write_node(
         "drain_s": 5.0,
         "log": {"level": "debug"},
         "listen": {"host": address, "port": port},
-        "engine": {"num_threads": 1, "kv_bytes": shape.kv_bytes, **shape.engine},
+        "engine": {"num_threads": 1, "kv_bytes": shape.kv_bytes, **shape.engine.get(name, {})},
         "gateways": keys,
         "models": [model | {"name": one} for one in shape.models],
     }

@@ -1,14 +1,15 @@
 """What answers feel of long prompts, on real processes: two nodes alike, or one for each half.
 
-python -m benchmarks.split.real [--seconds 30] [--chunk 160 --interval 0.7] [--record]
+python -m benchmarks.split.real [--shapes 50m --chunk 32 --interval 1 --words 100] [--record]
 
 A step that computes a chunk of a prompt holds up every answer beside it. Chunks as large as they
 are by default are few, so that p90 does not meet them; an operator who minds gaps makes them small
 (`--chunk`, tokens of a step), and then has more gaps that are a chunk long.
 
-The same hardware both times: two nodes of one thread each behind a gateway, the demo model, NIXL
-over TCP. Chats stream without a pause while documents arrive at even intervals; a gap is the time
-between two tokens of a chat. Where the processes have fewer free cores than the two that they
+The same hardware both times: two nodes of one thread each behind a gateway, NIXL over TCP. The demo
+model's steps take less than the way of a token to its client; `--shapes` has a larger one, of
+random weights. Chats stream without a pause while documents arrive at even intervals; a gap is the
+time between two tokens of a chat. Where the processes have fewer free cores than the two that they
 compute with, both halves share them and the gaps say so. Read next: `benchmarks.split.__main__`
 (the simulation of real cards).
 """
@@ -23,14 +24,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+
+from benchmarks.engine.random_llama import SHAPES, write_random_llama
 from benchmarks.fleet.fleet import REGIONS, Fleet, Shape, run_fleet
 from benchmarks.fleet.sites import Sites
 from benchmarks.harness import Figure, append_figures, describe_circumstances, print_figures
-from gpu_pool.model_store import BUNDLED_NAME
+from gpu_pool.model_store import BUNDLED_NAME, BUNDLED_PATH
 
 _NODES: Final = {"weur-1": "weur", "weur-2": "weur"}
 _GATEWAYS: Final = {"gw-1a": "weur"}
@@ -125,9 +129,10 @@ async def measure(folder: Path, arguments: argparse.Namespace) -> list[Figure]:
     """Both fleets, one after the other, on the same load."""
     figures: list[Figure] = []
     for name, roles in (("two for both", {}), ("one for prompts, one for answers", _ROLES)):
-        shape = Shape(
-            _NODES, _GATEWAYS, 1, has_standby=False, roles=roles, engine=size_steps(arguments.chunk)
-        )
+        steps = {one: size_steps(arguments.chunk) for one in _NODES if roles.get(one) != "prefill"}
+        shape = Shape(_NODES, _GATEWAYS, 1, has_standby=False, roles=roles, engine=steps)
+        if arguments.shapes:
+            shape = replace(shape, folder=folder / "model", dtype="bfloat16")
         own = folder / f"run{len(figures)}"
         own.mkdir()
         async with run_fleet(own, Sites("", tuple(REGIONS)), shape) as fleet:
@@ -138,15 +143,26 @@ async def measure(folder: Path, arguments: argparse.Namespace) -> list[Figure]:
 
 
 def size_steps(chunk: int) -> dict[str, int]:
-    """The settings of an operator who wants no step to be longer; 0: the defaults."""
+    """The settings of an operator who wants no step of a node that answers to be longer; 0: the
+    defaults.
+    """
     if not chunk:
         return {}
     return {"max_batch_tokens": chunk, "max_chunk_tokens": chunk, "max_running": min(chunk, 64)}
 
 
+def write_model(folder: Path, shapes: str) -> None:
+    """A random model that has the demo model's tokenizer."""
+    folder.mkdir()
+    write_random_llama(folder, SHAPES[shapes], torch.bfloat16)
+    for path in BUNDLED_PATH.glob("tokenizer*.json"):
+        shutil.copy(path, folder)
+
+
 def name_load(arguments: argparse.Namespace) -> str:
     """What the rows call it: all that is not as by default."""
-    words = [f"a document every {arguments.interval:g} s"] if arguments.interval != 3.0 else []
+    words = [f"{arguments.shapes} bfloat16"] if arguments.shapes else []
+    words += [f"a document every {arguments.interval:g} s"] if arguments.interval != 3.0 else []
     words += [f"of {arguments.words} words"] if arguments.words != 700 else []
     words += [f"steps of {arguments.chunk} tokens"] if arguments.chunk else []
     words += [f"{arguments.chats} chats"] if arguments.chats != 4 else []
@@ -160,10 +176,15 @@ def main() -> int:
     parser.add_argument("--interval", type=float, default=3.0, help="seconds between documents")
     parser.add_argument("--words", type=int, default=700, help="of a document")
     parser.add_argument("--chats", type=int, default=4, help="streams at once")
-    parser.add_argument("--chunk", type=int, default=0, help="the most tokens of a step")
+    parser.add_argument(
+        "--chunk", type=int, default=0, help="the most tokens of a step where answers are"
+    )
+    parser.add_argument("--shapes", choices=list(SHAPES), help="of a random model")
     parser.add_argument("--record", action="store_true", help="append to results/split.csv")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="hearth-split-"))
+    if arguments.shapes:
+        write_model(folder / "model", arguments.shapes)
     figures = asyncio.run(measure(folder, arguments))
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     print_figures(figures)
