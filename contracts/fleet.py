@@ -13,6 +13,7 @@ from contracts.ids import BootId, ModelName, NodeId, RegionId
 from contracts.kv_transfer import KvEndpoint
 from contracts.node_roles import NodeRole
 from contracts.placement import MemoryUse, ModelPlacement
+from contracts.prefix_keys import MAX_TOLD_BYTES
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**48)]
 _Rate = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
@@ -136,3 +137,6 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the sessions that have lately sent a request here (`Grant.session`), the latest
     last: so that every gateway learns where those are that came in through another one.
     """
+    prefixes: Annotated[bytes, msgspec.Meta(max_length=MAX_TOLD_BYTES)] = b""
+    """Names of prompts' beginnings that have lately been here (`Grant.prefixes`), the latest last:
+    all that the node remembers in the first report of a connection, then what is news."""

@@ -61,6 +61,9 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
     session: int = 0
     """The router's name of the session that the request is of, which the node's reports repeat; 0:
     of none. No condition either."""
+    prefixes: bytes = b""
+    """The router's names of the prompt's beginnings (`contracts.prefix_keys`), which the node's
+    reports repeat; empty where nothing of the prompt may remain. No condition either."""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -18,6 +18,7 @@ from contracts.errors import (
 )
 from contracts.fleet import ModelCard
 from contracts.grant import Grant
+from contracts.prefix_keys import pack_keys
 from gateway.request_context import RequestContext
 from gateway.routing.route_plan import RouteNeed
 
@@ -43,6 +44,7 @@ def create_grant(context: RequestContext, need: RouteNeed, card: ModelCard, atte
         card.context_window,
         trace=context.trace.carry(attempt),
         session=need.session or 0,
+        prefixes=pack_keys(need.prefix_keys),
     )
 
 

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -28,6 +29,7 @@ from contracts.errors import (
 )
 from contracts.grant import Grant, unseal_grant
 from contracts.inference import CountTokensRequest, Failed, Finished, GenerationEvent
+from contracts.prefix_keys import KEY_BYTES
 from contracts.wire import (
     CONNECTION_STREAM,
     FRAGMENT_BYTES,
@@ -44,7 +46,16 @@ from contracts.wire import (
 )
 
 MAX_BODY_BYTES: Final = 12 * 1024 * 1024
+_MAX_TOLD: Final = 64
 MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """What has lately been at the node, through any connection; every report names it."""
+
+    sessions: deque[int] = field(default_factory=lambda: deque[int](maxlen=_MAX_TOLD))
+    prefixes: deque[bytes] = field(default_factory=lambda: deque[bytes](maxlen=_MAX_TOLD))
 
 
 class FakeConnection:
@@ -55,10 +66,10 @@ class FakeConnection:
         settings: FakeNodeSettings,
         socket: web.WebSocketResponse,
         connection_key: bytes,
-        sessions: deque[int],
+        recent: Recent,
     ) -> None:
-        """Nothing is sent before `write`. `sessions` have lately been at the node."""
-        self.sessions: Final = sessions
+        """Nothing is sent before `write`."""
+        self.recent: Final = recent
         self._settings = settings
         self._socket = socket
         self._connection_key = connection_key
@@ -142,7 +153,11 @@ class FakeConnection:
         self._streams.pop(entry.stream_id, None)
         grant = self._admit(message.sealed_grant, entry.attempt)
         if grant.session:
-            self.sessions.append(grant.session)
+            self.recent.sessions.append(grant.session)
+        named = grant.prefixes
+        self.recent.prefixes.extend(
+            named[at : at + KEY_BYTES] for at in range(0, len(named), KEY_BYTES)
+        )
         if message.num_body_bytes > MAX_BODY_BYTES:
             raise PayloadTooLarge(f"The request is larger than {MAX_BODY_BYTES} bytes.")
         if message.num_body_bytes < 1:

@@ -7,12 +7,11 @@ import asyncio
 import contextlib
 import hmac
 import secrets
-from collections import deque
 
 import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from benchmarks.fake_node.connection import MALFORMED, FakeConnection
+from benchmarks.fake_node.connection import MALFORMED, FakeConnection, Recent
 from benchmarks.fake_node.settings import FakeNodeSettings
 from contracts.fleet import ModelCard, ModelLoad, NodeReport
 from contracts.grant import NONCE_BYTES, WireEnd, derive_connection_key, prove_identity
@@ -33,8 +32,6 @@ from contracts.wire import (
 )
 
 HELLO_TIMEOUT_S = 5.0
-_MAX_TOLD = 64
-"""Sessions that a report names."""
 
 
 def create_application(
@@ -42,7 +39,7 @@ def create_application(
 ) -> web.Application:
     """The routes of a fake node."""
     boot_id = BootId(secrets.token_hex(16))
-    sessions = deque[int](maxlen=_MAX_TOLD)
+    recent = Recent()
 
     async def serve_wire(request: web.Request) -> web.StreamResponse:
         gateway_nonce = _read_nonce(request, settings)
@@ -60,7 +57,7 @@ def create_application(
             await socket.close(code=WSCloseCode.POLICY_VIOLATION)
             return socket
         key = derive_connection_key(settings.pair_key, nonces)
-        connection = FakeConnection(settings, socket, key, sessions)
+        connection = FakeConnection(settings, socket, key, recent)
         await _serve(connection, entries, _report(settings, boot_id))
         await socket.close(code=WSCloseCode.PROTOCOL_ERROR)
         return socket
@@ -107,10 +104,10 @@ async def _serve(connection: FakeConnection, entries: list[Entry], report: NodeR
 
     async def send_reports() -> None:
         while True:
-            told = tuple(dict.fromkeys(connection.sessions))
-            connection.put(
-                CONNECTION_STREAM, 0, Report(msgspec.structs.replace(report, sessions=told))
-            )
+            sessions = tuple(dict.fromkeys(connection.recent.sessions))
+            prefixes = b"".join(dict.fromkeys(connection.recent.prefixes))
+            told = msgspec.structs.replace(report, sessions=sessions, prefixes=prefixes)
+            connection.put(CONNECTION_STREAM, 0, Report(told))
             await asyncio.sleep(1)
 
     tasks = [

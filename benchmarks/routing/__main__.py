@@ -3,6 +3,7 @@
 python -m benchmarks.routing                                    # 32 nodes of one region
 python -m benchmarks.routing --nodes 8 --requests 16000 --utilisation 0.75 --capacity 1600000
 python -m benchmarks.routing --nodes 8 --gateways 4             # requests come in at any of four
+python -m benchmarks.routing --nodes 8 --gateways 4 --silent    # which do not hear of each other's
 python -m benchmarks.routing --nodes 2000 --sites 330           # sites near their users
 python -m benchmarks.routing --nodes 2000 --sites 330 --central # and all nodes at one of them
 python -m benchmarks.routing --record                           # appends the rows to results/
@@ -65,7 +66,7 @@ def main() -> int:
             continue
         scenario = _create_scenario(asked)
         clock = Clock()
-        policy = _create_policy(name, scenario, clock, asked.seed)
+        policy = _create_policy(name, scenario, clock, asked)
         came_of_it = simulate(
             scenario.nodes,
             _draw(asked, scenario),
@@ -96,10 +97,13 @@ def _create_scenario(asked: argparse.Namespace) -> Scenario:
     return create_sites(asked.seed, asked.nodes, asked.sites, machine)
 
 
-def _create_policy(name: str, scenario: Scenario, clock: Callable[[], float], seed: int) -> Policy:
+def _create_policy(
+    name: str, scenario: Scenario, clock: Callable[[], float], asked: argparse.Namespace
+) -> Policy:
     """A router or rule for the fleet."""
     if name in _OURS:
-        return Production(scenario.nodes, scenario.entries, clock, seed, _OURS[name])
+        nodes, entries = scenario.nodes, scenario.entries
+        return Production(nodes, entries, clock, asked.seed, _OURS[name], asked.silent)
     return BySite(_RULES[name], scenario.pools)
 
 
@@ -136,6 +140,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.routing")
     parser.add_argument("--nodes", type=int, default=32)
     parser.add_argument("--gateways", type=int, default=1, help="of a site")
+    parser.add_argument("--silent", action="store_true", help="nodes tell of no others' requests")
     parser.add_argument("--sites", type=int, default=0, help="0: no distances")
     parser.add_argument("--central", action="store_true", help="all nodes at one site")
     parser.add_argument("--requests", type=int, default=8000, help="after the lead")

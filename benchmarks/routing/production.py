@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from benchmarks.routing.simulated_node import MODEL, SimulatedNode
 from benchmarks.routing.traces import BYTES_PER_TOKEN, SimRequest
 from contracts.errors import CapacityError
@@ -46,14 +48,16 @@ class Production:
         clock: Callable[[], float],
         seed: int,
         has_sessions: bool,
+        are_silent: bool = False,
     ) -> None:
         """`has_sessions`: clients name their sessions, or send conversations that tell them apart;
-        else there are only texts.
+        else there are only texts. `are_silent`: nodes tell no gateway what others have sent.
         """
         sources = Sources(clock, clock, random.Random(seed).getrandbits)
         self._nodes = nodes
         self._places = {node.node_id: place for place, node in enumerate(nodes)}
         self._has_sessions = has_sessions
+        self._are_silent = are_silent
         self._plans: dict[int, tuple[Fleet, RoutePlan]] = {}
         self.decision_s: list[float] = []
         self.fleets = [
@@ -96,6 +100,8 @@ class Production:
         """Every node tells the gateways that know it how busy it is."""
         for node in self._nodes:
             report = node.report(now_s)
+            if self._are_silent:
+                report = msgspec.structs.replace(report, sessions=(), prefixes=b"")
             for fleet in self._watchers[node.region]:
                 fleet.record_report(report)
 

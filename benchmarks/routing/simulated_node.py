@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from benchmarks.routing.traces import SimRequest
 from contracts.fleet import ModelCard, ModelLoad, NodeReport
 from contracts.ids import BootId, ModelName, NodeId, RegionId
+from contracts.prefix_keys import pack_keys
+from gpu_pool.server.recent_prefixes import RecentPrefixes
+from gpu_pool.server.recent_sessions import RecentSessions
 
 MODEL = ModelName("@hearth/simulated")
 PREFILL_PER_S = 8_000.0
@@ -18,8 +21,6 @@ DECODE_PER_S = 3_000.0
 CAPACITY = 400_000
 """Tokens of KV that a node keeps, unless told otherwise."""
 BLOCK = 16
-TOLD_S = 2.5
-"""How long ago a session may have sent something that a report names."""
 CARD = ModelCard(name=MODEL, revision="r1", task="", description="", context_window=1 << 17)
 
 
@@ -41,8 +42,15 @@ class SimulatedNode:
     cache: OrderedDict[object, int] = field(default_factory=OrderedDict)
     """Prompts by session, and shared beginnings by tenant, least recently used first."""
     num_cached: int = 0
-    sessions: OrderedDict[int, float] = field(default_factory=OrderedDict[int, float])
-    """Those that have sent something lately, and when."""
+    now_s: float = 0.0
+    sessions: RecentSessions = field(init=False)
+    prefixes: RecentPrefixes = field(init=False)
+    """What it tells of them is what real nodes tell."""
+
+    def __post_init__(self) -> None:
+        """Nothing has come yet."""
+        self.sessions = RecentSessions(lambda: self.now_s)
+        self.prefixes = RecentPrefixes(lambda: self.now_s)
 
     def count_hit(self, request: SimRequest) -> int:
         """Tokens of the prompt that it has."""
@@ -58,8 +66,9 @@ class SimulatedNode:
         self.queue[number] = (self.free_s, num_new)
         self.num_resident += request.num_prompt + request.num_output
         self.num_open += 1
-        self.sessions[request.session] = now_s
-        self.sessions.move_to_end(request.session)
+        self.now_s = now_s
+        self.sessions.note(request.session)
+        self.prefixes.note(pack_keys(request.keys))
         self._keep(request.session, request.num_prompt + request.num_output)
         self._keep(("shared", request.tenant), request.num_shared)
         return self.free_s, self.free_s + request.num_output * STEP_S, hit
@@ -77,8 +86,7 @@ class SimulatedNode:
 
     def report(self, now_s: float) -> NodeReport:
         """What it says of itself."""
-        while self.sessions and next(iter(self.sessions.values())) < now_s - TOLD_S:
-            self.sessions.popitem(last=False)
+        self.now_s = now_s
         num_queued = self.count_queued(now_s)
         num_blocks = self.capacity // BLOCK
         load = ModelLoad(
@@ -101,7 +109,8 @@ class SimulatedNode:
             is_draining=False,
             models=(CARD,),
             loads=(load,),
-            sessions=tuple(self.sessions),
+            sessions=self.sessions.list_recent(),
+            prefixes=self.prefixes.pack_news(),
         )
 
     def _keep(self, name: object, num_tokens: int) -> None:

@@ -282,7 +282,7 @@ class Fleet:
             self.locality.forget(node.node_id)
         self._put(node if is_connected else replace(node, is_connected=False))
         self.locality.note_capacity(report.node_id, report.loads)
-        self.locality.note_told(report.node_id, report.sessions, now_s)
+        self.locality.note_told(report, now_s)
         for model in (*before.cards, *node.cards):
             self._sent.pop((report.node_id, model), None)
         self._tell(report.node_id)

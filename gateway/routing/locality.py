@@ -7,10 +7,11 @@ be fast. Read next: `gateway.routing.prefix_index`, `gateway.routing.sessions`.
 from collections.abc import Sequence
 from typing import Final
 
-from contracts.fleet import ModelLoad
+from contracts.fleet import ModelLoad, NodeReport
 from contracts.grant import RetentionClass
 from contracts.ids import ModelName, NodeId, RegionId
 from contracts.inference import GenerateRequest, NodeRequest
+from contracts.prefix_keys import unpack_keys
 from gateway.routing.hand_over import HandOverMeter
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.prefix_keys import (
@@ -115,10 +116,11 @@ class Locality:
         if num_tokens:
             self._index.set_capacity(node_id, int(num_tokens * BYTES_PER_TOKEN / _BYTES_PER_PIECE))
 
-    def note_told(self, node_id: NodeId, sessions: Sequence[int], now_s: float) -> None:
-        """The node says which sessions have lately been there, through whichever gateway."""
-        for session in sessions:
-            self._sessions.hear(session, node_id, now_s)
+    def note_told(self, report: NodeReport, now_s: float) -> None:
+        """A node says what has lately been there, through whichever gateway."""
+        for session in report.sessions:
+            self._sessions.hear(session, report.node_id, now_s)
+        self._index.hear(report.node_id, unpack_keys(report.prefixes))
 
     def forget(self, node_id: NodeId) -> None:
         """The node has begun a new life, with empty caches."""

@@ -1,13 +1,14 @@
 """Which node is thought to have which prompts' beginnings in its cache.
 
-An approximation without a word from the nodes: what was sent there, forgotten in the order in which
-a cache of that size would forget it. Nodes say how much of each prompt they had; where that is less
-than was thought, the node's cache is taken for smaller. A node's new life begins with nothing.
-Pure bookkeeping. Read next: `gateway.routing.prefix_keys`, `gateway.routing.fleet` (the caller).
+An approximation: what was sent there, by this gateway or, as the node says, by others, forgotten in
+the order in which a cache of that size would forget it. Nodes say how much of each prompt they had;
+where that is less than was thought, the node's cache is taken for smaller. A node's new life begins
+with nothing. Pure bookkeeping. Read next: `gateway.routing.prefix_keys`, `gateway.routing.fleet`
+(the caller).
 """
 
 from collections import OrderedDict
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,6 +21,8 @@ _SMALLEST: Final = 1 / 16
 _SHRINK: Final = 0.9
 _GROW: Final = 1.02
 MAX_KEYS_PER_NODE: Final = 65_536
+MAX_KEYS: Final = 524_288
+"""Of all nodes together, which have equal parts of them: some 370 bytes each."""
 
 
 @dataclass(slots=True)
@@ -69,13 +72,11 @@ class PrefixIndex:
         if not keys:
             return
         memory = self._memories.setdefault(node_id, _Memory())
-        for key in reversed(keys):  # the beginning is used last, so that it is forgotten last
-            if key in memory.keys:
-                memory.keys.move_to_end(key)
-            else:
-                memory.keys[key] = None
-                self._holders.setdefault(key, {})[node_id] = None
-        self._trim(node_id, memory)
+        self._put(node_id, memory, reversed(keys))  # the beginning is to be forgotten last
+
+    def hear(self, node_id: NodeId, keys: Iterable[int]) -> None:
+        """The node says that it has these, the latest last."""
+        self._put(node_id, self._memories.setdefault(node_id, _Memory()), keys)
 
     def set_capacity(self, node_id: NodeId, max_keys: int) -> None:
         """The node's cache holds so many pieces."""
@@ -100,9 +101,19 @@ class PrefixIndex:
             for key in memory.keys:
                 self._drop(key, node_id)
 
+    def _put(self, node_id: NodeId, memory: _Memory, keys: Iterable[int]) -> None:
+        """The node has these, whose last one it used last."""
+        for key in keys:
+            if key in memory.keys:
+                memory.keys.move_to_end(key)
+            else:
+                memory.keys[key] = None
+                self._holders.setdefault(key, {})[node_id] = None
+        self._trim(node_id, memory)
+
     def _trim(self, node_id: NodeId, memory: _Memory) -> None:
         """Forgets what does not fit."""
-        limit = max(int(memory.max_keys * memory.share), 1)
+        limit = max(min(int(memory.max_keys * memory.share), MAX_KEYS // len(self._memories)), 1)
         while len(memory.keys) > limit:
             key, _ = memory.keys.popitem(last=False)
             self._drop(key, node_id)

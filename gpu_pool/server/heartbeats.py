@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+import msgspec
 import structlog
 
 from contracts.fleet import NodeReport
@@ -98,7 +99,8 @@ class HeartbeatWriter:
     async def _write(self, report: NodeReport, *, is_leaving: bool) -> None:
         """One heartbeat; the log says when that begins to fail and when it works again."""
         self._last_ms = max(self._last_ms + 1, self._unix_ms())
-        heartbeat = Heartbeat(self._last_ms, self._settings.advertised_url, report, is_leaving)
+        told = msgspec.structs.replace(report, prefixes=b"")  # whoever routes by them is connected
+        heartbeat = Heartbeat(self._last_ms, self._settings.advertised_url, told, is_leaving)
         sealed = seal_heartbeat(heartbeat, self._keys.list_valid())
         name = name_heartbeat(report.node_id)
         try:

@@ -19,6 +19,7 @@ from gpu_pool.server.held_role import HeldRole
 from gpu_pool.server.hosted_model import HostedModel, ModelEngine
 from gpu_pool.server.placement.books import PlacementBooks
 from gpu_pool.server.placement.room import MemoryBudget
+from gpu_pool.server.recent_prefixes import RecentPrefixes
 from gpu_pool.server.recent_sessions import RecentSessions
 from gpu_pool.server.stream_meter import NodeMeter
 from gpu_pool.server.stream_trace import NO_TRACER, NodeTracer
@@ -74,6 +75,8 @@ class NodeStatus:
         """Counts the requests of its models."""
         self.sessions: Final = RecentSessions(monotonic_s)
         """Whose requests have come."""
+        self.prefixes: Final = RecentPrefixes(monotonic_s)
+        """Of their prompts."""
         self.node_id: Final = node_id
         self.boot_id: Final = boot_id
         self.region: Final = region
@@ -147,7 +150,8 @@ class NodeStatus:
     def subscribe(self, receiver: Receiver) -> None:
         """Calls `receiver` with a report now and with every one that follows."""
         self._receivers.add(receiver)
-        receiver(self.create_report())
+        report = self.create_report()
+        receiver(msgspec.structs.replace(report, prefixes=self.prefixes.pack_all()))
 
     def unsubscribe(self, receiver: Receiver) -> None:
         """Ends `subscribe`."""
@@ -212,6 +216,7 @@ class NodeStatus:
             suggested_role=self._role.suggested,
             kv_endpoints=endpoints,
             sessions=self.sessions.list_recent(),
+            prefixes=self.prefixes.pack_news(),
         )
 
     def _describe(self, name: ModelName, model: HostedModel) -> ModelState:

@@ -10,6 +10,7 @@ from contracts.errors import ErrorReport
 from contracts.fleet import MAX_SESSIONS, ModelLoad, NodeReport
 from contracts.ids import BootId, ModelName, NodeId, RegionId
 from contracts.inference import Accepted, Delta, Failed, Finished, FinishReason, Usage
+from contracts.prefix_keys import MAX_TOLD_BYTES
 
 _counts = st.integers(0, 2**31)
 _tokens = st.integers(0, 2**31 - 1)
@@ -107,8 +108,14 @@ def test_a_report_of_speeds_that_no_node_has_cannot_be_read(name: str, rate: flo
     assert entry.message == (wire.Report(report) if rate == 5.0 else None)
 
 
-@pytest.mark.parametrize("count", [MAX_SESSIONS, MAX_SESSIONS + 1])
-def test_a_report_names_no_more_sessions_than_it_may(count: int) -> None:
+@pytest.mark.parametrize("excess", [0, 1])
+@pytest.mark.parametrize("of", ["sessions", "prefixes"])
+def test_a_report_names_no_more_than_it_may(of: str, excess: int) -> None:
+    count = MAX_SESSIONS + excess
+    named = {
+        "sessions": tuple(range(2**64 - count, 2**64)),
+        "prefixes": bytes(MAX_TOLD_BYTES + excess),
+    }
     report = NodeReport(
         node_id=NodeId("n"),
         boot_id=BootId("b"),
@@ -117,10 +124,10 @@ def test_a_report_names_no_more_sessions_than_it_may(count: int) -> None:
         is_draining=False,
         models=(),
         loads=(),
-        sessions=tuple(range(2**64 - count, 2**64)),
+        **{of: named[of]},
     )
     (entry,) = wire.decode_frame_from_node(wire.encode_frame([(0, 0, wire.Report(report))]))
-    assert entry.message == (wire.Report(report) if count == MAX_SESSIONS else None)
+    assert entry.message == (None if excess else wire.Report(report))
 
 
 def test_stream_zero_carries_challenges_and_reports() -> None:

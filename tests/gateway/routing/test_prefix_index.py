@@ -2,7 +2,7 @@
 
 from contracts.ids import ModelName, NodeId
 from contracts.inference import ChatMessage, ChatPrompt, TextPrompt, Tool
-from gateway.routing.prefix_index import PrefixIndex
+from gateway.routing.prefix_index import MAX_KEYS, PrefixIndex
 from gateway.routing.prefix_keys import (
     PIECE_ENDS,
     hash_opening,
@@ -118,3 +118,23 @@ def test_a_node_that_has_less_than_was_thought_is_taken_for_smaller() -> None:
         index.correct(A, 1000, 990, 50)
     index.record(A, hash_text("x" * 4096))
     assert index.num_keys == 16
+
+
+def test_what_nodes_say_of_others_requests_counts_as_sent() -> None:
+    index, keys = PrefixIndex(), hash_text("x" * 4096)
+    index.hear(A, reversed(keys))
+    assert index.find(keys) == [A]
+    assert index.measure(A, keys) == 4096
+    index.set_capacity(A, 3)
+    index.record(A, keys[:1])
+    assert index.measure(A, keys) == PIECE_ENDS[2]  # the end was forgotten, as of one's own
+
+
+def test_all_nodes_together_have_so_much_room_and_no_more() -> None:
+    index, nodes = PrefixIndex(), [NodeId(str(place)) for place in range(64)]
+    for place, node_id in enumerate(nodes):
+        index.hear(node_id, range(place * 20_000, (place + 1) * 20_000))
+    for node_id in nodes:
+        index.hear(node_id, ())
+    assert index.num_keys == MAX_KEYS
+    assert all(index.find([(place + 1) * 20_000 - 1]) for place in range(64))  # the latest stay

@@ -5,6 +5,7 @@ several thousand tokens long.
 """
 
 import asyncio
+import secrets
 from dataclasses import replace
 
 import aiohttp
@@ -15,6 +16,7 @@ from contracts.codec import encode_request
 from contracts.grant import seal_grant
 from contracts.ids import GatewayId, ModelName, RegionId
 from contracts.inference import Accepted, Delta, Finished, FinishReason, GenerateRequest, Usage
+from contracts.prefix_keys import KEY_BYTES, pack_keys, unpack_keys
 from contracts.seal import MAC_BYTES
 from contracts.wire import (
     FRAGMENT_BYTES,
@@ -70,6 +72,21 @@ class WireContract:
                     pass
         assert session not in before.sessions
         assert 0 not in report.sessions
+
+    async def test_reports_to_all_gateways_name_the_prompts_that_have_just_been_there(
+        self, node: NodeAddress
+    ) -> None:
+        names = pack_keys((2**64 - 1, secrets.randbits(64)))
+        async with GatewayClient(node) as client, GatewayClient(node) as other:
+            before = await asyncio.wait_for(other.reports.get(), 5)
+            await client.generate(ask(node.model, max_tokens=2), prefixes=names)
+            async with asyncio.timeout(10):
+                while names[KEY_BYTES:] not in (await other.reports.get()).prefixes:
+                    pass
+        assert names[KEY_BYTES:] not in before.prefixes
+        async with GatewayClient(node) as late:
+            first = await asyncio.wait_for(late.reports.get(), 5)
+        assert set(unpack_keys(names)) <= set(unpack_keys(first.prefixes))
 
     async def test_an_answer_is_accepted_then_streamed_then_finished(
         self, node: NodeAddress

@@ -1,0 +1,23 @@
+"""Names of prompts' beginnings, packed as gateways and nodes tell each other of them.
+
+Owns the form alone: eight bytes for each, unsigned, little-endian. What a name stands for is the
+router's own affair; to nodes it says nothing. Read next: `gateway.routing.prefix_keys`.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+KEY_BYTES: Final = 8
+MAX_TOLD_BYTES: Final = 8192 * KEY_BYTES
+"""Of the names in one report."""
+
+
+def pack_keys(keys: Sequence[int]) -> bytes:
+    """Names below 2^64, in their order."""
+    return struct.pack(f"<{len(keys)}Q", *keys)
+
+
+def unpack_keys(packed: bytes) -> tuple[int, ...]:
+    """What `pack_keys` packed; a rest that is no whole name is passed over."""
+    return struct.unpack_from(f"<{len(packed) // KEY_BYTES}Q", packed)

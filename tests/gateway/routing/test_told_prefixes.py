@@ -1,0 +1,91 @@
+"""Prompts whose beginnings came in through another gateway: nodes tell, the law is as it was."""
+
+import msgspec
+
+from contracts.grant import RetentionClass
+from contracts.ids import BootId, RegionId
+from contracts.inference import GenerateRequest, SamplingParams, TextPrompt
+from contracts.prefix_keys import pack_keys
+from gateway.routing.fleet import Fleet
+from gateway.routing.prefix_index import MAX_KEYS_PER_NODE
+from gateway.routing.route_plan import RouteNeed
+from gateway.sources import Sources
+from tests.gateway.routing.fleet_words import MODEL, create_fleet, create_report
+
+SALT = b"s" * 32
+TEXT = TextPrompt(text="A contract of many words. " * 200)
+NODES = [f"n{place}" for place in range(4)]
+
+
+def create_gateway(*others: str) -> Fleet:
+    """A gateway that sees four nodes alike."""
+    fleet = create_fleet(*NODES, *others, sources=Sources(lambda: 1.0, lambda: 1.0, lambda _: 0))
+    for node_id in NODES:
+        fleet.record_report(create_report(node_id))
+    return fleet
+
+
+def describe(
+    salt: bytes = SALT,
+    retention: RetentionClass = RetentionClass.STANDARD,
+    allowed: tuple[RegionId, ...] | None = None,
+) -> RouteNeed:
+    """What a gateway makes of the prompt."""
+    request = GenerateRequest(model=MODEL, prompt=TEXT, sampling=SamplingParams())
+    return create_gateway().locality.describe(request, allowed, salt, retention, None)
+
+
+def tell(
+    fleet: Fleet, node_id: str, need: RouteNeed, region: str = "weur", boot: str = "boot"
+) -> None:
+    """The node reports that the prompt has just been there."""
+    report = create_report(node_id, region)
+    told = pack_keys(tuple(reversed(need.prefix_keys)))
+    fleet.record_report(msgspec.structs.replace(report, prefixes=told, boot_id=BootId(boot)))
+
+
+def test_a_prompt_goes_where_another_gateway_sent_one_like_it() -> None:
+    untold = create_gateway().plan(describe()).node_id
+    for node_id in NODES:
+        fleet = create_gateway()
+        tell(fleet, node_id, describe())
+        plan = fleet.plan(describe())
+        assert plan.node_id == node_id
+        assert plan.num_cached_tokens > 500
+    assert {create_gateway().plan(describe()).node_id for _ in NODES} == {untold}  # the control
+
+
+def test_what_is_told_of_one_account_says_nothing_of_another() -> None:
+    for need in (describe(salt=b"t" * 32), describe(retention=RetentionClass.NONE)):
+        for node_id in NODES:
+            fleet = create_gateway()
+            tell(fleet, node_id, describe())
+            assert fleet.plan(need).num_cached_tokens == 0
+    assert describe(retention=RetentionClass.NONE).prefix_keys == ()
+
+
+def test_a_node_that_names_a_prompt_draws_it_nowhere_it_may_not_be() -> None:
+    fleet = create_gateway("abroad")
+    tell(fleet, "abroad", describe(), region="enam")
+    assert fleet.plan(describe()).node_id == "abroad"  # the control
+    assert fleet.plan(describe(allowed=(RegionId("weur"),))).region == "weur"
+
+
+def test_what_was_told_ends_with_the_nodes_life() -> None:
+    fleet = create_gateway()
+    tell(fleet, NODES[2], describe())
+    fleet.record_report(msgspec.structs.replace(create_report(NODES[2]), boot_id=BootId("next")))
+    assert fleet.plan(describe()).num_cached_tokens == 0
+    tell(fleet, NODES[2], describe(), boot="next")
+    assert fleet.plan(describe()).num_cached_tokens > 500
+
+
+def test_names_without_end_leave_room_for_the_latest() -> None:
+    fleet = create_gateway()
+    report = create_report(NODES[1])
+    for first in range(0, 2 * MAX_KEYS_PER_NODE, 8192):
+        names = pack_keys(range(first, first + 8192))
+        fleet.record_report(msgspec.structs.replace(report, prefixes=names))
+    tell(fleet, NODES[1], describe())
+    assert fleet.plan(describe()).node_id == NODES[1]
+    assert fleet.locality._index.num_keys <= MAX_KEYS_PER_NODE
