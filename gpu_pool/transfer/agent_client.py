@@ -73,25 +73,22 @@ class AgentClient:
         """The agent's, for whoever watches it from outside."""
         return self._process.pid if self._process is not None else None
 
-    def start(self) -> None:
-        """Starts an agent, which says later that it is ready."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * _MAX_MESSAGE_BYTES)
-        handles = [theirs.fileno(), *(part.handle or 0 for part in self._groups)]
+    def start(self) -> bool:
+        """Starts an agent, which says later that it is ready; False when this machine has no
+        process or no handle to spare for it.
+        """
         self._num_lives += 1
-        self._process = subprocess.Popen(
-            ["env", *_ENVIRON.get(self._settings.engine, ()), *self._command, *map(str, handles)],
-            pass_fds=handles,
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr,
-        )
-        theirs.close()
-        sizes = tuple(len(part.buffer) for part in self._groups)
-        settings, name = self._settings, f"{self._name}.{self._num_lives}"
-        namespace = str(settings.network_namespace or "")
-        words = AgentStart(settings.engine, name, sizes, settings.host, namespace)
-        ours.send(encoder.encode(words))
-        self._channel = ours
+        try:
+            self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                self._process = self._start_process(theirs)
+            self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * _MAX_MESSAGE_BYTES)
+            self._channel.send(encoder.encode(self._describe_start()))
+        except OSError as error:
+            self._log.warning("the transfer agent cannot be started", error=str(error))
+            self.close()
+            return False
+        return True
 
     def read(self, read_id: int, peer: str, agent: bytes, pieces: Sequence[Piece]) -> bool:
         """Has the agent read; `ReadEnded` follows unless the agent ends before.
@@ -137,10 +134,12 @@ class AgentClient:
                 ended.append(message)
         return ended, False
 
-    def restart(self) -> None:
-        """Ends the agent, which writes nothing any more when this returns, and starts another."""
+    def restart(self) -> bool:
+        """Ends the agent, which writes nothing any more when this returns, and starts another;
+        False as for `start`.
+        """
         self.close()
-        self.start()
+        return self.start()
 
     def close(self) -> None:
         """Ends the agent; it is gone when this returns."""
@@ -152,6 +151,24 @@ class AgentClient:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+
+    def _start_process(self, channel: socket.socket) -> "subprocess.Popen[bytes]":
+        """An agent at the other end of `channel`. Raises: `OSError`."""
+        handles = [channel.fileno(), *(part.handle or 0 for part in self._groups)]
+        environ = _ENVIRON.get(self._settings.engine, ())
+        return subprocess.Popen(
+            ["env", *environ, *self._command, *map(str, handles)],
+            pass_fds=handles,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+        )
+
+    def _describe_start(self) -> AgentStart:
+        """What the agent is told first."""
+        settings, name = self._settings, f"{self._name}.{self._num_lives}"
+        sizes = tuple(len(part.buffer) for part in self._groups)
+        namespace = str(settings.network_namespace or "")
+        return AgentStart(settings.engine, name, sizes, settings.host, namespace)
 
     def _send(self, frame: bytes) -> bool:
         """Sends unless there is no room; an agent that is gone is noticed in `wait`."""

@@ -144,7 +144,7 @@ class Puller:
 
     def _run(self) -> None:
         """Serves until closed."""
-        self._client.start()
+        self._note_agent(self._client.start())
         while not self._is_closing:
             was_ready = self._client.ready is not None
             ended, is_gone = self._client.wait(self._wake_reader, self._find_patience_s())
@@ -154,7 +154,7 @@ class Puller:
                 self._note_read(end)
             if is_gone:
                 self._void_batches()
-                self._restart_s = time.monotonic() + _RESTART_PAUSE_S
+                self._note_agent(is_there=False)
             self._take_orders()
             self._look_after_batches()
             self._finish_pulls()
@@ -276,15 +276,18 @@ class Puller:
                 batch.is_lost = True
                 self._fail(batch.pull, "late")
         if self._batches and all(batch.is_lost for batch in self._batches.values()):
-            self._client.restart()
+            self._note_agent(self._client.restart())
             self._void_batches()
         if self._restart_s is not None and self._restart_s <= now_s:
-            self._restart_s = None
-            self._client.restart()
+            self._note_agent(self._client.restart())
         if self._client.ready is not None:
             for pull in self._pulls.values():
                 if pull.offered and not self._read(pull):
                     break
+
+    def _note_agent(self, is_there: bool) -> None:
+        """There is an agent, or one is to be started soon."""
+        self._restart_s = None if is_there else time.monotonic() + _RESTART_PAUSE_S
 
     def _void_batches(self) -> None:
         """The agent is gone: nothing that it was reading is written any more."""

@@ -1,0 +1,54 @@
+"""A machine that has no process to spare for a transfer agent: tried again until it has."""
+
+import errno
+import os
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+
+from gpu_pool.settings import TransferSettings
+from tests.gpu_pool.transfer.peer import open_peer, wait_until
+
+BLOCK_BYTES = 64
+
+
+class Machine:
+    """Starts processes, or has none to spare."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self.num_refused = 0
+        self._start = subprocess.Popen
+
+    def start(self, *words: Any, **options: Any) -> Any:
+        """In place of `subprocess.Popen`."""
+        if self.is_full:
+            self.num_refused += 1
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return self._start(*words, **options)
+
+
+def test_landings_go_on_once_an_agent_can_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    monkeypatch.setattr("gpu_pool.transfer.agent_client.subprocess.Popen", machine.start)
+    settings = TransferSettings(engine="memory")
+    with (
+        open_peer(settings, 4, BLOCK_BYTES) as prefill,
+        open_peer(settings, 4, BLOCK_BYTES) as decode,
+    ):
+        prefill.wait_ready()
+        decode.wait_ready()
+        assert decode.fetch(1, prefill, 1).has_landed
+        machine.is_full = True
+        num_open = len(os.listdir("/proc/self/fd"))
+        process_id = decode.client.process_id
+        assert process_id is not None
+        os.kill(process_id, signal.SIGKILL)
+        wait_until(lambda: machine.num_refused > 1, "an agent to be wanted twice")
+        assert decode.client.ready is None
+        assert len(os.listdir("/proc/self/fd")) <= num_open  # no try keeps a socket
+        machine.is_full = False
+        wait_until(lambda: decode.client.ready is not None, "an agent")
+        assert decode.fetch(2, prefill, 1).has_landed
