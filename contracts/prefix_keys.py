@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Final
 
 KEY_BYTES: Final = 8
+MAX_PROMPT_KEYS: Final = 128
+"""Names of one prompt: the router gives no more."""
 MAX_TOLD_BYTES: Final = 8192 * KEY_BYTES
 """Of the names in one report."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.routing.traces import SimRequest
 from contracts.fleet import ModelCard, ModelLoad, NodeReport
-from contracts.ids import BootId, ModelName, NodeId, RegionId
+from contracts.ids import AccountId, BootId, ModelName, NodeId, RegionId
 from contracts.prefix_keys import pack_keys
 from gpu_pool.server.recent_prefixes import RecentPrefixes
 from gpu_pool.server.recent_sessions import RecentSessions
@@ -21,6 +21,7 @@ DECODE_PER_S = 3_000.0
 CAPACITY = 400_000
 """Tokens of KV that a node keeps, unless told otherwise."""
 BLOCK = 16
+_ACCOUNTS = [AccountId(str(tenant)) for tenant in range(64)]
 CARD = ModelCard(name=MODEL, revision="r1", task="", description="", context_window=1 << 17)
 
 
@@ -68,7 +69,7 @@ class SimulatedNode:
         self.num_open += 1
         self.now_s = now_s
         self.sessions.note(request.session)
-        self.prefixes.note(pack_keys(request.keys))
+        self.prefixes.note(_ACCOUNTS[request.tenant % len(_ACCOUNTS)], pack_keys(request.keys))
         self._keep(request.session, request.num_prompt + request.num_output)
         self._keep(("shared", request.tenant), request.num_shared)
         return self.free_s, self.free_s + request.num_output * STEP_S, hit

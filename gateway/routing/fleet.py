@@ -85,7 +85,7 @@ class Fleet:
         """
         now_s = self._sources.monotonic_s()
         rings = self._list_rings(need.model)
-        hints = self.locality.find_hints(need, rings.answering, now_s)
+        hints = self.locality.find_hints(need, rings, self._nodes, now_s)
         state = self._describe(rings, now_s)
         plan = choose_route(
             state, need, self._bounds, now_s, self._draw, self.locality.hand_over, hints, at
@@ -105,7 +105,7 @@ class Fleet:
             return None
         now_s = self._sources.monotonic_s()
         rings = self._list_rings(need.model)
-        hints = self.locality.find_hints(need, rings.answering, now_s)
+        hints = self.locality.find_hints(need, rings, self._nodes, now_s)
         state = self._describe(rings, now_s)
         prefill = choose_prefill(
             state, need, plan, self._bounds, now_s, self.locality.hand_over, self._draw, hints

@@ -4,16 +4,17 @@ Joins the prefix index, the sessions and running means; nothing of it is needed 
 be fast. Read next: `gateway.routing.prefix_index`, `gateway.routing.sessions`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from contracts.fleet import ModelLoad, NodeReport
 from contracts.grant import RetentionClass
 from contracts.ids import ModelName, NodeId, RegionId
 from contracts.inference import GenerateRequest, NodeRequest
+from contracts.node_roles import NodeRole
 from contracts.prefix_keys import unpack_keys
 from gateway.routing.hand_over import HandOverMeter
-from gateway.routing.prefix_index import PrefixIndex
+from gateway.routing.prefix_index import Away, PrefixIndex
 from gateway.routing.prefix_keys import (
     BYTES_PER_TOKEN,
     expect_output,
@@ -21,7 +22,8 @@ from gateway.routing.prefix_keys import (
     hash_prompt,
     hash_session,
 )
-from gateway.routing.route_plan import NO_HINTS, Hints, Ring, RouteNeed, RoutePlan
+from gateway.routing.rings import Rings
+from gateway.routing.route_plan import NO_HINTS, Hints, NodeSnapshot, Ring, RouteNeed, RoutePlan
 from gateway.routing.sessions import SessionMap, choose_first_place
 
 _USUAL_OUTPUT: Final = 128
@@ -72,16 +74,24 @@ class Locality:
             may_move=_may_move(request, retention),
         )
 
-    def find_hints(self, need: RouteNeed, rings: Sequence[Ring], now_s: float) -> Hints:
-        """Who deserves a look first."""
+    def find_hints(
+        self, need: RouteNeed, rings: Rings, nodes: Mapping[NodeId, NodeSnapshot], now_s: float
+    ) -> Hints:
+        """Who among `nodes` deserves a look first."""
         keys = need.prefix_keys
         if not keys and need.session is None:
             return NO_HINTS
-        holders = self._index.find(keys)
+        holders = self._index.find(keys, _create_compass(need, rings.latencies_s, nodes, False))
+        for_prompts: Sequence[NodeId] = ()
+        if rings.prefilling:
+            latencies_s = {ring.region: ring.latency_s for ring in rings.prefilling}
+            for_prompts = self._index.find(keys, _create_compass(need, latencies_s, nodes, True))
+        is_known = bool(holders or for_prompts)
         return Hints(
             holders,
-            (lambda node_id: self._index.measure(node_id, keys)) if holders else None,
-            self._find_pinned(need, rings, now_s),
+            for_prompts,
+            (lambda node_id: self._index.measure(node_id, keys)) if is_known else None,
+            self._find_pinned(need, rings.answering, now_s),
         )
 
     def note_sent(self, need: RouteNeed, node_id: NodeId, now_s: float) -> None:
@@ -137,6 +147,26 @@ class Locality:
             if need.allowed_regions is None or ring.region in need.allowed_regions:
                 return choose_first_place(need.session, ring.node_ids)
         return None
+
+
+def _create_compass(
+    need: RouteNeed,
+    latencies_s: Mapping[RegionId, float],
+    nodes: Mapping[NodeId, NodeSnapshot],
+    is_for_prompts: bool,
+) -> Away:
+    """How far a node is that is there, of that half, and where the request may go."""
+    allowed = need.allowed_regions
+
+    def measure_away_s(node_id: NodeId) -> float | None:
+        node = nodes.get(node_id)
+        if node is None or not node.is_connected or node.region is None:
+            return None
+        if (node.role is NodeRole.PREFILL) is not is_for_prompts:
+            return None
+        return latencies_s.get(node.region) if allowed is None or node.region in allowed else None
+
+    return measure_away_s
 
 
 def _name_session(

@@ -116,7 +116,7 @@ def may_answer(
 
 def _list_held(ring: Ring, hints: Hints) -> list[NodeId]:
     """Nodes of the ring that are thought to have the prompt."""
-    return [node_id for node_id in hints.holders if node_id in ring.node_ids]
+    return [node_id for node_id in hints.prompt_holders if node_id in ring.node_ids]
 
 
 def _find_endpoint(node: NodeSnapshot, target: KvEndpoint) -> KvEndpoint | None:

@@ -3,13 +3,16 @@
 An approximation: what was sent there, by this gateway or, as the node says, by others, forgotten in
 the order in which a cache of that size would forget it. Nodes say how much of each prompt they had;
 where that is less than was thought, the node's cache is taken for smaller. A node's new life begins
-with nothing. Pure bookkeeping. Read next: `gateway.routing.prefix_keys`, `gateway.routing.fleet`
-(the caller).
+with nothing. What is only heard of has room of its own, so that a large fleet crowds out nothing
+of what this gateway knows by itself. Pure bookkeeping. Read next: `gateway.routing.prefix_keys`,
+`gateway.routing.fleet` (the caller).
 """
 
 from collections import OrderedDict
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import itemgetter
 from typing import Final
 
 from contracts.ids import NodeId
@@ -17,12 +20,16 @@ from gateway.routing.prefix_keys import PIECE_ENDS
 
 MAX_FOUND: Final = 3
 """Nodes named for a prompt."""
+_MAX_WEIGHED: Final = 64
+"""Nodes that are looked at to find those."""
 _SMALLEST: Final = 1 / 16
 _SHRINK: Final = 0.9
 _GROW: Final = 1.02
 MAX_KEYS_PER_NODE: Final = 65_536
-MAX_KEYS: Final = 524_288
-"""Of all nodes together, which have equal parts of them: some 370 bytes each."""
+MAX_HEARD: Final = 524_288
+"""Of all nodes together, of which those that tell most have equal parts: some 400 bytes each."""
+Away = Callable[[NodeId], float | None]
+"""How many seconds away a node is; None: it does not come into question."""
 
 
 @dataclass(slots=True)
@@ -30,16 +37,27 @@ class _Memory:
     """What one node is thought to have, least recently used first."""
 
     keys: OrderedDict[int, None] = field(default_factory=OrderedDict[int, None])
+    heard: OrderedDict[int, None] = field(default_factory=OrderedDict[int, None])
+    """Those of them that this gateway has not sent there itself."""
     max_keys: int = MAX_KEYS_PER_NODE
     share: float = 1.0
     """Of `max_keys`, learned from what the node says."""
+
+    @property
+    def room(self) -> int:
+        """How many it may have."""
+        return max(int(self.max_keys * self.share), 1)
 
 
 class PrefixIndex:
     """Keys by node, and nodes by key."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_heard: int = MAX_HEARD) -> None:
         """Nothing is known."""
+        self._max_heard = max_heard
+        self._num_heard = 0
+        self._num_telling = 0
+        """Nodes that have told something which is not forgotten."""
         self._memories: dict[NodeId, _Memory] = {}
         self._holders: dict[int, dict[NodeId, None]] = {}
 
@@ -48,12 +66,19 @@ class PrefixIndex:
         """Distinct beginnings that somebody is thought to have."""
         return len(self._holders)
 
-    def find(self, keys: Sequence[int]) -> list[NodeId]:
-        """A few nodes that are thought to have most of the prompt, best ones first."""
+    def find(self, keys: Sequence[int], measure_away_s: Away) -> list[NodeId]:
+        """A few nodes that are thought to have most of the prompt, best ones first, of equals the
+        nearest.
+        """
         found: dict[NodeId, None] = {}
         depth = _find_depth(keys, self._holders)
         while depth:
-            for node_id in self._holders.get(keys[depth - 1], ()):
+            holders = islice(self._holders.get(keys[depth - 1], ()), _MAX_WEIGHED)
+            places = [
+                (away_s, one) for one in holders if (away_s := measure_away_s(one)) is not None
+            ]
+            places.sort(key=itemgetter(0))
+            for _, node_id in places:
                 found.setdefault(node_id)
                 if len(found) == MAX_FOUND:
                     return list(found)
@@ -72,11 +97,26 @@ class PrefixIndex:
         if not keys:
             return
         memory = self._memories.setdefault(node_id, _Memory())
-        self._put(node_id, memory, reversed(keys))  # the beginning is to be forgotten last
+        for key in reversed(keys):  # the beginning is used last, so that it is forgotten last
+            self._add(node_id, memory, key)
+            self._unhear(memory, key)
+        self._trim(node_id, memory)
 
-    def hear(self, node_id: NodeId, keys: Iterable[int]) -> None:
+    def hear(self, node_id: NodeId, keys: Sequence[int]) -> None:
         """The node says that it has these, the latest last."""
-        self._put(node_id, self._memories.setdefault(node_id, _Memory()), keys)
+        if not keys:
+            return
+        memory = self._memories.setdefault(node_id, _Memory())
+        for key in keys[-memory.room :]:
+            if key in memory.heard:
+                memory.heard.move_to_end(key)
+            elif key not in memory.keys:
+                self._num_telling += not memory.heard
+                self._num_heard += 1
+                memory.heard[key] = None
+            self._add(node_id, memory, key)
+        self._trim(node_id, memory)
+        self._trim_heard(node_id)
 
     def set_capacity(self, node_id: NodeId, max_keys: int) -> None:
         """The node's cache holds so many pieces."""
@@ -99,24 +139,45 @@ class PrefixIndex:
         memory = self._memories.pop(node_id, None)
         if memory is not None:
             for key in memory.keys:
+                self._unhear(memory, key)
                 self._drop(key, node_id)
 
-    def _put(self, node_id: NodeId, memory: _Memory, keys: Iterable[int]) -> None:
-        """The node has these, whose last one it used last."""
-        for key in keys:
-            if key in memory.keys:
-                memory.keys.move_to_end(key)
-            else:
-                memory.keys[key] = None
-                self._holders.setdefault(key, {})[node_id] = None
-        self._trim(node_id, memory)
+    def _add(self, node_id: NodeId, memory: _Memory, key: int) -> None:
+        """The node has used this last."""
+        if key in memory.keys:
+            memory.keys.move_to_end(key)
+        else:
+            memory.keys[key] = None
+            self._holders.setdefault(key, {})[node_id] = None
 
     def _trim(self, node_id: NodeId, memory: _Memory) -> None:
-        """Forgets what does not fit."""
-        limit = max(min(int(memory.max_keys * memory.share), MAX_KEYS // len(self._memories)), 1)
-        while len(memory.keys) > limit:
+        """Forgets what does not fit into the node's cache."""
+        while len(memory.keys) > memory.room:
             key, _ = memory.keys.popitem(last=False)
+            self._unhear(memory, key)
             self._drop(key, node_id)
+
+    def _trim_heard(self, node_id: NodeId) -> None:
+        """Forgets what is too much of all that is only heard of: of the node that has just spoken
+        what is beyond an equal part, else of the one with the most.
+        """
+        while self._num_heard > self._max_heard:
+            part = self._max_heard // self._num_telling
+            if len(self._memories[node_id].heard) <= part:
+                node_id = max(self._memories, key=lambda one: len(self._memories[one].heard))
+            memory = self._memories[node_id]
+            while len(memory.heard) > part:
+                key = next(iter(memory.heard))
+                self._unhear(memory, key)
+                del memory.keys[key]
+                self._drop(key, node_id)
+
+    def _unhear(self, memory: _Memory, key: int) -> None:
+        """It is not only heard of, or not known any more."""
+        if key in memory.heard:
+            del memory.heard[key]
+            self._num_heard -= 1
+            self._num_telling -= not memory.heard
 
     def _drop(self, key: int, node_id: NodeId) -> None:
         """One node less has `key`."""

@@ -178,7 +178,9 @@ class Hints(msgspec.Struct, frozen=True):
     """Nodes that deserve a look before all others."""
 
     holders: Sequence[NodeId] = ()
-    """They are thought to have most of the prompt."""
+    """They are thought to have most of the prompt, and could answer."""
+    prompt_holders: Sequence[NodeId] = ()
+    """The same of nodes that are there for prompts."""
     measure_cached: Callable[[NodeId], int] | None = None
     """How many bytes of the prompt a node is thought to have; None: nothing is known."""
     pinned: NodeId | None = None

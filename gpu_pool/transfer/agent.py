@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from contracts.errors import ServiceError, TransferFailed
+from contracts.errors import ServiceError, TransferFailed, UnsupportedFeature
 from gpu_pool.own_network import enter_network
 from gpu_pool.transfer.agent_words import (
     AgentFailed,
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
         ready = AgentReady(engine.describe(), tuple(region.address for region in regions))
     except Exception as error:
         reason = error.message if isinstance(error, ServiceError) else type(error).__name__
-        _send(channel, AgentFailed(reason))
+        _send(channel, AgentFailed(reason, isinstance(error, UnsupportedFeature)))
         return 1
     _send(channel, ready)
     _serve(channel, engine)

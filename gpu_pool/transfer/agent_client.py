@@ -4,6 +4,7 @@
 Read next: `agent` (the child), `puller` (the caller).
 """
 
+import math
 import select
 import socket
 import subprocess
@@ -108,10 +109,10 @@ class AgentClient:
         """The reads that have ended, as soon as there are some, `handle` can be read or time is
         up; and True when the agent is gone, and with it all its reads.
         """
-        handles = [handle] if self._channel is None else [handle, self._channel]
-        found, _, _ = select.select(handles, [], [], wait_s)
+        handles = [handle] if self._channel is None else [handle, self._channel.fileno()]
+        found = _wait_for(handles, wait_s)
         ended: list[ReadEnded] = []
-        while self._channel is not None and self._channel in found:
+        while self._channel is not None and self._channel.fileno() in found:
             try:
                 frame = self._channel.recv(_MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
@@ -129,7 +130,7 @@ class AgentClient:
             elif isinstance(message, AgentFailed):
                 self._log.error("the transfer agent failed", reason=message.reason)
                 self.close()
-                return [], False
+                return [], not message.is_final
             else:
                 ended.append(message)
         return ended, False
@@ -180,3 +181,12 @@ class AgentClient:
             except OSError as error:
                 self._log.warning("the transfer agent does not listen", error=str(error))
         return True
+
+
+def _wait_for(handles: Sequence[int], wait_s: float | None) -> list[int]:
+    """Those that can be read, once there are some or time is up; of any number, unlike `select`."""
+    poll = select.poll()
+    for handle in handles:
+        poll.register(handle, select.POLLIN)
+    found = poll.poll(None if wait_s is None else math.ceil(wait_s * 1000))
+    return [handle for handle, _ in found]

@@ -49,9 +49,11 @@ class ReadEnded(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class AgentFailed(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """The engine cannot be used at all; the agent ends."""
+    """The engine cannot be used; the agent ends."""
 
     reason: str
+    is_final: bool = False
+    """No other agent would do better: what it needs is not installed."""
 
 
 FromAgent = AgentReady | ReadEnded | AgentFailed

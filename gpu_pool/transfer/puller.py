@@ -26,6 +26,8 @@ from gpu_pool.transfer.transfer_engine import MAX_BATCH, Piece
 _Place = tuple[int, int]
 """KV group and index of a block."""
 _RESTART_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 30.0
+"""Between agents none of which has become ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class Puller:
         self._batches: dict[int, _Batch] = {}
         self._num_reads = 0
         self._restart_s: float | None = None
+        self._pause_s = _RESTART_PAUSE_S
         self._is_closing = False
         self._wake_reader, self._wake_writer = os.pipe()
         self._thread = threading.Thread(target=self._run, name="kv transfer", daemon=True)
@@ -149,6 +152,7 @@ class Puller:
             was_ready = self._client.ready is not None
             ended, is_gone = self._client.wait(self._wake_reader, self._find_patience_s())
             if was_ready != (self._client.ready is not None):
+                self._pause_s = _RESTART_PAUSE_S
                 self._on_end()
             for end in ended:
                 self._note_read(end)
@@ -286,8 +290,11 @@ class Puller:
                     break
 
     def _note_agent(self, is_there: bool) -> None:
-        """There is an agent, or one is to be started soon."""
-        self._restart_s = None if is_there else time.monotonic() + _RESTART_PAUSE_S
+        """There is an agent, or another is started after a pause that grows with each."""
+        self._restart_s = None
+        if not is_there:
+            self._restart_s = time.monotonic() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     def _void_batches(self) -> None:
         """The agent is gone: nothing that it was reading is written any more."""

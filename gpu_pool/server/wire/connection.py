@@ -22,7 +22,7 @@ from contracts.errors import (
     to_error_report,
 )
 from contracts.fleet import NodeReport
-from contracts.inference import Failed, Finished
+from contracts.inference import Accepted, Failed, Finished
 from contracts.placement import PlacementPlan
 from contracts.wire import (
     CONNECTION_STREAM,
@@ -194,10 +194,11 @@ class Connection:
         ticket = self._tickets.admit(message.sealed_ticket, grant)
         if ticket is None or ticket.answers:
             self._status.sessions.note(grant.session)
-        self._status.prefixes.note(grant.prefixes)
 
         def put(event: StreamEvent) -> None:
             self._writer.put(entry.stream_id, entry.attempt, event)
+            if type(event) is Accepted:
+                self._status.prefixes.note_accepted(grant)
             if type(event) is Finished or type(event) is Failed:
                 self._streams.pop(entry.stream_id, None)
 

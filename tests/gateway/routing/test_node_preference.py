@@ -128,7 +128,7 @@ def test_a_queue_is_as_long_as_the_node_is_slow() -> None:
 def test_a_warm_cache_wins_until_its_queue_costs_more_than_it_saves() -> None:
     def choose_among(queued_at_warm: int, *others: NodeSnapshot) -> RoutePlan:
         warm = create_node("warm", loads={MODEL: create_load(num_queued_tokens=queued_at_warm)})
-        hints = Hints((NodeId("warm"),), lambda node_id: 16_000 if node_id == "warm" else 0)
+        hints = Hints((NodeId("warm"),), (), lambda node_id: 16_000 if node_id == "warm" else 0)
         return choose(create_node("cold"), *others, warm, need=LONG, hints=hints)
 
     # One of two nodes has work, so that half of the time is in use, and work costs twice its time.
@@ -145,7 +145,7 @@ def test_work_is_dearer_the_busier_the_nodes_are() -> None:
         busy = create_load(num_queued_tokens=100_000)
         others = [create_node(f"busy-{i}", loads={MODEL: busy}) for i in range(num_busy)]
         warm = create_node("warm", loads={MODEL: create_load(num_queued_tokens=queued_at_warm)})
-        hints = Hints((NodeId("warm"),), lambda node_id: 16_000 if node_id == "warm" else 0)
+        hints = Hints((NodeId("warm"),), (), lambda node_id: 16_000 if node_id == "warm" else 0)
         return choose(create_node("cold"), *others, warm, need=LONG, hints=hints).node_id
 
     assert choose_when(0, 7_900) == "warm"

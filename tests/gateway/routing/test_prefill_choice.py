@@ -110,7 +110,8 @@ def test_of_two_the_one_with_the_shorter_queue_or_with_the_prompt() -> None:
     nodes = [create_prefill("queue", loads={MODEL: queued}), create_prefill("idle")]
     assert find(*nodes) == "idle"
     has_it = Hints(
-        holders=(NodeId("queue"),), measure_cached=lambda node_id: 32_000 * (node_id == "queue")
+        prompt_holders=(NodeId("queue"),),
+        measure_cached=lambda node_id: 32_000 * (node_id == "queue"),
     )
     assert find(*nodes, hints=has_it) == "idle"  # the queue is longer than the prompt
     half = create_load(waiting=1, num_queued_tokens=3000, **RATES)
@@ -121,7 +122,7 @@ def test_of_two_the_one_with_the_shorter_queue_or_with_the_prompt() -> None:
 def test_a_holder_is_looked_at_among_many() -> None:
     nodes = [create_prefill(f"p{n}") for n in range(40)]
     has_it = Hints(
-        holders=(NodeId("p33"),), measure_cached=lambda node_id: 32_000 * (node_id == "p33")
+        prompt_holders=(NodeId("p33"),), measure_cached=lambda node_id: 32_000 * (node_id == "p33")
     )
     assert find(*nodes, hints=has_it) == "p33"
     assert find(*nodes) == "p0"  # the control

@@ -1,8 +1,10 @@
 """Who is thought to have which beginning, and how long."""
 
+from collections.abc import Sequence
+
 from contracts.ids import ModelName, NodeId
 from contracts.inference import ChatMessage, ChatPrompt, TextPrompt, Tool
-from gateway.routing.prefix_index import MAX_KEYS, PrefixIndex
+from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.prefix_keys import (
     PIECE_ENDS,
     hash_opening,
@@ -17,6 +19,11 @@ SALT = b"s" * 32
 
 def hash_text(text: str, salt: bytes = SALT, model: ModelName = MODEL) -> tuple[int, ...]:
     return hash_prompt(TextPrompt(text=text), model, salt).keys
+
+
+def find(index: PrefixIndex, keys: Sequence[int]) -> list[NodeId]:
+    """Who has it, all nodes being equally far away."""
+    return index.find(keys, lambda _: 0.0)
 
 
 def test_keys_name_ever_longer_beginnings() -> None:
@@ -78,10 +85,10 @@ def test_the_node_with_most_of_a_prompt_is_named_first() -> None:
     keys = hash_text("x" * 5000)
     index.record(A, keys[:3])
     index.record(B, keys)
-    assert index.find(keys) == [B, A]
+    assert find(index, keys) == [B, A]
     assert index.measure(B, keys) == PIECE_ENDS[len(keys) - 1]
     assert index.measure(A, keys) == PIECE_ENDS[2]
-    assert index.find(hash_text("y" * 5000)) == []
+    assert find(index, hash_text("y" * 5000)) == []
     assert index.measure(A, hash_text("y" * 5000)) == 0
 
 
@@ -102,7 +109,7 @@ def test_a_new_life_begins_with_nothing() -> None:
     index.record(A, keys)
     index.record(B, keys)
     index.forget(A)
-    assert index.find(keys) == [B]
+    assert find(index, keys) == [B]
     index.forget(B)
     assert index.num_keys == 0
 
@@ -122,19 +129,42 @@ def test_a_node_that_has_less_than_was_thought_is_taken_for_smaller() -> None:
 
 def test_what_nodes_say_of_others_requests_counts_as_sent() -> None:
     index, keys = PrefixIndex(), hash_text("x" * 4096)
-    index.hear(A, reversed(keys))
-    assert index.find(keys) == [A]
+    index.hear(A, keys[::-1])
+    assert find(index, keys) == [A]
     assert index.measure(A, keys) == 4096
     index.set_capacity(A, 3)
     index.record(A, keys[:1])
     assert index.measure(A, keys) == PIECE_ENDS[2]  # the end was forgotten, as of one's own
 
 
-def test_all_nodes_together_have_so_much_room_and_no_more() -> None:
-    index, nodes = PrefixIndex(), [NodeId(str(place)) for place in range(64)]
+def test_what_is_only_heard_of_is_bounded_and_crowds_out_nothing_of_ones_own() -> None:
+    index, own = PrefixIndex(max_heard=1000), range(-50, 0)
+    nodes = [NodeId(str(place)) for place in range(10)]
+    index.record(nodes[0], own)
+    silent = NodeId("silent")
+    index.set_capacity(silent, 1000)
+    index.hear(silent, ())  # takes no part
     for place, node_id in enumerate(nodes):
-        index.hear(node_id, range(place * 20_000, (place + 1) * 20_000))
+        index.hear(node_id, range(place * 1000, place * 1000 + 990))
+        assert index.num_keys <= 1050
+    assert index.num_keys == 1050
+    for place, node_id in enumerate(nodes):
+        assert index.measure(node_id, [place * 1000 + 989])  # the latest of each stays
+    assert index.measure(nodes[0], own) == PIECE_ENDS[49]
+    index.record(nodes[1], range(1950, 1990))  # what was heard of is sent there now
+    index.hear(nodes[1], range(5_000_000, 5_000_500))
+    assert index.measure(nodes[1], range(1950, 1990)) == PIECE_ENDS[39]
     for node_id in nodes:
-        index.hear(node_id, ())
-    assert index.num_keys == MAX_KEYS
-    assert all(index.find([(place + 1) * 20_000 - 1]) for place in range(64))  # the latest stay
+        index.forget(node_id)
+    assert index.num_keys == 0
+    index.hear(A, range(2000))
+    assert index.num_keys == 1000  # as if there had never been anything
+
+
+def test_of_those_that_have_it_the_near_ones_are_named_that_come_into_question() -> None:
+    index, keys = PrefixIndex(), hash_text("x" * 4096)
+    away_s = {NodeId(f"far{place}"): 0.08 for place in range(5)} | {A: 0.0, B: 0.001}
+    for node_id in (NodeId("gone"), *away_s):
+        index.hear(node_id, keys)
+    assert index.find(keys, away_s.get) == [A, B, "far0"]
+    assert find(index, keys) == ["gone", "far0", "far1"]  # the control: the order of hearing

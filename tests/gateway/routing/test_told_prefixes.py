@@ -1,13 +1,17 @@
 """Prompts whose beginnings came in through another gateway: nodes tell, the law is as it was."""
 
+from random import Random
+
 import msgspec
 
 from contracts.grant import RetentionClass
-from contracts.ids import BootId, RegionId
+from contracts.ids import BootId, NodeId, RegionId
 from contracts.inference import GenerateRequest, SamplingParams, TextPrompt
+from contracts.node_roles import NodeRole
 from contracts.prefix_keys import pack_keys
 from gateway.routing.fleet import Fleet
 from gateway.routing.prefix_index import MAX_KEYS_PER_NODE
+from gateway.routing.regions import Region
 from gateway.routing.route_plan import RouteNeed
 from gateway.sources import Sources
 from tests.gateway.routing.fleet_words import MODEL, create_fleet, create_report
@@ -89,3 +93,37 @@ def test_names_without_end_leave_room_for_the_latest() -> None:
     tell(fleet, NODES[1], describe())
     assert fleet.plan(describe()).node_id == NODES[1]
     assert fleet.locality._index.num_keys <= MAX_KEYS_PER_NODE
+
+
+def test_holders_that_are_far_away_or_gone_hide_no_near_one() -> None:
+    far = ["f0", "f1", "f2"]
+    regions = {"weur": Region("eu", 0.0), "enam": Region("eu", 0.5)}
+    near = [f"m{place}" for place in range(40)]
+    bits = Random(3).getrandbits
+    sources = Sources(lambda: 1.0, lambda: 1.0, bits)
+    fleet = create_fleet(*near, *far, sources=sources, regions=regions)
+    for node_id in near:
+        fleet.record_report(create_report(node_id))
+    need = describe()
+    for node_id in far:
+        tell(fleet, node_id, need, region="enam")
+    tell(fleet, "m17", need)
+    for is_there in (True, False):
+        plan = fleet.plan(need)
+        assert (plan.node_id, plan.num_cached_tokens > 500) == ("m17", True)
+        fleet.release(plan)
+        if is_there:
+            for node_id in far:
+                fleet.record_link_lost(NodeId(node_id))
+
+
+def test_a_node_for_prompts_that_has_it_hides_no_node_that_answers() -> None:
+    names = ["p0", "p1", "p2"]
+    fleet = create_fleet(*names, *NODES, sources=Sources(lambda: 1.0, lambda: 1.0, lambda _: 0))
+    need = describe()
+    for node_id in (*names, *NODES):
+        role = NodeRole.PREFILL if node_id in names else NodeRole.DECODE
+        told = pack_keys(need.prefix_keys[::-1]) if node_id in (*names, NODES[3]) else b""
+        report = msgspec.structs.replace(create_report(node_id), role=role, prefixes=told)
+        fleet.record_report(report)
+    assert fleet.plan(need).node_id == NODES[3]

@@ -6,6 +6,7 @@ from contracts.grant import RetentionClass
 from contracts.ids import ModelName, NodeId, RegionId
 from contracts.inference import ChatMessage, ChatPrompt, GenerateRequest, SamplingParams, TextPrompt
 from gateway.routing.fleet import Fleet
+from gateway.routing.rings import NO_RINGS
 from gateway.routing.route_plan import Pick, RouteNeed
 from gateway.sources import Sources
 from tests.gateway.routing.fleet_words import MODEL, create_fleet, create_report
@@ -53,7 +54,7 @@ def test_a_node_that_names_a_session_brings_it_nowhere_it_may_not_be() -> None:
     tell(fleet, "abroad", SESSION, region="enam")
     fleet.plan(msgspec.structs.replace(NEED, session=1))
     bound = msgspec.structs.replace(NEED, allowed_regions=(RegionId("weur"),))
-    assert fleet.locality.find_hints(bound, (), 1.0).pinned == "abroad"
+    assert fleet.locality.find_hints(bound, NO_RINGS, {}, 1.0).pinned == "abroad"
     assert fleet.plan(bound).region == "weur"
 
 
