@@ -146,6 +146,10 @@ class KvLanded(msgspec.Struct, frozen=True, array_like=True, tag=22):
     """From the first block's announcement on."""
 
 
+KV_LATE: Final = "late"
+"""Why a landing is given up that has not come in time; the one reason from which is learnt."""
+
+
 class KvGaveUp(msgspec.Struct, frozen=True, array_like=True, tag=23):
     """From the decode node: it computes the prompt itself and reads nothing any more; the prefill
     node may free its blocks. Comes in place of `KvReserved`, too.

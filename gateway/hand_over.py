@@ -18,6 +18,7 @@ from contracts.errors import ServiceError, StreamBroken, from_error_report
 from contracts.grant import Grant
 from contracts.inference import Accepted, Failed, Finished
 from contracts.kv_transfer import (
+    KV_LATE,
     MAX_STRETCH,
     KvExported,
     KvGaveUp,
@@ -124,6 +125,10 @@ class HandOver:
         self._reserved: KvReserved | None = None
         self._exported_s = parts.sources.monotonic_s()
         """When the last of the prompt was exported; before that, when all began."""
+        self._is_exported = False
+        """All of the prompt."""
+        self._was_late = False
+        """The node that computes it: to end then is no success."""
         self._num_export_bytes = 0
         """Of the node that computes the prompt now."""
         self._is_released = False
@@ -190,6 +195,8 @@ class HandOver:
                 reason=event.reason[:32],
             )
             self._parts.telemetry.count_hand_over(HandOverOutcome.GIVEN_UP)
+            if event.reason == KV_LATE:
+                self._note_late()
             self._end()
 
     def _note_landed(self) -> None:
@@ -198,6 +205,17 @@ class HandOver:
         self._parts.telemetry.count_hand_over(HandOverOutcome.LANDED)
         self._parts.telemetry.count_step(Step.HAND_OVER, seconds)
         self._parts.fleet.locality.hand_over.note(self._need.num_prompt_tokens, seconds)
+
+    def _note_late(self) -> None:
+        """The way takes so long at least; or, when the prompt has not even been computed, its node
+        has failed: others are asked, or nobody, until it has recovered.
+        """
+        if self._is_exported:
+            seconds = self._parts.sources.monotonic_s() - self._exported_s
+            self._parts.fleet.locality.hand_over.note(self._need.num_prompt_tokens, seconds)
+        elif self._prefill is not None:
+            self._was_late = True
+            self._parts.fleet.note_failure(self._prefill.node_id)
 
     def _end(self) -> None:
         """Nobody reads the exported blocks any more."""
@@ -223,7 +241,7 @@ class HandOver:
             except ServiceError as error:
                 self._move_on(error)
                 continue
-            self._computing, self._num_export_bytes = stream, 0
+            self._computing, self._num_export_bytes, self._is_exported = stream, 0, False
             stream.on_transfer = self._hear_computing
             stream.listen(self._take)
             return
@@ -242,6 +260,7 @@ class HandOver:
             return
         if event.is_last:
             self._exported_s = self._parts.sources.monotonic_s()
+            self._is_exported = True
         self._answering.send_transfer(KvImport(event, self._ticket_to_tell))
         self._ticket_to_tell = b""
 
@@ -264,7 +283,8 @@ class HandOver:
             if isinstance(event, Accepted) and self._answering is not None:
                 self._answering.note_prompt(event.num_prompt_tokens, event.num_cached_tokens)
             elif isinstance(event, Finished) and self._is_released:
-                self._parts.fleet.health.note_success(stream.node_id)
+                if not self._was_late:
+                    self._parts.fleet.health.note_success(stream.node_id)
                 self._trace("")
                 self._computing = None
                 self._let_go()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from contracts.kv_transfer import (
+    KV_LATE,
     MAX_STRETCH,
     KvExported,
     KvGaveUp,
@@ -111,7 +112,7 @@ class Importer:
 
     def cancel(self, sequence_id: SequenceId) -> int:
         """It is computed here, or over."""
-        self._puller.give_up(sequence_id, "late")
+        self._puller.give_up(sequence_id, KV_LATE)
         return 0
 
     def poll(self) -> list[LandingEnd]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from contracts.kv_transfer import KvExported
+from contracts.kv_transfer import KV_LATE, KvExported
 from gpu_pool.kv.host_run import HostRun
 from gpu_pool.plan import HostBlockId, SequenceId
 from gpu_pool.transfer.agent_client import AgentClient
@@ -278,7 +278,7 @@ class Puller:
         for batch in self._batches.values():
             if not batch.is_lost and batch.deadline_s <= now_s:
                 batch.is_lost = True
-                self._fail(batch.pull, "late")
+                self._fail(batch.pull, KV_LATE)
         if self._batches and all(batch.is_lost for batch in self._batches.values()):
             self._note_agent(self._client.restart())
             self._void_batches()

@@ -15,6 +15,7 @@ from contracts.errors import PoolSaturated, StreamBroken, TransferFailed
 from contracts.grant import RetentionClass
 from contracts.inference import Accepted, Finished, FinishReason, Usage
 from contracts.kv_transfer import (
+    KV_LATE,
     MAX_CHUNK_BLOCKS,
     KvExported,
     KvGaveUp,
@@ -40,6 +41,7 @@ PROMPT = "word " * 3000
 WHOLE: dict[str, Any] = {"prompt": PROMPT}
 STREAM = WHOLE | {"stream": True}
 NUM_PROMPT, NUM_CACHED, NUM_LANDED = 7, 2, 6
+NUM_LATE = 5
 FRAME_BYTES = MAX_FRAME_BYTES - 64
 """Of an export that fills a node's frame; to pass it on takes a few more."""
 
@@ -298,6 +300,54 @@ async def test_blocks_that_do_not_land_are_given_back(pair: Pair) -> None:
     released, aborted = pair.prompts.streams
     await wait_until(lambda: released.told.empty() and aborted.aborted.is_set())
     assert not released.aborted.is_set()
+
+
+@pytest.mark.parametrize(("reason", "is_left_alone"), [(KV_LATE, True), ("tags", False)])
+async def test_a_node_that_is_too_late_with_several_prompts_is_left_alone_for_a_while(
+    pair: Pair, reason: str, is_left_alone: bool
+) -> None:
+    async def dawdle(stream: ScriptedStream) -> None:
+        if stream.ticket is not None:
+            await stream.put(Accepted(NUM_PROMPT, NUM_CACHED))
+            await stream.put(create_export("first", is_last=False))
+            await stream.told.get()
+            await stream.put(Finished(FinishReason.LENGTH, Usage(NUM_PROMPT, NUM_CACHED, 0)))
+
+    async def wait_in_vain(stream: ScriptedStream) -> None:
+        if stream.ticket is not None:
+            await stream.put(KvReserved(0, 10))
+            await stream.told.get()
+            await stream.put(KvGaveUp(reason))
+        await stream.answer("local")
+
+    pair.prompts.script, pair.answers.script = dawdle, wait_in_vain
+    for number in range(NUM_LATE):  # each a prompt that nobody has
+        form = STREAM | {"prompt": f"{number} {PROMPT}"}
+        assert read_text(await pair.gateway.run(form)) == "local"
+    assert len(pair.prompts.streams) == NUM_LATE
+    troubled = pair.gateway.gateway._pool.fleet.list_troubled()
+    assert ("prompts" in troubled) == is_left_alone
+
+
+async def test_the_time_of_what_comes_too_late_is_learnt(pair: Pair) -> None:
+    async def give_up(stream: ScriptedStream) -> None:
+        if stream.ticket is not None:
+            await stream.put(KvReserved(0, 10))
+            is_last = False
+            while not is_last:
+                told = await stream.told.get()
+                assert isinstance(told, KvImport)
+                is_last = told.exported.is_last
+            await asyncio.sleep(1)
+            await stream.put(KvGaveUp(KV_LATE))
+        await stream.answer("local")
+
+    meter = pair.gateway.gateway._pool.fleet.locality.hand_over
+    before_s = meter.estimate_s(len(PROMPT) // 4)
+    pair.answers.script = give_up
+    assert read_text(await pair.gateway.run(STREAM)) == "local"
+    assert meter.estimate_s(len(PROMPT) // 4) > before_s
+    assert not pair.gateway.gateway._pool.fleet.list_troubled()
 
 
 async def test_a_client_that_leaves_ends_both_halves_and_pays_the_prompt(pair: Pair) -> None:

@@ -21,7 +21,7 @@ from tests.fixtures.random_checkpoint import write_random_checkpoint
 
 pytestmark = pytest.mark.slow
 
-SECRET = "The canary sings at noon. "
+PROMPT = "The canary sings at noon. "
 
 
 def read_metric(port: int, name: str) -> float:
@@ -29,6 +29,14 @@ def read_metric(port: int, name: str) -> float:
     text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
     values = re.findall(rf"^{name}\{{.*?\}} (\S+)$", text, re.MULTILINE)
     return sum(map(float, values)) if values else -1.0
+
+
+def read_file_tier(port: int, figure: str) -> float:
+    """A figure of the tier of files; -1 while it has not been told."""
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    pattern = rf'^hearth_node_kv_tier_{figure}\{{[^}}]*tier="file"[^}}]*\}} (\S+)$'
+    found = re.search(pattern, text, re.MULTILINE)
+    return float(found[1]) if found else -1.0
 
 
 def read_text(events: list[GenerationEvent]) -> str:
@@ -52,20 +60,21 @@ max_bytes = 1000000000
 [metrics]
 port = {port}
 """
-    request = ask(MODEL, SECRET * 40, max_tokens=8, ignore_eos=True, temperature=0.0)
+    request = ask(MODEL, PROMPT * 40, max_tokens=8, ignore_eos=True, temperature=0.0)
     with run_node_process(tmp_path, checkpoint, more_settings=settings) as (process, address):
         assert not gone.exists()
         (core_pid,) = list_children(process.pid)
         async with GatewayClient(address) as client:
             expected = read_text(await client.generate(request))
-            await wait_until(lambda: read_metric(port, "hearth_node_kv_tier_kept_total") > 20, 60)
+            await wait_until(lambda: len(list(files.rglob("*.kv"))) > 20, 60)
             kill_hard(core_pid)
             await wait_until(lambda: set(list_children(process.pid)) - {core_pid} != set(), 60)
+            other = ask(MODEL, "Something else.", max_tokens=2)
+            await client.generate(other)  # the new life's figures come with its first answers
+            await wait_until(lambda: read_file_tier(port, "kept_total") == 0, 60)
+            assert read_file_tier(port, "bytes") > 0  # of the life before, for it has kept nothing
             assert read_text(await client.generate(request)) == expected
-            kept = [path for path in files.rglob("*.kv") if path.is_file()]
-            assert len(kept) > 10
-            await wait_until(lambda: read_metric(port, "hearth_node_kv_tier_bytes") > 0, 60)
+    kept = list(files.rglob("*.kv"))
+    assert len(kept) > 20
     assert list(files.rglob("*.part")) == []
-    for path in kept:
-        assert SECRET.encode() not in path.read_bytes()
-        assert path.stat().st_mode & 0o077 == 0
+    assert not any(path.stat().st_mode & 0o077 for path in kept)

@@ -288,9 +288,16 @@ def has_exported(split: Split) -> bool:
     return any(isinstance(event, KvExported) for event in events)
 
 
+def is_computing(split: Split) -> bool:
+    """True once the other core has begun with the prompt."""
+    if not split.prefill_id:
+        return False
+    return split.prefill.answers[split.prefill_id].num_cached_tokens is not None
+
+
 STEPS: Final[dict[str, Callable[[Split], bool]]] = {
     "3 reserved": lambda split: split.answer.find(KvReserved) is not None,
-    "4 computing": lambda split: split.prefill_id > 0,
+    "4 computing": is_computing,
     "5 reading": has_exported,
     "6 landed": lambda split: split.answer.find(KvLanded) is not None,
 }
