@@ -18,7 +18,7 @@ GPU_PYTHON ?= $(BIN)/python
 # What `python -m benchmarks.gpu` and `make gpu` import besides torch, triton, transformers and what those need.
 GPU_WHEELS := aiohappyeyeballs aiohttp aiosignal aiosqlite alembic annotated-doc annotated-types anyio asyncpg \
     attrs certifi cffi click cryptography execnet frozenlist greenlet h11 httpcore httptools httpx hypothesis \
-    idna iniconfig jinja2 llguidance mako markdown-it-py markupsafe mdurl msgspec multidict packaging pluggy \
+    idna iniconfig jinja2 llguidance mako markdown-it-py markupsafe mdurl msgspec multidict nixl-cu12 packaging pluggy \
     prometheus-client propcache pycparser pydantic pydantic-core pygments pytest pytest-asyncio pytest-timeout \
     pytest-xdist pyzmq redis rich shellingham sortedcontainers sqlalchemy starlette structlog typer \
     typing-extensions typing-inspection uvicorn uvloop xxhash yarl
@@ -99,6 +99,7 @@ gpu-wheels: ## fetch the small wheels that a GPU machine without a network lacks
 	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
 	    $(foreach libc,$(shell seq 5 35),--platform manylinux_2_$(libc)_x86_64) --platform manylinux2014_x86_64 \
 	    --dest .gpu-wheels --constraint constraints.txt $(GPU_WHEELS)
+	$(PYTHON) -m tools.thin_wheel .gpu-wheels/nixl_cu12-*.whl nixl_ep_cu12
 
 lock: ## refresh the pinned versions in constraints.txt
 	$(PYTHON) tools/lock.py $(ARGS)
