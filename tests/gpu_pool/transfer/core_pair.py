@@ -47,6 +47,12 @@ from gpu_pool.settings import (
 
 PATIENCE_S: Final = 150.0
 FAR_MS: Final = 120_000
+_SMALL: Final[dict[str, Any]] = {
+    "kv_bytes": 8 << 20,
+    "swap_bytes": 8 << 20,
+    "num_threads": 1,
+    "max_batch_tokens": 64,
+}
 
 
 @dataclass(slots=True)
@@ -88,10 +94,10 @@ class Core:
         directory: Path,
         transfer: TransferSettings,
         *,
-        swap_bytes: int = 8 << 20,
-        kv_bytes: int = 8 << 20,
         environ: dict[str, str] | None = None,
+        **engine: Any,
     ) -> None:
+        """`engine`: settings of the engine in place of those below."""
         self.name = name
         self._context = zmq.Context()
         self._out = self._context.socket(zmq.PUSH)
@@ -102,9 +108,7 @@ class Core:
             model=ServedModelSettings(
                 name=ModelName("@tests/tiny/tiny"), path=model, dtype=DtypeChoice.FLOAT32
             ),
-            engine=EngineSettings(
-                kv_bytes=kv_bytes, swap_bytes=swap_bytes, num_threads=1, max_batch_tokens=64
-            ),
+            engine=EngineSettings(**(_SMALL | engine)),
             transfer=transfer,
             num_default_threads=1,
             log=LogSettings(),
@@ -251,12 +255,16 @@ def run_splits(splits: Sequence[Split], until: Callable[[], bool] | None = None)
 
 
 def create_pair(
-    model: Path, directory: Path, engine: str, environ: dict[str, str] | None = None, **sizes: int
+    model: Path,
+    directory: Path,
+    engine: str,
+    environ: dict[str, str] | None = None,
+    **settings: Any,
 ) -> tuple[Core, Core]:
     """A decode and a prefill core, ready to exchange blocks."""
     transfer = create_transfer(engine)
     cores = tuple(
-        Core(name, model, directory, transfer, environ=environ, **sizes)
+        Core(name, model, directory, transfer, environ=environ, **settings)
         for name in ("decode", "prefill")
     )
     for core in cores:

@@ -10,8 +10,10 @@ from random import Random
 
 import msgspec
 import pytest
+import torch
 
 from contracts.kv_transfer import KvExported, KvGaveUp, KvLanded, KvReserved, KvRun
+from gpu_pool.compute_choice import DeviceChoice
 from gpu_pool.engine.messages import AbortSequence, ImportBlocks, Ping
 from gpu_pool.plan import SequenceId
 from tests.gpu_pool.engine.engine_rig import create_request
@@ -25,11 +27,19 @@ VOCAB = 99
 SALT = b"s" * 32
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Core, Core]]:
+@pytest.fixture(
+    scope="module",
+    params=[DeviceChoice.CPU, pytest.param(DeviceChoice.CUDA, marks=pytest.mark.gpu)],
+)
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Core, Core]]:
+    """Two processes, on one card where the device is one."""
+    if request.param is DeviceChoice.CUDA and not torch.cuda.is_available():
+        pytest.skip("NOT RUN: there is no NVIDIA GPU")
     folder = tmp_path_factory.mktemp("pair")
     model = write_checkpoint(folder, "gemma3_text", **GEMMA3)
-    cores = create_pair(model, folder, "nixl")
+    cores = create_pair(model, folder, "nixl", device=request.param)
     yield cores
     for core in cores:
         core.close()
