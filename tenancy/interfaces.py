@@ -113,7 +113,7 @@ class Principal:
     """None means any, an empty tuple none at all."""
     priority: int
     cache_salt: bytes = field(repr=False)
-    """HKDF(master key, account id, salt generation); 32 bytes."""
+    """HKDF(master key, account's secret, account id, salt generation); 32 bytes."""
     quotas: tuple[Quota, ...] = ()
     """The limits of the account and of this token, for every model and for single ones."""
     is_metered: bool = True

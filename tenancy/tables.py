@@ -63,6 +63,8 @@ accounts: Final = Table(
     Column("status", String(16), nullable=False),
     Column("created_unix_us", BigInteger, nullable=False),
     Column("cache_salt_generation", Integer, nullable=False),
+    # Random; replaced with the salt. NULL: of revision 0009 or older, or purged.
+    Column("cache_secret", LargeBinary),
     Column("master_key_version", Integer, nullable=False),  # the one the cache salt comes from
     Column("retention", String(16), nullable=False),
     Column("priority", Integer, nullable=False),

@@ -55,5 +55,6 @@ async def purge_account(
             name=_NAME,
             purged_unix_us=now_unix_us,
             cache_salt_generation=accounts.c.cache_salt_generation + 1,
+            cache_secret=None,
         )
     )

@@ -15,6 +15,7 @@ from contracts.grant import RetentionClass
 from contracts.ids import AccountId, RegionId, is_account_id
 from tenancy.accounts.purge import purge_account
 from tenancy.changes import AccountChange, Action
+from tenancy.encryption.cache_salt import SECRET_BYTES
 from tenancy.encryption.data_keys import create_data_key
 from tenancy.interfaces import Account, AccountStatus
 from tenancy.ownership import create_account_not_found, is_living_account
@@ -58,6 +59,7 @@ class AccountStore(ActingStore):
             "status": AccountStatus.ACTIVE,
             "created_unix_us": read_unix_us(self._clock),
             "cache_salt_generation": 1,
+            "cache_secret": self._randomness(SECRET_BYTES),
             "master_key_version": self._keys.master_keys.current_version,
             **columns,
         }
@@ -113,15 +115,16 @@ class AccountStore(ActingStore):
         return await self.change_account(account_id, AccountChange(is_metered=is_metered))
 
     async def rotate_cache_salt(self, account_id: AccountId) -> Account:
-        """Makes every cached prefix of the account unreachable. Raises: `NotFound`."""
+        """Makes every cached prefix of the account unreachable, for ever. Raises: `NotFound`."""
         columns = {
             "cache_salt_generation": accounts.c.cache_salt_generation + 1,
+            "cache_secret": self._randomness(SECRET_BYTES),
             "master_key_version": self._keys.master_keys.current_version,
         }
         return await self._update_account(Action.CACHE_SALT_ROTATE, account_id, columns, {})
 
     async def purge_account(self, account_id: AccountId) -> None:
-        """Removes a suspended account with all it owns and shreds its data key.
+        """Removes a suspended account with all it owns and shreds its keys.
 
         The id stays taken, so that books and audit log never point at somebody else.
         Raises: `NotFound`, `Conflict` unless it is suspended.

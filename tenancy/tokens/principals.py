@@ -38,6 +38,7 @@ _QUERY: Final = select(
     accounts.c.priority,
     accounts.c.master_key_version,
     accounts.c.cache_salt_generation,
+    accounts.c.cache_secret,
     accounts.c.is_metered,
     accounts.c.payload_days,
 ).join_from(api_tokens, accounts)
@@ -98,7 +99,9 @@ def _to_principal(
         priority=row["priority"],
         models=evaluate_models(policies, to_models(row["allowed_models"])),
         condition=to_condition(row["condition"]),
-        cache_salt=derive_cache_salt(master_key, account_id, row["cache_salt_generation"]),
+        cache_salt=derive_cache_salt(
+            master_key, account_id, row["cache_salt_generation"], row["cache_secret"]
+        ),
         quotas=quotas,
         is_metered=row["is_metered"],
         payload_days=row["payload_days"],

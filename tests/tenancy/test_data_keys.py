@@ -115,10 +115,10 @@ async def test_a_purge_leaves_nothing_of_the_account_but_its_id(
             database_url, f"SELECT count(*) FROM {table} WHERE account_id = '{account_id}'"
         )
         assert rows == [(0,)], table
-    names = await read_all(
-        database_url, f"SELECT name FROM accounts WHERE account_id = '{account_id}'"
+    left = await read_all(
+        database_url, f"SELECT name, cache_secret FROM accounts WHERE account_id = '{account_id}'"
     )
-    assert names == [("(purged)",)]
+    assert left == [("(purged)", None)]
     assert [m.email for m in await tenancy.list_members(other)] == [EMAIL]  # the control
 
 

@@ -9,7 +9,9 @@ import json
 import pytest
 from sqlalchemy import text
 
+from contracts.ids import AccountId
 from tenancy.db import Database, create_engine, parse_database_url
+from tenancy.encryption.cache_salt import derive_cache_salt
 from tenancy.encryption.key_ring import KeyRing
 from tenancy.interfaces import ApiTokenStatus
 from tenancy.permissions import Permission
@@ -63,6 +65,8 @@ async def test_what_the_older_version_writes_is_read_in_full(
     assert principal is not None
     assert principal.permissions == READ
     assert (principal.models, principal.condition) == (None, None)
+    master_key = key_ring.master_keys.current
+    assert principal.cache_salt == derive_cache_salt(master_key, AccountId(ACCOUNT), 1, None)
     stored = await tenancy.get_api_token(ACCOUNT, TOKEN)
     assert stored.policies == allow(READ)
     assert stored.last_used_unix_s is None

@@ -13,11 +13,13 @@ from tenancy.encryption.key_ring import KeyRing, VersionedKeys
 from tenancy.interfaces import Permission
 from tests.fixtures.acting_tenancy import ActingTenancy
 from tests.tenancy.manual_clock import ManualClock
+from tests.tenancy.test_expand_contract import execute
 
 FIRST, SECOND = bytes([1]) * 32, bytes([2]) * 32
 BOTH = {1: FIRST, 2: SECOND}
 OLD_RING = KeyRing(VersionedKeys(1, {1: FIRST}), VersionedKeys(1, {1: FIRST}))
 BOTH_RING = KeyRing(VersionedKeys(2, BOTH), VersionedKeys(2, BOTH))
+SELECT_SECRET = "SELECT cache_secret FROM accounts"
 NEW_RING = KeyRing(VersionedKeys(2, {2: SECOND}), VersionedKeys(2, {2: SECOND}))
 
 
@@ -58,12 +60,17 @@ async def test_a_salt_keeps_its_master_key_until_it_is_rotated(database_url: str
         issued = await tenancy.create_api_token(account.account_id, "t", frozenset(Permission))
     async with open_tenancy(database_url, BOTH_RING) as tenancy:
         before = await tenancy.find_principal(issued.value.reveal())
+        ((first,),) = await execute(database_url, SELECT_SECRET)
         await tenancy.rotate_cache_salt(account.account_id)
         after = await tenancy.find_principal(issued.value.reveal())
+        ((second,),) = await execute(database_url, SELECT_SECRET)
+    assert isinstance(first, bytes)
+    assert isinstance(second, bytes)
     assert before is not None
     assert after is not None
-    assert before.cache_salt == derive_cache_salt(FIRST, account.account_id, 1)
-    assert after.cache_salt == derive_cache_salt(SECOND, account.account_id, 2)
+    assert before.cache_salt == derive_cache_salt(FIRST, account.account_id, 1, first)
+    assert after.cache_salt == derive_cache_salt(SECOND, account.account_id, 2, second)
+    assert first != second
 
 
 async def test_a_lost_master_key_stops_the_account_instead_of_changing_its_salt(
