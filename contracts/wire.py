@@ -50,6 +50,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """Stream 0, gateway to node, first entry: the gateway's proof. Nothing is served before it."""
 
     proof: str
+    report_ms: int = 1000
+    """How long the gateway would rather not wait for news of a busy node's load."""
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag=11):

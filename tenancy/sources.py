@@ -12,11 +12,17 @@ Randomness = Callable[[int], bytes]
 """That many bytes, unpredictable ones wherever a secret is made of them."""
 
 ID_BYTES: Final = 16
+_SECRET_BYTES: Final = 32
 
 
 def create_id(randomness: Randomness) -> str:
     """32 lower-case hexadecimal digits, the shape of every id of tenancy."""
     return randomness(ID_BYTES).hex()
+
+
+def create_secret(randomness: Randomness) -> bytes:
+    """What keys follow from that are to be forgotten one day."""
+    return randomness(_SECRET_BYTES)
 
 
 def read_unix_us(clock: Clock) -> int:

@@ -46,7 +46,7 @@ from benchmarks.routing.traces import LEAD_S, Load, SimRequest, draw_trace, meas
 
 _PACKAGES = ("msgspec", "xxhash")
 _SAMPLE = 10_000
-_RULES = {
+RULES = {
     "round robin": RoundRobin,
     "least requests": LeastRequests,
     "power of two": PowerOfTwo,
@@ -61,7 +61,7 @@ def main() -> int:
     """Prints a table, and records it if asked."""
     asked = _parse()
     figures: list[Figure] = []
-    for name in (*_OURS, *_RULES):
+    for name in (*_OURS, *RULES):
         if asked.only and name not in asked.only:
             continue
         scenario = _create_scenario(asked)
@@ -104,7 +104,7 @@ def _create_policy(
     if name in _OURS:
         nodes, entries = scenario.nodes, scenario.entries
         return Production(nodes, entries, clock, asked.seed, _OURS[name], asked.silent)
-    return BySite(_RULES[name], scenario.pools)
+    return BySite(RULES[name], scenario.pools)
 
 
 def _draw(asked: argparse.Namespace, scenario: Scenario) -> Iterator[SimRequest]:

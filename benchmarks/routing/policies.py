@@ -24,8 +24,8 @@ class Policy(Protocol):
         """The request is over."""
         ...
 
-    def report(self, now_s: float) -> None:
-        """Nodes tell how busy they are."""
+    def report(self, now_s: float, *, is_whole: bool) -> None:
+        """Nodes tell how busy they are; all that they have to tell, where `is_whole`."""
         ...
 
 
@@ -98,7 +98,7 @@ class PrefixOnly(Counting):
     def pick(self, request: SimRequest) -> int:
         """The best match."""
         keys = request.keys
-        found = self._index.find(keys)
+        found = self._index.find(keys, lambda _: 0.0)
         place = int(found[0]) if found else self.rng.randrange(len(self.counts))
         self._index.record(NodeId(str(place)), keys)
         return place
@@ -126,7 +126,7 @@ class BySite:
         rule = self._find_rule(request)
         rule.counts[self._picked.pop(number)] -= _weigh(rule, request)
 
-    def report(self, now_s: float) -> None:
+    def report(self, now_s: float, *, is_whole: bool) -> None:
         """Nothing is asked of nodes."""
 
     def _find_rule(self, request: SimRequest) -> Counting:

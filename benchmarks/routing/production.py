@@ -96,11 +96,13 @@ class Production:
         fleet, plan = self._plans.pop(number)
         fleet.release(plan)
 
-    def report(self, now_s: float) -> None:
-        """Every node tells the gateways that know it how busy it is."""
+    def report(self, now_s: float, *, is_whole: bool) -> None:
+        """Every node tells the gateways that know it how busy it is, and, where `is_whole`, whose
+        requests and prompts it has had.
+        """
         for node in self._nodes:
             report = node.report(now_s)
-            if self._are_silent:
+            if self._are_silent or not is_whole:
                 report = msgspec.structs.replace(report, sessions=(), prefixes=b"")
             for fleet in self._watchers[node.region]:
                 fleet.record_report(report)

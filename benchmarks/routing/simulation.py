@@ -8,6 +8,7 @@ from benchmarks.routing.balance import Balance
 from benchmarks.routing.policies import Policy
 from benchmarks.routing.simulated_node import SimulatedNode
 from benchmarks.routing.traces import LEAD_S, EndlessCache, SimRequest
+from gateway.upstream.links import choose_report_ms
 
 REPORT_S = 1.0
 WINDOW_S = 30.0
@@ -71,7 +72,8 @@ def simulate(
     measure_way_s: Callable[[int, int], float] = lambda site, place: 0.0,
     pools: Sequence[Sequence[int]] = (),
 ) -> Figures:
-    """The figures of `trace` from `warm_s` on; nodes report once a second.
+    """The figures of `trace` from `warm_s` on; nodes report as often as gateways ask so many to,
+    and each second with whose requests and prompts they have had.
 
     `measure_way_s`: from the user at a site to a node and back. `pools` are places of nodes whose
     loads are compared with each other's; by default all are one.
@@ -80,16 +82,18 @@ def simulate(
     figures.prefill_per_s = sum(node.prefill_per_s for node in nodes)
     ends: list[tuple[float, int, int, SimRequest]] = []
     cache = EndlessCache()
-    report_s, window_s = 0.0, warm_s + WINDOW_S
+    report_s, num_reports, window_s = 0.0, 0, warm_s + WINDOW_S
+    pace_s = choose_report_ms(len(nodes)) / 1000
     for number, request in enumerate(trace):
         now_s = request.arrival_s
         while report_s <= now_s:
             _finish(ends, nodes, policy, report_s)
             clock.now_s = report_s
-            policy.report(report_s)
-            if report_s > warm_s:
+            is_whole = num_reports % round(REPORT_S / pace_s) == 0
+            policy.report(report_s, is_whole=is_whole)
+            if is_whole and report_s > warm_s:
                 figures.balance.note_held([node.num_resident for node in nodes])
-            report_s += REPORT_S
+            report_s, num_reports = report_s + pace_s, num_reports + 1
         while window_s <= now_s:
             figures.balance.end_window()
             window_s += WINDOW_S

@@ -23,10 +23,10 @@ from gateway.routing.regions import RegionCatalogue
 from gateway.routing.route_plan import PrefillPlan, RouteBounds, RouteNeed, RoutePlan
 from gateway.routing.sessions import SessionMap
 from gateway.sources import Sources
+from gateway.upstream.links import choose_report_ms
 from gpu_pool.engine.messages import AddSequence, StepOutput
 from gpu_pool.plan import SequenceId
 
-_REPORT_S: Final = 1.0
 _BYTES_PER_TOKEN: Final = 4
 _USUAL_OUTPUT: Final = 150
 _ACCOUNTS: Final = 8
@@ -97,11 +97,11 @@ class Simulation:
         for request in trace:
             self._push(request.arrival_s, "arrival", request)
         num_open = len(trace)
-        reported_s = 0.0
+        reported_s, report_s = 0.0, choose_report_ms(len(self._cores)) / 1000
         while self._events and (num_open or self._answers):
             self._now_s, _, kind, subject = heapq.heappop(self._events)
-            while reported_s + _REPORT_S <= self._now_s:
-                reported_s += _REPORT_S
+            while reported_s + report_s <= self._now_s:
+                reported_s += report_s
                 self._report()
             if kind == "arrival":
                 assert isinstance(subject, SimRequest)

@@ -45,8 +45,9 @@ class Handshake:
             KEY_NAME_HEADER: self._pair_key.name,
         }
 
-    def answer(self, frame: bytes) -> tuple[Hello, bytes]:
-        """Our proof, and the connection's key, after the node's first frame.
+    def answer(self, frame: bytes, report_ms: int = 1000) -> tuple[Hello, bytes]:
+        """Our proof with how often we want to hear of the node, and the connection's key, after the
+        node's first frame.
 
         Raises: `HandshakeFailed` unless the node has proved that it holds the pair's key.
         """
@@ -58,9 +59,8 @@ class Handshake:
             expected.encode(), challenge.proof.encode()
         ):
             raise HandshakeFailed("the node's proof does not fit the pair's key")
-        return Hello(prove_identity(key, WireEnd.GATEWAY, nonces)), derive_connection_key(
-            key, nonces
-        )
+        hello = Hello(prove_identity(key, WireEnd.GATEWAY, nonces), report_ms)
+        return hello, derive_connection_key(key, nonces)
 
 
 def _read_challenge(frame: bytes) -> Challenge:

@@ -7,6 +7,7 @@ streams of the first one end there. Read next: `gateway.upstream.handshake`,
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -57,13 +58,15 @@ class NodeLink:
         listener: FleetListener,
         bounds: StreamBounds,
         sources: Sources,
+        choose_report_ms: Callable[[], int],
     ) -> None:
-        """Not connected yet."""
+        """Not connected yet. `choose_report_ms` says how often the node is to report."""
         self._address = address
         self._gateway_id = gateway_id
         self._listener = listener
         self._bounds = bounds
         self._sources = sources
+        self._choose_report_ms = choose_report_ms
         self._connection: NodeConnection | None = None
         self._retiring: set[NodeConnection] = set()
         """Proved with a former key; they carry what is left on them."""
@@ -189,7 +192,7 @@ class NodeLink:
             message = await socket.receive()
             if message.type is not aiohttp.WSMsgType.BINARY:
                 raise HandshakeFailed("the node closed the connection before its challenge")
-            return handshake.answer(message.data)
+            return handshake.answer(message.data, self._choose_report_ms())
         except BaseException:
             await socket.close()
             raise

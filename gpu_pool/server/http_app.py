@@ -171,7 +171,9 @@ class NodeApp:
         self._connections[socket] = connection
         self._sessions[socket] = session
         writing = asyncio.create_task(writer.run())
-        reading = asyncio.create_task(connection.run(socket, session.first_entries))
+        reading = asyncio.create_task(
+            connection.run(socket, session.first_entries, session.report_s)
+        )
         try:
             done, _ = await asyncio.wait({writing, reading}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:

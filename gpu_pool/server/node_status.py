@@ -5,13 +5,14 @@ Read next: `contracts.fleet`, `wire.connection`.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
-from contracts.fleet import FailedModel, NodeReport
+from contracts.fleet import FailedModel, ModelLoad, NodeReport
 from contracts.ids import BootId, ModelName, NodeId, RegionId
 from contracts.placement import PlacementPlan
 from gpu_pool.engine.messages import KvTiers
@@ -25,10 +26,21 @@ from gpu_pool.server.stream_meter import NodeMeter
 from gpu_pool.server.stream_trace import NO_TRACER, NodeTracer
 
 REPORT_INTERVAL_S: Final = 1.0
+LOAD_INTERVAL_S: Final = 0.25
+"""Between two looks at whether who wants more reports than that should have one."""
 SHORTEST_INTERVAL_S: Final = 0.1
 """Between two reports, whatever happens."""
 
 Receiver = Callable[[NodeReport], None]
+
+
+@dataclass(slots=True)
+class _Listener:
+    """How often somebody wants to hear of the node's load, when that was, and what."""
+
+    every_s: float
+    told_s: float
+    loads: tuple[ModelLoad, ...] = ()
 
 
 class Readiness(StrEnum):
@@ -85,7 +97,7 @@ class NodeStatus:
         self._models: Mapping[ModelName, HostedModel] = {}
         self._refused: Mapping[ModelName, str] = {}
         self._books = PlacementBooks(MemoryBudget())
-        self._receivers: set[Receiver] = set()
+        self._listeners: dict[Receiver, _Listener] = {}
         self._is_draining = False
         self._published_s = float("-inf")
         self._pending: asyncio.TimerHandle | None = None
@@ -147,15 +159,17 @@ class NodeStatus:
         if self._role.take_plan(plan):
             self.publish_soon()
 
-    def subscribe(self, receiver: Receiver) -> None:
-        """Calls `receiver` with a report now and with every one that follows."""
-        self._receivers.add(receiver)
+    def subscribe(self, receiver: Receiver, every_s: float = REPORT_INTERVAL_S) -> None:
+        """Calls `receiver` with a report now and with every one that follows; while the node is
+        busy, about every `every_s`.
+        """
+        self._listeners[receiver] = _Listener(every_s, asyncio.get_running_loop().time())
         report = self.create_report()
         receiver(msgspec.structs.replace(report, prefixes=self.prefixes.pack_all()))
 
     def unsubscribe(self, receiver: Receiver) -> None:
         """Ends `subscribe`."""
-        self._receivers.discard(receiver)
+        self._listeners.pop(receiver, None)
 
     def publish_soon(self) -> None:
         """Sends a report to everyone, at once unless there has just been one.
@@ -176,18 +190,52 @@ class NodeStatus:
             self._pending.cancel()
             self._pending = None
         self._published_s = asyncio.get_running_loop().time()
-        if self._receivers:
-            report = self.create_report()
-            for receiver in tuple(self._receivers):
-                receiver(report)
+        self._tell(self.create_report(), tuple(self._listeners))
 
     async def run(self) -> None:
-        """Publishes about once a second, until cancelled."""
+        """Publishes about once a second, and in between for those who want more, until cancelled.
+
+        What is told between has neither sessions nor prompts: those are news for a while.
+        """
+        loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(REPORT_INTERVAL_S)
-            self.publish()
+            await asyncio.sleep(min(LOAD_INTERVAL_S, REPORT_INTERVAL_S))
+            now_s = loop.time()
+            if now_s - self._published_s >= REPORT_INTERVAL_S - LOAD_INTERVAL_S / 2:
+                self.publish()
+                continue
+            loads = self._measure_loads()
+            due = [
+                receiver
+                for receiver, listener in self._listeners.items()
+                if now_s - listener.told_s >= listener.every_s - LOAD_INTERVAL_S / 2
+                and listener.loads != loads
+            ]
+            if due:
+                self._tell(self._describe_state(), due)
 
     def create_report(self) -> NodeReport:
+        """The node at this moment, with whose requests have lately come."""
+        return msgspec.structs.replace(
+            self._describe_state(),
+            sessions=self.sessions.list_recent(),
+            prefixes=self.prefixes.pack_news(),
+        )
+
+    def _tell(self, report: NodeReport, receivers: Iterable[Receiver]) -> None:
+        """Sends a report."""
+        now_s = asyncio.get_running_loop().time()
+        for receiver in receivers:
+            listener = self._listeners[receiver]
+            listener.told_s, listener.loads = now_s, report.loads
+            receiver(report)
+
+    def _measure_loads(self) -> tuple[ModelLoad, ...]:
+        """How busy each model is that has not failed for good."""
+        models = self._models.values()
+        return tuple(model.core.measure_load() for model in models if model.core.failure is None)
+
+    def _describe_state(self) -> NodeReport:
         """The node at this moment. What has failed for good is not on offer."""
         models = [model for model in self._models.values() if model.core.failure is None]
         failures = {name: model.core.failure for name, model in self._models.items()} | dict(
@@ -203,7 +251,7 @@ class NodeStatus:
             jurisdiction=self._jurisdiction,
             is_draining=self._is_draining,
             models=tuple(model.describe() for model in models),
-            loads=tuple(model.core.measure_load() for model in models),
+            loads=self._measure_loads(),
             failed=tuple(
                 FailedModel(name=name, reason=reason)
                 for name, reason in failures.items()
@@ -215,8 +263,6 @@ class NodeStatus:
             roles=self._role.may_take if endpoints else (),  # without them no prompt leaves it
             suggested_role=self._role.suggested,
             kv_endpoints=endpoints,
-            sessions=self.sessions.list_recent(),
-            prefixes=self.prefixes.pack_news(),
         )
 
     def _describe(self, name: ModelName, model: HostedModel) -> ModelState:

@@ -15,11 +15,10 @@ from contracts.grant import RetentionClass
 from contracts.ids import AccountId, RegionId, is_account_id
 from tenancy.accounts.purge import purge_account
 from tenancy.changes import AccountChange, Action
-from tenancy.encryption.cache_salt import SECRET_BYTES
 from tenancy.encryption.data_keys import create_data_key
 from tenancy.interfaces import Account, AccountStatus
 from tenancy.ownership import create_account_not_found, is_living_account
-from tenancy.sources import create_id, read_unix_us
+from tenancy.sources import create_id, create_secret, read_unix_us
 from tenancy.store import ActingStore
 from tenancy.tables import accounts, payload_logs
 from tenancy.validation import (
@@ -59,7 +58,7 @@ class AccountStore(ActingStore):
             "status": AccountStatus.ACTIVE,
             "created_unix_us": read_unix_us(self._clock),
             "cache_salt_generation": 1,
-            "cache_secret": self._randomness(SECRET_BYTES),
+            "cache_secret": create_secret(self._randomness),
             "master_key_version": self._keys.master_keys.current_version,
             **columns,
         }
@@ -118,7 +117,7 @@ class AccountStore(ActingStore):
         """Makes every cached prefix of the account unreachable, for ever. Raises: `NotFound`."""
         columns = {
             "cache_salt_generation": accounts.c.cache_salt_generation + 1,
-            "cache_secret": self._randomness(SECRET_BYTES),
+            "cache_secret": create_secret(self._randomness),
             "master_key_version": self._keys.master_keys.current_version,
         }
         return await self._update_account(Action.CACHE_SALT_ROTATE, account_id, columns, {})

@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from contracts.ids import AccountId
 
 SALT_BYTES: Final = 32
-SECRET_BYTES: Final = 32
 _PURPOSE: Final = b"hearth cache salt\0"
 
 

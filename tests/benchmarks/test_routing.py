@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.routing.__main__ import RULES
 from benchmarks.routing.balance import Balance
 from benchmarks.routing.geography import draw_sites, find_centre
 from benchmarks.routing.policies import BySite, Counting, LeastTokens, RoundRobin
@@ -61,6 +62,13 @@ def test_gateways_find_what_others_have_sent_by_what_nodes_say(*, has_sessions: 
     silent, _ = run_production(has_sessions=has_sessions, num_gateways=4, are_silent=True)
     assert among_four.share_of_best > alone.share_of_best - 0.05
     assert among_four.hit_ratio > silent.hit_ratio + 0.1  # the control: no word, no finding
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_that_the_router_is_compared_with_serves_the_whole_trace(name: str) -> None:
+    figures = run_rule(RULES[name])
+    assert figures.num_refused == 0
+    assert len(figures.ttft_s) > 200
 
 
 def test_tokens_are_even_where_nothing_else_counts() -> None:

@@ -146,6 +146,8 @@ class ScriptedNode:
         self.is_draining = False
         self.reports = True
         self.script: Script = answer_hello
+        self.report_ms = 0
+        """How often the gateway wants to hear of it."""
         self.streams: list[ScriptedStream] = []
         self.sockets: list[web.WebSocketResponse] = []
         self.num_hellos = 0
@@ -297,8 +299,9 @@ class ScriptedNode:
             for entry in decode_frame(message.data):
                 key = (entry.stream_id, entry.attempt)
                 match decode_to_node(entry.message):
-                    case Hello(proof):
+                    case Hello(proof, report_ms):
                         assert proof == prove_identity(pair_key, WireEnd.GATEWAY, nonces)
+                        self.report_ms = report_ms
                         self.num_hellos += 1
                     case Open(sealed, num_body_bytes, credit, body, sealed_ticket):
                         connection_key = derive_connection_key(pair_key, nonces)

@@ -94,12 +94,14 @@ class Connection:
         """Streams that are not over."""
         return len(self._streams)
 
-    async def run(self, socket: web.WebSocketResponse, first_entries: Iterable[Entry]) -> None:
-        """Serves until the socket is closed.
+    async def run(
+        self, socket: web.WebSocketResponse, first_entries: Iterable[Entry], report_s: float
+    ) -> None:
+        """Serves until the socket is closed, and reports as often as the gateway wants.
 
         Raises: `ProtocolError` when it should be.
         """
-        self._status.subscribe(self._send_report)
+        self._status.subscribe(self._send_report, report_s)
         try:
             self._take(first_entries)
             async for message in socket:

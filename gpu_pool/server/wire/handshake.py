@@ -49,6 +49,8 @@ class Session:
     pair_key: PairKey
     """The one that it has proved."""
     connection_key: bytes
+    report_s: float
+    """Between two reports that it wants."""
     first_entries: tuple[Entry, ...]
     """What came in the same frame, behind `Hello`."""
 
@@ -98,11 +100,15 @@ async def authenticate(
             "It left before it proved itself: its key is another, or `hearth doctor` has asked."
         )
     expected = prove_identity(key, WireEnd.GATEWAY, nonces)
-    if not entries or not hmac.compare_digest(_read_proof(entries[0]), expected.encode()):
+    hello = _read_hello(entries)
+    if hello is None or not hmac.compare_digest(hello.proof.encode(), expected.encode()):
         raise Unauthenticated("The gateway did not prove that it holds the key.")
-    connection_key = derive_connection_key(key, nonces)
     return Session(
-        introduction.gateway_id, introduction.pair_key, connection_key, tuple(entries[1:])
+        introduction.gateway_id,
+        introduction.pair_key,
+        derive_connection_key(key, nonces),
+        hello.report_ms / 1000,
+        tuple(entries[1:]),
     )
 
 
@@ -117,12 +123,11 @@ async def _receive_entries(socket: web.WebSocketResponse) -> list[Entry]:
         return []
 
 
-def _read_proof(entry: Entry) -> bytes:
-    """The proof in `entry`; empty when it is something else."""
+def _read_hello(entries: list[Entry]) -> Hello | None:
+    """The first of `entries`; None when it is something else."""
     try:
-        message = decode_to_node(entry.message)
+        message = decode_to_node(entries[0].message) if entries else None
     except MALFORMED:
-        return b""
-    if entry.stream_id == CONNECTION_STREAM and isinstance(message, Hello):
-        return message.proof.encode()
-    return b""
+        return None
+    is_hello = isinstance(message, Hello) and entries[0].stream_id == CONNECTION_STREAM
+    return message if is_hello else None

@@ -63,7 +63,9 @@ async def run_link(
     pair_key = PairKey(node.pair_key)
     address = NodeAddress(node.node_id, node.url, pair_key, None)
     bounds = StreamBounds(queue_deadline_s=5, request_deadline_s=5, silence_s=silence_s)
-    link = NodeLink(address, GatewayId("gateway-1"), listener, bounds, create_sources())
+    link = NodeLink(
+        address, GatewayId("gateway-1"), listener, bounds, create_sources(), lambda: 250
+    )
     async with open_session() as session:
         task = asyncio.create_task(link.run(session))
         try:
