@@ -95,7 +95,7 @@ async def list_pages(gateway: RunningGateway) -> list[dict[str, object]]:
 def shrink(file: Path) -> None:
     """A palette instead of true colour: a page has few."""
     try:
-        from PIL import Image
+        from PIL import Image  # pyright: ignore[reportMissingImports] - installed apart
     except ImportError:
         return
     with Image.open(file) as picture:

@@ -100,7 +100,7 @@ def write_gguf(checkpoint: Path, file: Path) -> None:
 
     llama.cpp's own converter knows tokenizers by their digests and refuses this one.
     """
-    import gguf
+    import gguf  # pyright: ignore[reportMissingImports] - installed apart
 
     config = json.loads((checkpoint / "config.json").read_text())
     writer = gguf.GGUFWriter(file, "qwen3")

@@ -17,6 +17,7 @@ from aiohttp import WSMsgType, web
 from benchmarks.fake_node.settings import FakeNodeSettings
 from benchmarks.fake_node.stream import FakeStream
 from contracts.codec import decode_request
+from contracts.encoding import EncodeRequest
 from contracts.errors import (
     DeadlineExceeded,
     Forbidden,
@@ -25,6 +26,7 @@ from contracts.errors import (
     ResidencyViolation,
     ServiceError,
     UnknownModel,
+    UnsupportedFeature,
     to_error_report,
 )
 from contracts.grant import Grant, unseal_grant
@@ -200,6 +202,10 @@ class FakeConnection:
             raise UnknownModel(f"This node does not serve {request.model}.")
         if isinstance(request, CountTokensRequest):
             stream.count()
+        elif isinstance(request, EncodeRequest):
+            raise UnsupportedFeature(
+                "This model generates text; it gives no vectors.", param="model"
+            )
         else:
             stream.start(request)
 

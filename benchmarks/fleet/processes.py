@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import aiohttp
 
@@ -24,6 +24,14 @@ class FleetError(Exception):
     """The fleet did not do what it must do; the message says what."""
 
 
+class Account(TypedDict, total=False):
+    """As whom a program runs, in the words of `Popen`; empty: as who starts it."""
+
+    user: str
+    group: str
+    extra_groups: list[str]
+
+
 @dataclass
 class Member:
     """One program of the fleet, through all of its lives."""
@@ -34,8 +42,7 @@ class Member:
     log: Path
     health_url: str = ""
     environ: dict[str, str] = field(default_factory=dict)
-    account: dict[str, Any] = field(default_factory=dict)
-    """As whom it runs, as `Popen` takes it."""
+    account: Account = field(default_factory=Account)
     process: "subprocess.Popen[bytes] | None" = None
 
     def start(self) -> None:

@@ -8,9 +8,8 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
-from benchmarks.fleet.processes import FleetError, Member
+from benchmarks.fleet.processes import Account, FleetError, Member
 from benchmarks.fleet.sites import HUB
 
 
@@ -28,7 +27,7 @@ def create_postgres(folder: Path, address: str, port: int) -> Member:
     """A server with an empty data folder that lets the fleet's own network in."""
     data = folder / "postgres"
     data.mkdir()
-    account: dict[str, Any] = {}
+    account: Account = {}
     if os.geteuid() == 0:  # PostgreSQL refuses to run as root
         account = {"user": "postgres", "group": "postgres", "extra_groups": []}
         for parent in (folder.parent, folder):

@@ -57,8 +57,8 @@ def _shape(
     )
 
 
-_EXPERTS: Final = {"num_local_experts": 6, "num_experts_per_tok": 2}
-_LATENT: Final = {
+_EXPERTS: Final[dict[str, Any]] = {"num_local_experts": 6, "num_experts_per_tok": 2}
+_LATENT: Final[dict[str, Any]] = {
     "num_key_value_heads": 4,
     "kv_lora_rank": 64,
     "q_lora_rank": 48,

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import DeviceType, ProfilerActivity, profile
 
 from benchmarks.gpu.load import Run, Streams, carry, create_settings, draw_requests
 from benchmarks.gpu.random_network import create_random_executor

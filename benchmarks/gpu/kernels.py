@@ -305,7 +305,7 @@ def _create_prefill(
     tile_tokens = choose_tile_tokens(4, max(num_new), find_tile_rows(q, layout))
     parts = (torch.tensor([0, *num_new]).cumsum(0), lengths, *list_tiles(num_new, tile_tokens))
     tensors = (torch.as_tensor(part, dtype=torch.int32, device=DEVICE) for part in parts)
-    return q, slots, PagedBatch(tables, *tensors, tile_tokens), layout
+    return q, slots, PagedBatch(tables, *tensors, tile_tokens=tile_tokens), layout
 
 
 def _draw(*shape: int | torch.dtype, dtype: torch.dtype = torch.bfloat16) -> Tensor:

@@ -77,7 +77,7 @@ def _measure_prefill(num_heads: int, dtype: torch.dtype) -> float:
         *list_tiles(num_new, tile_tokens),
     )
     tensors = (torch.as_tensor(part, dtype=torch.int32, device=DEVICE) for part in parts)
-    batch = PagedBatch(*tensors, tile_tokens)
+    batch = PagedBatch(*tensors, tile_tokens=tile_tokens)
     q_TNH = torch.randn(sum(num_new), num_heads, _HEAD_DIM, device=DEVICE).to(dtype)
     slots_XE = torch.randn(3 * 38 * _BLOCK_SIZE, _HEAD_DIM, device=DEVICE).to(dtype)
     layout = PagedLayout(0, 1, _BLOCK_SIZE, 1, _HEAD_DIM**-0.5)

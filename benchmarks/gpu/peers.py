@@ -123,7 +123,7 @@ def _run_transformers(bench: Bench, shapes: Shapes, load: PeerLoad) -> float:
     )
     # It chooses its own sizes on a GPU; on a CPU it would take most of the memory.
     sizes = bench.pick(None, ContinuousBatchingConfig(num_blocks=16, max_batch_tokens=64))
-    seconds = 0.0
+    seconds, answers = 0.0, {}
     try:
         for _ in range(2):
             began_s = time.perf_counter()

@@ -168,6 +168,7 @@ def _draw_experts(num_tokens: int, dtype: torch.dtype) -> _Draft:
 
 def _widen(product: ExpertProduct) -> ExpertProduct:
     """The same in fp32."""
+    assert isinstance(product.weights_EMK, Tensor)
     return ExpertProduct(product.weights_EMK.float(), None)
 
 

@@ -58,4 +58,4 @@ def _draw_noise() -> memoryview:
 
 def _to_bytes(tensor: Tensor) -> memoryview:
     """The memory of a tensor."""
-    return memoryview(tensor.view(torch.uint8).numpy())
+    return tensor.view(torch.uint8).numpy().data

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.gpu.bench import Bench, NotHere, create_command, describe_hardware
 from benchmarks.gpu.report import format_report, list_lines, list_verdicts
@@ -35,7 +35,7 @@ _SHOWN_ERROR: Final = 2000
 _PACKAGES: Final = ("torch", "triton", "transformers")
 GROUPS: Final = {"standby": ("wake", "cycles", "load")}
 """Names for several sections at once."""
-_OPTIONS: Final = (
+_OPTIONS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("--only", {"help": "sections, separated by commas; `standby` is wake, cycles and load"}),
     ("--part", {"type": int, "default": 1, "help": "which sections: 1 (the default), 2 or 3"}),
     ("--list", {"action": "store_true", "help": "names the sections"}),

@@ -43,8 +43,10 @@ class TimedSource:
         """The sequence computes its prompt."""
         self._lands_s.pop(sequence_id, None)
 
-    def cancel(self, sequence_id: SequenceId) -> None:
-        """Nobody waits; what is under way arrives all the same."""
+    def cancel(self, sequence_id: SequenceId) -> int:
+        """Nobody waits; what is under way arrives all the same, and until then nothing is there."""
+        del sequence_id
+        return 0
 
     def poll(self) -> list[LandingEnd]:
         """What is there by now."""

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -40,8 +41,7 @@ _NODE: Final = NodeId("crowded")
 def write_models(folder: Path, size: str, count: int) -> dict[ModelName, Path]:
     """So many models with weights of their own; those that are there already are kept."""
     vocab_size = json.loads((BUNDLED_PATH / "config.json").read_text())["vocab_size"]
-    shapes = SIZES[size]
-    shapes = LlamaShapes(*(getattr(shapes, name) for name in shapes.__slots__[:-1]), vocab_size)
+    shapes = replace(SIZES[size], vocab_size=vocab_size)
     models: dict[ModelName, Path] = {}
     for number in range(count):
         model = folder / f"{size}-{number:02}"

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tools.tiny_chat.checkpoint import load_checkpoint
 from tools.tiny_chat.model import LayerCache, TinyChat, TinyChatConfig
-from tools.tiny_chat.tokenizer import BOS, CHAT_TEMPLATE, END, PAD
+from tools.tiny_chat.tokenizer import BOS, CHAT_TEMPLATE, END, PAD, id_of
 
 Message = dict[str, str]
 
@@ -35,8 +35,8 @@ class Answerer:
         self._model = model
         self._tokenizer = tokenizer
         self._template = jinja2.Environment(autoescape=False).from_string(chat_template)
-        self._pad_id = tokenizer.token_to_id(PAD)
-        self._end_id = tokenizer.token_to_id(END)
+        self._pad_id = id_of(tokenizer, PAD)
+        self._end_id = id_of(tokenizer, END)
 
     @classmethod
     def load(cls, folder: Path) -> Answerer:

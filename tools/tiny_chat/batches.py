@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from tools.tiny_chat.conversations import Conversation, Conversations
-from tools.tiny_chat.tokenizer import ASSISTANT, BOS, END, PAD, SYSTEM, USER
+from tools.tiny_chat.tokenizer import ASSISTANT, BOS, END, PAD, SYSTEM, USER, id_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Encoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._special = {
-            name: tokenizer.token_to_id(name) for name in (PAD, BOS, SYSTEM, USER, ASSISTANT, END)
+            name: id_of(tokenizer, name) for name in (PAD, BOS, SYSTEM, USER, ASSISTANT, END)
         }
 
     @property
@@ -176,7 +176,8 @@ class Batches:
         positions = torch.stack([self._positions(row, width) for row in rows])
         inputs = (tensor[:, :-1].contiguous() for tensor in (token_ids, positions))
         before_answer = is_answer[:, 1:].flatten().nonzero().flatten()
-        return Batch(*inputs, before_answer, token_ids[:, 1:].flatten()[before_answer])
+        next_ids = token_ids[:, 1:].flatten()[before_answer]
+        return Batch(*inputs, before_answer_A=before_answer, next_ids_A=next_ids)
 
     def _positions(self, row: Row, width: int) -> Tensor:
         """Returns positions with chance gaps between turns, so that every distance is met."""

@@ -15,18 +15,18 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from tools.tiny_chat.model import TinyChat
-from tools.tiny_chat.tokenizer import BOS, END, PAD, save_tokenizer
+from tools.tiny_chat.tokenizer import BOS, END, PAD, id_of, save_tokenizer
 
 
 def save_checkpoint(model: TinyChat, tokenizer: Tokenizer, folder: Path) -> None:
     """Writes the whole folder; the weights are rounded to bf16."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = {
-        "bos_token_id": tokenizer.token_to_id(BOS),
-        "eos_token_id": tokenizer.token_to_id(END),
-        "pad_token_id": tokenizer.token_to_id(PAD),
+        "bos_token_id": id_of(tokenizer, BOS),
+        "eos_token_id": id_of(tokenizer, END),
+        "pad_token_id": id_of(tokenizer, PAD),
     }
-    config = {
+    config: dict[str, object] = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "attention_bias": False,

@@ -154,9 +154,9 @@ class DecoderLayer(nn.Module):
         cache: LayerCache | None,
     ) -> tuple[Tensor, LayerCache]:
         """Returns the hidden states after this block, and its cache."""
-        mixed, cache = self.self_attn(self.input_layernorm(x_BTD), rotary, mask, cache)
+        mixed, grown = self.self_attn(self.input_layernorm(x_BTD), rotary, mask, cache)
         x_BTD = x_BTD + mixed
-        return x_BTD + self.mlp(self.post_attention_layernorm(x_BTD)), cache
+        return x_BTD + self.mlp(self.post_attention_layernorm(x_BTD)), grown
 
 
 class Decoder(nn.Module):

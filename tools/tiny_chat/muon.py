@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,8 +32,8 @@ class Muon(torch.optim.Optimizer):
         self._dtype = dtype
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Moves every matrix; `closure` is not called."""
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Moves every matrix and returns nothing, for `closure` is not called."""
         for group in self.param_groups:
             for matrix in group["params"]:
                 momentum = self.state[matrix].setdefault("momentum", torch.zeros_like(matrix))
@@ -41,7 +42,6 @@ class Muon(torch.optim.Optimizer):
                 size = _UPDATE_SIZE * math.sqrt(max(matrix.shape))
                 matrix.mul_(1 - group["lr"] * _WEIGHT_DECAY)
                 matrix.add_(update, alpha=-group["lr"] * size)
-        return None
 
 
 def orthogonal(matrix: Tensor) -> Tensor:

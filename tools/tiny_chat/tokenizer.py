@@ -80,6 +80,13 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def id_of(tokenizer: Tokenizer, special_token: str) -> int:
+    """Returns the id of one of the special tokens, which all our tokenizers have."""
+    token_id = tokenizer.token_to_id(special_token)
+    assert token_id is not None, f"the tokenizer has no {special_token}"
+    return token_id
+
+
 def _texts(seed: int) -> Iterator[str]:
     conversations = Conversations(Random(seed))
     for _ in range(_NUM_CONVERSATIONS):

@@ -109,11 +109,8 @@ def _framed(question: str, frames: dict[str, str]) -> str:
 
 def _to_topic(entry: dict[str, Any], frames: dict[str, str]) -> Topic:
     """Returns the topic of a table; a misspelt key is refused by the constructor."""
-    return Topic(
-        **{
-            key: tuple(_framed(text, frames) for text in value)
-            if isinstance(value, list)
-            else value
-            for key, value in entry.items()
-        }
-    )
+    fields: dict[str, Any] = {
+        key: tuple(_framed(text, frames) for text in value) if isinstance(value, list) else value
+        for key, value in entry.items()
+    }
+    return Topic(**fields)

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from torch import Tensor, distributed, multiprocessing
+from torch import Tensor, distributed
+from torch.multiprocessing.spawn import spawn
 from torch.nn import functional
 
 from tools.tiny_chat.answer import Answerer
@@ -281,7 +282,7 @@ def main() -> None:
         is_brief=args.brief,
         start=args.start,
     )
-    multiprocessing.spawn(run_process, args=(settings, _free_port()), nprocs=settings.num_processes)
+    spawn(run_process, args=(settings, _free_port()), nprocs=settings.num_processes)
 
 
 if __name__ == "__main__":

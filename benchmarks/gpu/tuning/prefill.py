@@ -66,7 +66,7 @@ def _cut(num_new: int, length: int, rows: int) -> PagedBatch:
     tables_BC = torch.randperm(-(-length // _BLOCK))[None]
     parts = (tables_BC, [0, num_new], [length], *list_tiles([num_new], tile_tokens))
     tensors = (torch.as_tensor(part, dtype=torch.int32, device=DEVICE) for part in parts)
-    return PagedBatch(*tensors, tile_tokens)
+    return PagedBatch(*tensors, tile_tokens=tile_tokens)
 
 
 def _attend_by_torch(q_TNH: Tensor, kv_TE: Tensor) -> Tensor:

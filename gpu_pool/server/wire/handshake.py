@@ -129,5 +129,6 @@ def _read_hello(entries: list[Entry]) -> Hello | None:
         message = decode_to_node(entries[0].message) if entries else None
     except MALFORMED:
         return None
-    is_hello = isinstance(message, Hello) and entries[0].stream_id == CONNECTION_STREAM
-    return message if is_hello else None
+    if isinstance(message, Hello) and entries[0].stream_id == CONNECTION_STREAM:
+        return message
+    return None
