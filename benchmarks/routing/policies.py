@@ -24,6 +24,11 @@ class Policy(Protocol):
         """The request is over."""
         ...
 
+    @property
+    def report_s(self) -> float:
+        """Seconds between two reports of a node."""
+        ...
+
     def report(self, now_s: float, *, is_whole: bool) -> None:
         """Nodes tell how busy they are; all that they have to tell, where `is_whole`."""
         ...
@@ -106,6 +111,8 @@ class PrefixOnly(Counting):
 
 class BySite:
     """A rule at work at every site on its own."""
+
+    report_s = 1.0
 
     def __init__(
         self, rule: Callable[[Sequence[int], int], Counting], pools: Sequence[Sequence[int]]

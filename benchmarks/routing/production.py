@@ -22,6 +22,7 @@ from gateway.routing.regions import Region, RegionCatalogue
 from gateway.routing.route_plan import RouteBounds, RouteNeed, RoutePlan
 from gateway.routing.sessions import SessionMap
 from gateway.sources import Sources
+from gateway.upstream.links import choose_report_ms
 
 _SPRAY: Final = 2_654_435_761
 """A request's gateway among those of its site: any, as behind a balancer that knows nothing."""
@@ -64,6 +65,9 @@ class Production:
             [_create_fleet(nodes, entry, sources) for _ in range(entry.num_gateways)]
             for entry in entries
         ]
+        num_known = max(len(fleet.snapshots) for fleets in self.fleets for fleet in fleets)
+        self.report_s = choose_report_ms(num_known) / 1000
+        """As the gateway that knows most nodes asks for."""
         self._watchers: dict[RegionId, list[Fleet]] = {}
         for entry, fleets in zip(entries, self.fleets, strict=True):
             for region in entry.latencies_s:

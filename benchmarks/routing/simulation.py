@@ -8,7 +8,6 @@ from benchmarks.routing.balance import Balance
 from benchmarks.routing.policies import Policy
 from benchmarks.routing.simulated_node import SimulatedNode
 from benchmarks.routing.traces import LEAD_S, EndlessCache, SimRequest
-from gateway.upstream.links import choose_report_ms
 
 REPORT_S = 1.0
 WINDOW_S = 30.0
@@ -83,17 +82,17 @@ def simulate(
     ends: list[tuple[float, int, int, SimRequest]] = []
     cache = EndlessCache()
     report_s, num_reports, window_s = 0.0, 0, warm_s + WINDOW_S
-    pace_s = choose_report_ms(len(nodes)) / 1000
+    num_between = round(REPORT_S / policy.report_s)
     for number, request in enumerate(trace):
         now_s = request.arrival_s
         while report_s <= now_s:
             _finish(ends, nodes, policy, report_s)
             clock.now_s = report_s
-            is_whole = num_reports % round(REPORT_S / pace_s) == 0
+            is_whole = num_reports % num_between == 0
             policy.report(report_s, is_whole=is_whole)
             if is_whole and report_s > warm_s:
                 figures.balance.note_held([node.num_resident for node in nodes])
-            report_s, num_reports = report_s + pace_s, num_reports + 1
+            report_s, num_reports = report_s + policy.report_s, num_reports + 1
         while window_s <= now_s:
             figures.balance.end_window()
             window_s += WINDOW_S

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from contracts.codec import encode_request
+from contracts.encoding import EncodeRequest, EncoderTask
 from contracts.grant import seal_grant
 from contracts.ids import GatewayId, ModelName, RegionId
 from contracts.inference import Accepted, Delta, Finished, FinishReason, GenerateRequest, Usage
@@ -87,6 +88,15 @@ class WireContract:
         async with GatewayClient(node) as late:
             first = await asyncio.wait_for(late.reports.get(), 5)
         assert set(unpack_keys(names)) <= set(unpack_keys(first.prefixes))
+
+    async def test_texts_to_encode_are_refused_where_a_model_gives_no_vectors(
+        self, node: NodeAddress
+    ) -> None:
+        texts = EncodeRequest(model=node.model, task=EncoderTask.EMBED, inputs=("text",))
+        async with GatewayClient(node) as client:
+            assert failure_code(await client.generate(texts)) == "unsupported_feature"
+            events = await client.generate(ask(node.model, max_tokens=2))
+        assert isinstance(events[-1], Finished)
 
     async def test_an_answer_is_accepted_then_streamed_then_finished(
         self, node: NodeAddress
