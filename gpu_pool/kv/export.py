@@ -28,8 +28,9 @@ class ExportOrder:
     first: int = 0
     """Blocks before this one are not wanted, except of groups that look back only so far."""
     is_firm: bool = False
-    """Room for all is taken at once, or the sequence is refused; else what finds
-    no room is copied by later steps, as long as the sequence has the blocks."""
+    """Room for all is taken at once, or the sequence is refused; else what finds no room is copied
+    by later steps, as long as the sequence has the blocks, and half of all room is left to others:
+    a sink that is slow keeps its copies for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class Exports:
             return
         if not export.order.is_firm:  # the rest follows while the sequence goes on
             room = zip(self._groups, counts, strict=True)
-            counts = [min(count, group.host.num_free) for group, count in room]
+            counts = [min(count, group.host.num_spare) for group, count in room]
         runs: list[HostRun] = []
         for place, (group, count) in enumerate(zip(self._groups, counts, strict=True)):
             held, first = table.groups[place], export.next_blocks[place]

@@ -45,6 +45,11 @@ class HostPool:
         """Blocks that can be taken now."""
         return len(self._free)
 
+    @property
+    def num_spare(self) -> int:
+        """Those of them for what may as well be left: half of all are kept for what may not."""
+        return max(0, self.num_free - self._num_blocks // 2)
+
     def move_out(self, block_ids: Sequence[BlockId]) -> tuple[HostBlockId, ...]:
         """Host blocks that will hold what `block_ids` hold now. Only while enough are free."""
         taken = self.reserve(len(block_ids))

@@ -2,8 +2,8 @@
 
 Revision: 0010. Adds only: code of revision 0009 runs against it. Accounts that are there get one
 when their salt is rotated; until then their salts stay what they are. While gateways of both
-revisions run, an account created or rotated meanwhile has a salt at each: its prompts are computed
-twice, and nothing else.
+revisions run, an account created or rotated meanwhile has a salt at each, so that its prompts are
+computed twice; and what one of revision 0009 rotates or purges keeps its secret.
 """
 
 import sqlalchemy as sa

@@ -36,6 +36,7 @@ GRANT = Grant(
     100,
 )
 BODY = b"x"
+REPORT_MS = 321
 
 
 class Listener:
@@ -64,7 +65,7 @@ async def run_link(
     address = NodeAddress(node.node_id, node.url, pair_key, None)
     bounds = StreamBounds(queue_deadline_s=5, request_deadline_s=5, silence_s=silence_s)
     link = NodeLink(
-        address, GatewayId("gateway-1"), listener, bounds, create_sources(), lambda: 250
+        address, GatewayId("gateway-1"), listener, bounds, create_sources(), lambda: REPORT_MS
     )
     async with open_session() as session:
         task = asyncio.create_task(link.run(session))
@@ -83,6 +84,7 @@ async def test_a_proven_node_is_heard_and_served(node: ScriptedNode) -> None:
     async with run_link(node) as (link, listener):
         await wait_until(lambda: bool(listener.reports))
         assert listener.reports[0].node_id == node.node_id
+        assert node.report_ms == REPORT_MS
         events = await link.open(GRANT, BODY).take_all()
         assert [type(event) for event in events] == [Accepted, Delta, Finished]
         assert link.num_streams == 0

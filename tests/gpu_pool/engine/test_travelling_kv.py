@@ -7,11 +7,13 @@ import pytest
 from contracts.grant import RetentionClass
 from contracts.ids import AccountId
 from gpu_pool.engine.executor_double import ExecutorDouble, create_double_info
+from gpu_pool.engine.passage import Carriers
 from gpu_pool.engine.settings import SchedulerSettings
-from gpu_pool.kv.export import ExportOrder
-from gpu_pool.plan import KvGroup, KvGroupKind
+from gpu_pool.kv.export import ChunkId, ExportOrder
+from gpu_pool.kv.host_run import Prefix
+from gpu_pool.plan import KvGroup, KvGroupKind, SequenceId
 from tests.gpu_pool.engine.engine_rig import EngineRig, create_request
-from tests.gpu_pool.engine.store_double import StoreDouble
+from tests.gpu_pool.engine.store_double import Sink, StoreDouble
 
 FULL = KvGroup(KvGroupKind.FULL, 1, 1, num_host_blocks=40)
 SLIDING = KvGroup(KvGroupKind.SLIDING_WINDOW, 1, 1, 6, num_host_blocks=40)
@@ -204,6 +206,33 @@ def test_an_order_without_room_is_refused_at_once() -> None:
     fits = rig.add(create_request(2, PROMPT[:17], max_tokens=1))
     rig.settle()
     assert len(fits.token_ids) == 1
+
+
+class NeverDone(Sink):
+    """Gives no copy back: a drive that hangs."""
+
+    def poll(self) -> list[ChunkId]:
+        return []
+
+
+def test_copies_that_nobody_has_ordered_leave_half_of_the_room_to_those_who_order() -> None:
+    orders = {1: ExportOrder(None), 2: ExportOrder(5, is_firm=True)}
+
+    class ByRequest(NeverDone):
+        def find(self, sequence_id: SequenceId, prefix: Prefix) -> ExportOrder | None:
+            return orders[sequence_id]
+
+    def create(executor: ExecutorDouble) -> Carriers:
+        return Carriers((), (ByRequest(StoreDouble(executor, Random(1))),))
+
+    info = create_double_info(kv_groups=(FULL,), num_blocks=128)
+    rig = EngineRig(SchedulerSettings(max_batch_tokens=512), info, create_carriers=create)
+    rig.add(create_request(1, range(1, 200), max_tokens=1, account_id=AccountId("b" * 32)))
+    rig.run()
+    assert rig.scheduler.books.passage.count_held(0) == FULL.num_host_blocks // 2
+    outcome = rig.add(create_request(2, PROMPT, max_tokens=1))
+    rig.run()
+    assert (outcome.error_codes, len(outcome.token_ids)) == ([], 1)
 
 
 @pytest.mark.parametrize("name", MIXES)
