@@ -92,7 +92,7 @@ dashboards: ## write Grafana's dashboard and the alert rules from tools/observab
 	$(PYTHON) -m tools.observability.generate
 
 gpu: ## run the tests that need an NVIDIA GPU
-	$(GPU_PYTHON) -m pytest -m 'gpu or multi_gpu' $(ARGS)
+	$(GPU_PYTHON) -m pytest -rs -m 'gpu or multi_gpu' $(ARGS)
 
 gpu-wheels: ## fetch the small wheels that a GPU machine without a network lacks
 	rm -rf .gpu-wheels

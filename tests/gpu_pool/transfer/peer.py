@@ -26,7 +26,7 @@ from gpu_pool.transfer.agent_client import AgentClient
 from gpu_pool.transfer.content_tag import Tagger
 from gpu_pool.transfer.host_view import HostView
 from gpu_pool.transfer.puller import PullEnd, Puller
-from tests.fixtures.services import give_up
+from tests.fixtures.services import WITHOUT_MOONCAKE, give_up, give_up_unless
 
 PATIENCE_S: Final = 60.0
 ROOT_KEY: Final = b"root key of the account, 32 byte"
@@ -42,7 +42,7 @@ def need_engine(engine: str, monkeypatch: pytest.MonkeyPatch | None = None) -> N
             importlib.import_module(_MODULES[engine])
         except ImportError as error:
             if engine == "mooncake":  # needs a package of the system's
-                pytest.skip(f"NOT RUN: {error}; install Debian's libibverbs1")
+                give_up_unless(WITHOUT_MOONCAKE, f"{error}; install Debian's libibverbs1")
             give_up(f"{engine} cannot be loaded: {error}")
     if monkeypatch is not None:
         monkeypatch.setenv("UCX_TLS", "tcp")
@@ -51,7 +51,7 @@ def need_engine(engine: str, monkeypatch: pytest.MonkeyPatch | None = None) -> N
 def need_namespaces() -> None:
     """Leaves the test out where this process may not make networks."""
     if not can_be_apart():
-        pytest.skip("NOT RUN: network namespaces need root and `ip`")
+        give_up_unless("HEARTH_WITHOUT_NAMESPACES", "network namespaces need root and `ip`")
 
 
 def find_namespace(sites: Sites, site: str) -> Path:
