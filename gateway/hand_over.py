@@ -46,6 +46,8 @@ _PATIENCE: Final = 3.0
 """Times what the way was expected to take; if nothing has come by then, the node that answers
 helps itself."""
 _LEAST_PATIENCE_S: Final = 5.0
+_WAY_S: Final = 1.0
+"""Of the patience: what a ticket and the wish for blocks may take until the prompt is asked for."""
 _PROMPT_ATTEMPTS: Final = 1 << 16
 """Attempts at a prompt alone are numbered from here."""
 _MAX_TRIES: Final = 3
@@ -127,8 +129,12 @@ class HandOver:
         """When the last of the prompt was exported; before that, when all began."""
         self._is_exported = False
         """All of the prompt."""
+        self._heard_s = self._exported_s
+        """When the node that computes it last exported something; before that, when all began."""
+        self._patience_s = max(plan.prefill.cost_s * _PATIENCE, _LEAST_PATIENCE_S)
+        """How long the node that answers waits for news, by its ticket."""
         self._was_late = False
-        """The node that computes it: to end then is no success."""
+        """The node that computes it: to end then is no success, and no second failure."""
         self._num_export_bytes = 0
         """Of the node that computes the prompt now."""
         self._is_released = False
@@ -140,9 +146,7 @@ class HandOver:
         context, prefill, reserved = self._context, self._prefill, self._reserved
         assert context.principal is not None
         assert prefill is not None, "a ticket for nobody"
-        patience_s = max(prefill.cost_s * _PATIENCE, _LEAST_PATIENCE_S)
-        if half is KvHalf.PREFILL:
-            patience_s *= MAX_STRETCH
+        patience_s = self._patience_s * (MAX_STRETCH if half is KvHalf.PREFILL else 1)
         deadline_ms = int((self._parts.sources.unix_s() + patience_s) * 1000)
         wanted = reserved if half is KvHalf.PREFILL else None
         return KvTicket(
@@ -207,15 +211,26 @@ class HandOver:
         self._parts.fleet.locality.hand_over.note(self._need.num_prompt_tokens, seconds)
 
     def _note_late(self) -> None:
-        """The way takes so long at least; or, when the prompt has not even been computed, its node
-        has failed: others are asked, or nobody, until it has recovered.
+        """The way takes so long at least; or, when the prompt has not even been computed in time,
+        its node has failed: others are asked, or nobody, until it has recovered.
         """
         if self._is_exported:
             seconds = self._parts.sources.monotonic_s() - self._exported_s
             self._parts.fleet.locality.hand_over.note(self._need.num_prompt_tokens, seconds)
-        elif self._prefill is not None:
+        elif self._prefill is not None and self._has_had_its_time():
             self._was_late = True
             self._parts.fleet.note_failure(self._prefill.node_id)
+
+    def _has_had_its_time(self) -> bool:
+        """True when the prompt's node has been silent for so long, or has taken so long in all,
+        by this clock: that of the node which says so may be wrong, or it lies.
+        """
+        if self._asked is None:
+            return False
+        now_s, asked_s = self._parts.sources.monotonic_s(), self._asked[1]
+        silent_s, whole_s = now_s - max(asked_s, self._heard_s), now_s - asked_s
+        least_s = self._patience_s - _WAY_S
+        return silent_s >= least_s or whole_s >= MAX_STRETCH * least_s
 
     def _end(self) -> None:
         """Nobody reads the exported blocks any more."""
@@ -258,8 +273,9 @@ class HandOver:
         if num_bytes > _MAX_EXPORT_BYTES or self._num_export_bytes > _MAX_EXPORTS_BYTES:
             self._break_off()
             return
+        self._heard_s = self._parts.sources.monotonic_s()
         if event.is_last:
-            self._exported_s = self._parts.sources.monotonic_s()
+            self._exported_s = self._heard_s
             self._is_exported = True
         self._answering.send_transfer(KvImport(event, self._ticket_to_tell))
         self._ticket_to_tell = b""
@@ -310,7 +326,7 @@ class HandOver:
             error=error.code,
         )
         self._trace(error.code)
-        if is_fault_of_node(error):
+        if is_fault_of_node(error) and not self._was_late:
             fleet.note_failure(prefill.node_id)
         self._let_go()
         if self._is_released or self._num_tries >= _MAX_TRIES:
