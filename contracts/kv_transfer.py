@@ -171,7 +171,9 @@ class KvImport(msgspec.Struct, frozen=True, array_like=True, tag=16):
 
 
 class KvRelease(msgspec.Struct, frozen=True, array_like=True, tag=17):
-    """To the prefill node: the decode node has said `KvLanded` or `KvGaveUp`. Its stream ends."""
+    """To the prefill node: the decode node has said `KvLanded` or `KvGaveUp`, or was told of no
+    blocks. Its stream ends.
+    """
 
 
 class KvStop(msgspec.Struct, frozen=True, array_like=True, tag=18):

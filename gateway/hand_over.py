@@ -174,6 +174,8 @@ class HandOver:
         """The attempt is over, or never began. The first call counts."""
         stream, self._computing = self._computing, None
         if stream is not None and not self._is_released:
+            if not self._num_export_bytes:
+                stream.send_transfer(KvRelease())  # nobody was told of blocks, so nobody reads any
             stream.release()
         if stream is not None:
             self._trace("")

@@ -117,6 +117,8 @@ class ReleaseExport(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """Another node is done with the blocks of a sequence, over or not."""
 
     sequence_id: SequenceId
+    within_ms: int = 0
+    """How long what it has begun to read may still take it."""
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag=18):

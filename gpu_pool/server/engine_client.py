@@ -201,9 +201,9 @@ class EngineClient:
         """Lets a sequence compute what has not come."""
         self._send(StopImport(sequence_id))
 
-    def release_export(self, sequence_id: SequenceId) -> None:
-        """Frees what was kept of a sequence for another node."""
-        self._send(ReleaseExport(sequence_id))
+    def release_export(self, sequence_id: SequenceId, within_ms: int = 0) -> None:
+        """Frees what was kept of a sequence for another node, which may read it for so long."""
+        self._send(ReleaseExport(sequence_id, within_ms))
 
     def forget_blocks(self, sequence_id: SequenceId) -> None:
         """Nobody wants to hear of a sequence's blocks any more."""

@@ -32,7 +32,9 @@ from gpu_pool.server.prepared_request import PreparedRequest
 from gpu_pool.server.served_model import ServedModel
 
 LEASE_MARGIN_MS: Final = 5000
-"""How long blocks are kept beyond the time that the other node has for them."""
+"""How long blocks are kept beyond the time that the other node has for them: longer than a batch
+that it has begun to read may take.
+"""
 _NOTHING: Final = Usage(0, 0, 0)
 
 
@@ -47,6 +49,7 @@ class HandOver:
         self._prepared: PreparedRequest | None = None
         self._sequence_id = SequenceId(0)
         self._num_cached_tokens: int | None = None
+        self._has_exported = False
         self._is_over = False
 
     def start(self, model: ServedModel, request: GenerateRequest, grant: Grant) -> None:
@@ -68,8 +71,13 @@ class HandOver:
         return 0.0 if self._prepared is None else self._prepared.cold_s
 
     def abort(self) -> None:
-        """Ends early; the blocks stay until the lease has run out."""
+        """Ends early; blocks of which the gateway has heard stay for as long as a read that has
+        begun may take: bytes of others would fail its check, but are not to go there at all.
+        """
         if not self._is_over:
+            if self._prepared is not None:
+                within_ms = LEASE_MARGIN_MS if self._has_exported else 0
+                self._prepared.client.release_export(self._sequence_id, within_ms)
             self._leave()
             self._emit(Finished(FinishReason.ABORTED, self._find_usage() or _NOTHING))
 
@@ -114,6 +122,7 @@ class HandOver:
         if self._is_over:
             return
         if isinstance(event, KvExported):
+            self._has_exported |= bool(event.runs)
             self._emit(event)
         elif isinstance(event, KvGaveUp):
             self.fail(TransferFailed("The prompt's KV blocks cannot be handed over."))

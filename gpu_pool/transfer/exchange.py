@@ -90,7 +90,7 @@ class NodeExchange:
         elif isinstance(message, StopImport):
             self.source.stop(message.sequence_id)
         else:
-            self.sink.release(message.sequence_id)
+            self.sink.release(message.sequence_id, message.within_ms)
 
     def take_news(self) -> TransferNews | None:
         """What is new."""

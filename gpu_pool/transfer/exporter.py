@@ -49,10 +49,16 @@ class Exporter:
         """The next sequence of this id is computed for another node."""
         self._expected[sequence_id] = departure
 
-    def release(self, sequence_id: SequenceId) -> None:
-        """The other node is done with a sequence's blocks."""
+    def release(self, sequence_id: SequenceId, within_ms: int = 0) -> None:
+        """The other node is done with a sequence's blocks, or will be within so long."""
         lease = self._leases.pop(sequence_id, None)
-        if lease is not None:
+        if lease is None:
+            return
+        if within_ms:
+            until_unix_ms, chunks = lease
+            sooner_unix_ms = min(until_unix_ms, self._unix_ms() + within_ms)
+            self._leases[sequence_id] = sooner_unix_ms, chunks
+        else:
             self._released += lease[1]
 
     def close(self) -> None:

@@ -457,6 +457,32 @@ async def test_a_client_that_leaves_ends_both_halves_and_pays_the_prompt(pair: P
     assert record.tokens.num_uncached == NUM_PROMPT - NUM_CACHED
 
 
+@pytest.mark.parametrize("has_exported", [False, True])
+async def test_a_client_that_leaves_has_blocks_released_that_nobody_reads(
+    pair: Pair, has_exported: bool
+) -> None:
+    """What the node that answers was told of, it may be reading: its end is waited for."""
+
+    async def stop_short(stream: ScriptedStream) -> None:
+        await stream.put(Accepted(NUM_PROMPT, NUM_CACHED))
+        if has_exported:
+            await stream.put(create_export("first", is_last=False))
+
+    pair.prompts.script = stop_short
+    async with connect(pair.gateway) as (_, writer):
+        writer.write(format_request(pair.gateway, STREAM))
+        await wait_until(lambda: bool(pair.prompts.streams))
+        computing, answering = pair.prompts.streams[0], pair.answers.streams[0]
+        if has_exported:
+            await wait_until(lambda: bool(answering.imports))
+    await asyncio.wait_for(answering.aborted.wait(), 5)
+    await answering.put(Finished(FinishReason.ABORTED, None))
+    await asyncio.wait_for(computing.aborted.wait(), 5)
+    assert computing.told.empty() == has_exported
+    if not has_exported:
+        assert computing.told.get_nowait() == KvRelease()
+
+
 async def test_the_node_that_answers_may_die_while_the_prompt_is_computed(pair: Pair) -> None:
     async def die(stream: ScriptedStream) -> None:
         await stream.put(KvReserved(0, 10))

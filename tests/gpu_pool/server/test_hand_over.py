@@ -1,19 +1,23 @@
 """A prompt that nobody wants any more is not computed, however early that is said."""
 
 import asyncio
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 import pytest
 
 from contracts.grant import Grant
 from contracts.inference import Finished, FinishReason, GenerateRequest, Usage
-from contracts.kv_transfer import KvExported, KvHalf, KvImport, KvRelease, KvStop
+from contracts.kv_transfer import KvExported, KvHalf, KvImport, KvRelease, KvRun, KvStop
 from contracts.wire import StreamEvent
-from gpu_pool.server.hand_over import HandOver
+from gpu_pool.plan import SequenceId
+from gpu_pool.server.engine_client import EngineClient
+from gpu_pool.server.hand_over import LEASE_MARGIN_MS, HandOver
 from gpu_pool.server.prepared_request import PreparedRequest
 from gpu_pool.server.served_model import ServedModel
 from gpu_pool.server.stream_meter import NodeMeter
+from gpu_pool.server.text.model_text import ModelText
+from gpu_pool.server.text.prompt_encoder import EncodedPrompt
 from gpu_pool.server.wire.stream import WireStream
 from tests.fixtures.gateway_client import ask
 from tests.gpu_pool.server.test_ticket_gate import GRANT, TICKET
@@ -66,3 +70,45 @@ async def test_a_release_before_the_body_has_come_ends_the_stream(
     stream.move_blocks(message, None)
     is_release = isinstance(message, KvRelease)
     assert events == [Finished(FinishReason.ABORTED, NOTHING)] * is_release
+
+
+class Releases(EngineClient):
+    """Notes what is released, and how soon."""
+
+    def __init__(self) -> None:
+        self.releases: list[int] = []
+
+    def release_export(self, sequence_id: SequenceId, within_ms: int = 0) -> None:
+        self.releases.append(within_ms)
+
+    def drop(self, sequence_id: SequenceId) -> None:
+        assert self.releases, "a sequence whose blocks are kept for the whole lease"
+
+    def forget_blocks(self, sequence_id: SequenceId) -> None:
+        """Nobody is told."""
+
+
+EXPORT: Final = KvExported("1", b"", (KvRun(0, 0, (64,), (bytes(16),)),), is_last=False)
+
+
+@pytest.mark.parametrize(
+    ("exports", "within_ms"),
+    [((), 0), ((IMPORT.exported,), 0), ((EXPORT,), LEASE_MARGIN_MS)],
+    ids=["nothing", "the last word alone", "blocks"],
+)
+def test_an_abort_releases_blocks_at_once_unless_they_may_be_being_read(
+    exports: tuple[KvExported, ...], within_ms: int
+) -> None:
+    client, events = Releases(), list[StreamEvent]()
+    hand_over = HandOver(PREFILL_TICKET, events.append)
+    request = ask(GRANT.model, "prompt")
+    hand_over._prepared = PreparedRequest(
+        client, cast(ModelText, None), request, GRANT, EncodedPrompt((1, 2)), 1, None, ""
+    )
+    for export in exports:
+        hand_over.on_transfer(export)
+    hand_over.abort()
+    assert client.releases == [within_ms]
+    assert events == [*exports, Finished(FinishReason.ABORTED, NOTHING)]
+    hand_over.abort()
+    assert client.releases == [within_ms]

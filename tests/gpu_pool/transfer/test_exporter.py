@@ -9,15 +9,19 @@ import pytest
 
 from contracts.ids import AccountId
 from contracts.kv_transfer import MAX_CHUNK_BLOCKS, KvExported, TransferEvent
+from gpu_pool.engine.executor_double import create_double_info
 from gpu_pool.engine.messages import KvDeparture
+from gpu_pool.engine.passage import Carriers
+from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.kv.export import ChunkId, ExportedChunk
 from gpu_pool.kv.host_run import HostRun, Prefix
-from gpu_pool.plan import HostBlockId, HostMemory, SequenceId
+from gpu_pool.plan import HostBlockId, HostMemory, KvGroup, KvGroupKind, SequenceId
 from gpu_pool.settings import TransferSettings
 from gpu_pool.transfer.agent_client import AgentClient
 from gpu_pool.transfer.agent_words import AgentReady
 from gpu_pool.transfer.exporter import Exporter
 from gpu_pool.transfer.host_view import HostView
+from tests.gpu_pool.engine.engine_rig import EngineRig, create_request
 
 NUM_BLOCKS = MAX_CHUNK_BLOCKS + 3
 SEQUENCE = SequenceId(1)
@@ -46,6 +50,79 @@ def test_more_blocks_than_a_message_describes_go_out_in_several() -> None:
         places += [one.first + index for one in event.runs for index in range(len(one.tags))]
     assert places == list(range(NUM_BLOCKS))
     assert event.is_last
+
+
+@pytest.mark.parametrize("within_ms", [0, 5000, 90_000])
+def test_blocks_that_are_released_stay_for_the_reads_that_have_begun(within_ms: int) -> None:
+    """A lease of a minute; never longer than that, and what is copied later is not kept."""
+    memory = [HostMemory(memoryview(bytes(2)), 1)]
+    client = AgentClient(TransferSettings(engine="memory"), "core", memory)
+    client.ready = AgentReady(b"agent", (0,))
+    now_unix_ms = [1000]
+    exporter = Exporter(
+        "life", client, HostView(memory), lambda: now_unix_ms[0], lambda *_: None, lambda: None
+    )
+    prefix = Prefix(AccountId("a" * 32), bytes(32), (bytes(32),) * 2)
+    first, second = (
+        ExportedChunk(
+            ChunkId(index),
+            SEQUENCE,
+            prefix,
+            (HostRun(0, index, (HostBlockId(index),), (bytes(32),)),),
+        )
+        for index in range(2)
+    )
+    exporter.expect(SEQUENCE, KvDeparture(0, 2, 61_000))
+    assert exporter.find(SEQUENCE, prefix) is not None
+    exporter.take(first)
+    assert exporter.poll() == []  # the control: leased
+    exporter.release(SEQUENCE, within_ms)
+    if within_ms:
+        now_unix_ms[0] += min(within_ms, 60_000) - 1
+        assert exporter.poll() == []
+        now_unix_ms[0] += 1
+    assert exporter.poll() == [ChunkId(0)]
+    exporter.take(second)
+    assert exporter.poll() == [ChunkId(1)]
+    exporter.close()
+
+
+@pytest.mark.parametrize(("within_ms", "has_room"), [(None, False), (5000, False), (0, True)])
+def test_prompts_that_nobody_waits_for_leave_room_for_those_of_others(
+    within_ms: int | None, has_room: bool
+) -> None:
+    """One account's, each of ten blocks that are in the cache, in a memory of sixty."""
+    group = KvGroup(KvGroupKind.FULL, 1, 1, num_host_blocks=60)
+    memory = [HostMemory(memoryview(bytearray(60)), 1)]
+    client = AgentClient(TransferSettings(engine="memory"), "core", memory)
+    client.ready = AgentReady(b"agent", (0,))
+    now_unix_ms = [0]
+    exporter = Exporter(
+        "life", client, HostView(memory), lambda: now_unix_ms[0], lambda *_: None, lambda: None
+    )
+    info = create_double_info(kv_groups=(group,), num_blocks=256)
+    settings = SchedulerSettings(max_batch_tokens=512)
+    rig = EngineRig(settings, info, create_carriers=lambda _: Carriers((), (exporter,)))
+    for number in range(1, 7):
+        exporter.expect(SequenceId(number), KvDeparture(0, 10, 25_000))
+        output = rig.add(create_request(number, list(range(1, 42)), max_tokens=5))
+        assert not output.error_codes
+        rig.step()
+        if within_ms is not None:
+            exporter.release(SequenceId(number), within_ms)
+        rig.abort(number)
+        rig.run()
+    departure = KvDeparture(0, 5, 25_000)
+    other = AccountId("b" * 32), list(range(300, 323))
+    exporter.expect(SequenceId(8), departure)
+    output = rig.add(create_request(8, other[1], max_tokens=1, account_id=other[0], salt=b"B"))
+    assert output.error_codes == ([] if has_room else ["pool_saturated"])
+    now_unix_ms[0] = within_ms or 0
+    exporter.expect(SequenceId(9), departure)
+    output = rig.add(create_request(9, other[1], max_tokens=1, account_id=other[0], salt=b"B"))
+    assert output.error_codes == (["pool_saturated"] if within_ms is None else [])
+    rig.run()
+    exporter.close()
 
 
 class SlowView(HostView):
