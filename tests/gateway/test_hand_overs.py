@@ -443,25 +443,11 @@ async def test_the_time_of_what_comes_too_late_is_learnt(pair: Pair) -> None:
     assert not pair.gateway.gateway._pool.fleet.list_troubled()
 
 
-async def test_a_client_that_leaves_ends_both_halves_and_pays_the_prompt(pair: Pair) -> None:
-    pair.prompts.script = vanish
-    async with connect(pair.gateway) as (_, writer):
-        writer.write(format_request(pair.gateway, STREAM))
-        await wait_until(lambda: bool(pair.prompts.streams))
-        computing, answering = pair.prompts.streams[0], pair.answers.streams[0]
-        await wait_until(lambda: bool(answering.imports))
-    await asyncio.wait_for(answering.aborted.wait(), 5)
-    await answering.put(Finished(FinishReason.ABORTED, None))
-    await asyncio.wait_for(computing.aborted.wait(), 5)
-    (record,) = await wait_for_records(pair.gateway, 1)
-    assert record.tokens.num_uncached == NUM_PROMPT - NUM_CACHED
-
-
 @pytest.mark.parametrize("has_exported", [False, True])
-async def test_a_client_that_leaves_has_blocks_released_that_nobody_reads(
+async def test_a_client_that_leaves_ends_both_halves_and_pays_the_prompt(
     pair: Pair, has_exported: bool
 ) -> None:
-    """What the node that answers was told of, it may be reading: its end is waited for."""
+    """Blocks of which nobody was told are released at once: others may be being read."""
 
     async def stop_short(stream: ScriptedStream) -> None:
         await stream.put(Accepted(NUM_PROMPT, NUM_CACHED))
@@ -481,6 +467,8 @@ async def test_a_client_that_leaves_has_blocks_released_that_nobody_reads(
     assert computing.told.empty() == has_exported
     if not has_exported:
         assert computing.told.get_nowait() == KvRelease()
+    (record,) = await wait_for_records(pair.gateway, 1)
+    assert record.tokens.num_uncached == NUM_PROMPT - NUM_CACHED
 
 
 async def test_the_node_that_answers_may_die_while_the_prompt_is_computed(pair: Pair) -> None:
