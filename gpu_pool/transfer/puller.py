@@ -1,9 +1,10 @@
 """Pulls the blocks of many landings, each in batches with a deadline, and checks what has come.
 
-Runs in a thread of its own beside the core's loop. Pure but for the agent: landings come and ends
-go through queues. A batch that is late or was given up by its engine puts its landing in quarantine
-until the agent has been ended; what others have under way there is read again.
-Read next: `agent_client`, `content_tag`, `importer` (the core's side).
+Runs in a thread of its own beside the core's loop; another one checks tags and holds up neither
+ends nor deadlines. Pure but for the agent: landings come and ends go through queues. A batch that
+is late or was given up by its engine puts its landing in quarantine until the agent has been ended;
+what others have under way there is read again.
+Read next: `agent_client`, `content_tag`, `turns`, `importer` (the core's side).
 """
 
 import os
@@ -22,6 +23,7 @@ from gpu_pool.transfer.agent_words import ReadEnded
 from gpu_pool.transfer.content_tag import Tagger
 from gpu_pool.transfer.host_view import HostView
 from gpu_pool.transfer.transfer_engine import MAX_BATCH, Piece
+from gpu_pool.transfer.turns import Turns, Work
 
 _Place = tuple[int, int]
 """KV group and index of a block."""
@@ -46,10 +48,12 @@ class _Pull:
     """One landing."""
 
     sequence_id: SequenceId
+    root_key: bytes
     tagger: Tagger
     missing: dict[_Place, tuple[HostBlockId, bytes]]
     """Host block and key of each block that is not there yet."""
     reading: set[_Place] = field(default_factory=set[_Place])
+    """Blocks that are being written, or whose tags are being checked."""
     offered: list[tuple[str, bytes, "_Offered"]] = field(
         default_factory=list[tuple[str, bytes, "_Offered"]]
     )
@@ -106,6 +110,7 @@ class Puller:
         self._is_closing = False
         self._wake_reader, self._wake_writer = os.pipe()
         self._thread = threading.Thread(target=self._run, name="kv transfer", daemon=True)
+        self._checks = Turns("kv checks")
 
     # -- called by the core's thread -------------------------------------------------------------
 
@@ -120,7 +125,7 @@ class Puller:
             for run in runs
             for offset, (host_id, key) in enumerate(zip(run.host_ids, run.keys, strict=True))
         }
-        pull = _Pull(sequence_id, Tagger(root_key), missing)
+        pull = _Pull(sequence_id, root_key, Tagger(root_key), missing)
         self._order(lambda: self._add(pull))
 
     def offer(self, sequence_id: SequenceId, exported: KvExported) -> None:
@@ -132,9 +137,10 @@ class Puller:
         self._order(lambda: self._fail(self._pulls.get(sequence_id), reason))
 
     def close(self) -> None:
-        """Ends thread and agent."""
+        """Ends threads and agent."""
         self._order(self._note_closing)
         self._thread.join()
+        self._checks.close()
         os.close(self._wake_reader)
         os.close(self._wake_writer)
 
@@ -150,6 +156,7 @@ class Puller:
         self._note_agent(self._client.start())
         while not self._is_closing:
             was_ready = self._client.ready is not None
+            looked_s = time.monotonic()
             ended, is_gone = self._client.wait(self._wake_reader, self._find_patience_s())
             if was_ready != (self._client.ready is not None):
                 self._pause_s = _RESTART_PAUSE_S
@@ -160,7 +167,7 @@ class Puller:
                 self._void_batches()
                 self._note_agent(is_there=False)
             self._take_orders()
-            self._look_after_batches()
+            self._look_after_batches(looked_s)
             self._finish_pulls()
         self._client.close()
 
@@ -249,40 +256,53 @@ class Puller:
             self._fail(batch.pull, "failed")
             return
         del self._batches[end.read_id]
-        pull = batch.pull
-        pull.reading.difference_update(block.place for block in batch.blocks)
-        if not end.is_done:
-            self._fail(pull, "failed")
-        elif not pull.reason:
-            self._check(pull, batch.blocks)
+        if end.is_done:
+            self._checks.add(batch.pull.root_key, self._check(batch.pull, batch.blocks))
+            return
+        batch.pull.reading.difference_update(block.place for block in batch.blocks)
+        self._fail(batch.pull, "failed")
 
-    def _check(self, pull: _Pull, blocks: Sequence[_Offered]) -> None:
-        """Takes in blocks whose tags are right; a wrong one ends the landing."""
+    def _check(self, pull: _Pull, blocks: Sequence[_Offered]) -> Work:
+        """Compares tags, in the thread for that, up to a wrong one or until nobody waits."""
+        num_right = 0
         for block in blocks:
+            if pull.reason or self._is_closing:
+                break
             host_id, key = pull.missing[block.place]
             content = self._view.get_bytes(block.place[0], host_id)
             if not pull.tagger.fits(block.tag, *block.place, key, content):
-                self._fail(pull, "tags")
-                return
+                break
+            num_right += 1
+            yield len(content)
+        self._order(lambda: self._note_check(pull, blocks, num_right))
+
+    def _note_check(self, pull: _Pull, blocks: Sequence[_Offered], num_right: int) -> None:
+        """Takes in blocks whose tags are right; a wrong one ends the landing."""
+        pull.reading.difference_update(block.place for block in blocks)
+        for block in blocks[:num_right]:
             del pull.missing[block.place]
-            pull.num_bytes += len(content)
+            pull.num_bytes += self._view.block_bytes(block.place[0])
+        if num_right < len(blocks):
+            self._fail(pull, "tags")
 
     def _fail(self, pull: _Pull | None, reason: str) -> None:
         """Ends a landing as soon as nothing of it is being read."""
         if pull is not None and not pull.reason:
             pull.reason = reason
 
-    def _look_after_batches(self) -> None:
-        """Ends the agent over what it does not end itself, once nothing else is under way."""
-        now_s = time.monotonic()
+    def _look_after_batches(self, looked_s: float) -> None:
+        """Ends the agent over what it does not end itself, once nothing else is under way.
+
+        All that it had said by `looked_s` has been taken in: what was over by then is not late.
+        """
         for batch in self._batches.values():
-            if not batch.is_lost and batch.deadline_s <= now_s:
+            if not batch.is_lost and batch.deadline_s <= looked_s:
                 batch.is_lost = True
                 self._fail(batch.pull, KV_LATE)
         if self._batches and all(batch.is_lost for batch in self._batches.values()):
             self._note_agent(self._client.restart())
             self._void_batches()
-        if self._restart_s is not None and self._restart_s <= now_s:
+        if self._restart_s is not None and self._restart_s <= looked_s:
             self._note_agent(self._client.restart())
         if self._client.ready is not None:
             for pull in self._pulls.values():
