@@ -16,6 +16,7 @@ from gpu_pool.engine.messages import (
     AddSequence,
     CoreFailed,
     CoreReady,
+    ForgetExport,
     ImportBlocks,
     Ping,
     Pong,
@@ -116,7 +117,7 @@ class EngineCore:
             if self._exchange is not None:
                 self._exchange.expect(message)
             self._scheduler.add(message)
-        elif isinstance(message, ImportBlocks | StopImport | ReleaseExport):
+        elif isinstance(message, ImportBlocks | StopImport | ReleaseExport | ForgetExport):
             if self._exchange is not None:
                 self._exchange.take_in(message)
         elif isinstance(message, AbortSequence):

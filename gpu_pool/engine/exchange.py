@@ -7,6 +7,7 @@ from typing import Protocol
 
 from gpu_pool.engine.messages import (
     AddSequence,
+    ForgetExport,
     ImportBlocks,
     KvFacts,
     ReleaseExport,
@@ -40,7 +41,7 @@ class Exchange(Protocol):
         """A sequence is about to be added, perhaps with blocks that come or go."""
         ...
 
-    def take_in(self, message: ImportBlocks | StopImport | ReleaseExport) -> None:
+    def take_in(self, message: ImportBlocks | StopImport | ReleaseExport | ForgetExport) -> None:
         """Does what the gateway says about a sequence's blocks."""
         ...
 

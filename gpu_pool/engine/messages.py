@@ -121,6 +121,13 @@ class ReleaseExport(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """How long what it has begun to read may still take it."""
 
 
+class ForgetExport(msgspec.Struct, frozen=True, array_like=True, tag=21):
+    """Nobody hears of a sequence's blocks any more; what was told of stays until its lease is over,
+    since another node may be reading it."""
+
+    sequence_id: SequenceId
+
+
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag=18):
     """Asks for a sign of life; answered by `Pong` between two steps, also by a core that sleeps."""
 
@@ -135,6 +142,7 @@ ToCore = (
     | ImportBlocks
     | StopImport
     | ReleaseExport
+    | ForgetExport
     | Ping
 )
 

@@ -24,6 +24,7 @@ from gpu_pool.engine.messages import (
     CoreReady,
     CoreSlept,
     CoreWoken,
+    ForgetExport,
     FromCore,
     ImportBlocks,
     KvTiers,
@@ -206,8 +207,9 @@ class EngineClient:
         self._send(ReleaseExport(sequence_id, within_ms))
 
     def forget_blocks(self, sequence_id: SequenceId) -> None:
-        """Nobody wants to hear of a sequence's blocks any more."""
-        self._movers.pop(sequence_id, None)
+        """Nobody wants to hear of a sequence's blocks any more: the core describes none."""
+        if self._movers.pop(sequence_id, None) is not None:
+            self._send(ForgetExport(sequence_id))
 
     def abort(self, sequence_id: SequenceId) -> None:
         """Ends a sequence early; its listener hears of the end as usual."""
@@ -319,6 +321,8 @@ class EngineClient:
 
     def _send(self, message: ToCore) -> bool:
         """Queues one message; False when the core is not there or has stopped reading for long."""
+        if self._outgoing.closed:
+            return False
         try:
             self._outgoing.send(encoder.encode(message), zmq.NOBLOCK)
         except zmq.Again:

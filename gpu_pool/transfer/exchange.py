@@ -15,6 +15,7 @@ import structlog
 from contracts.kv_transfer import TransferEvent
 from gpu_pool.engine.messages import (
     AddSequence,
+    ForgetExport,
     ImportBlocks,
     KvFacts,
     ReleaseExport,
@@ -83,14 +84,16 @@ class NodeExchange:
         if request.departure is not None:
             self.sink.expect(request.sequence_id, request.departure)
 
-    def take_in(self, message: ImportBlocks | StopImport | ReleaseExport) -> None:
+    def take_in(self, message: ImportBlocks | StopImport | ReleaseExport | ForgetExport) -> None:
         """Does what the gateway says."""
         if isinstance(message, ImportBlocks):
             self.source.take_export(message.sequence_id, message.exported)
         elif isinstance(message, StopImport):
             self.source.stop(message.sequence_id)
-        else:
+        elif isinstance(message, ReleaseExport):
             self.sink.release(message.sequence_id, message.within_ms)
+        else:
+            self.sink.forget(message.sequence_id)
 
     def take_news(self) -> TransferNews | None:
         """What is new."""

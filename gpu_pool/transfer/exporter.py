@@ -1,14 +1,16 @@
 """Blocks for a decode node, as a sink of the core.
 
 Owns the leases: blocks stay as they are until the gateway says that the other node is done with
-them, or the lease has run out. Tags are made in a thread. Used by the core's thread.
-Read next: `gpu_pool.kv.export`, `content_tag`, `exchange`.
+them, or the lease has run out. Tags are made in a thread, for the accounts in turn and only as long
+as somebody wants them. Used by the core's thread.
+Read next: `gpu_pool.kv.export`, `content_tag`, `turns`, `exchange`.
 """
 
 import queue
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
+from contracts.ids import AccountId
 from contracts.kv_transfer import MAX_CHUNK_BLOCKS, KvExported, KvGaveUp, KvRun, TransferEvent
 from gpu_pool.engine.messages import KvDeparture
 from gpu_pool.kv.export import ChunkId, ExportedChunk, ExportOrder
@@ -17,6 +19,18 @@ from gpu_pool.plan import SequenceId
 from gpu_pool.transfer.agent_client import AgentClient
 from gpu_pool.transfer.content_tag import Tagger
 from gpu_pool.transfer.host_view import HostView
+from gpu_pool.transfer.turns import Turns, Work
+
+
+@dataclass(slots=True)
+class _Lease:
+    """What another node may fetch of a sequence."""
+
+    account_id: AccountId
+    until_unix_ms: int
+    chunk_ids: list[ChunkId] = field(default_factory=list[ChunkId])
+    is_forgotten: bool = False
+    """What has been told may still be fetched; nobody hears of the rest."""
 
 
 class Exporter:
@@ -39,11 +53,10 @@ class Exporter:
         self._tell = tell
         self._on_news = on_news
         self._expected: dict[SequenceId, KvDeparture] = {}
-        self._leases: dict[SequenceId, tuple[int, list[ChunkId]]] = {}
-        """Until when, and which chunks."""
+        self._leases: dict[SequenceId, _Lease] = {}
         self._released: list[ChunkId] = []
         self._news: queue.SimpleQueue[tuple[SequenceId, TransferEvent]] = queue.SimpleQueue()
-        self._threads = ThreadPoolExecutor(1, "kv tags")
+        self._tags = Turns("kv tags")
 
     def expect(self, sequence_id: SequenceId, departure: KvDeparture) -> None:
         """The next sequence of this id is computed for another node."""
@@ -55,15 +68,23 @@ class Exporter:
         if lease is None:
             return
         if within_ms:
-            until_unix_ms, chunks = lease
-            sooner_unix_ms = min(until_unix_ms, self._unix_ms() + within_ms)
-            self._leases[sequence_id] = sooner_unix_ms, chunks
+            sooner_unix_ms = self._unix_ms() + within_ms
+            lease.until_unix_ms = min(lease.until_unix_ms, sooner_unix_ms)
+            self._leases[sequence_id] = lease
         else:
-            self._released += lease[1]
+            self._released += lease.chunk_ids
+
+    def forget(self, sequence_id: SequenceId) -> None:
+        """Nobody hears of a sequence's blocks any more, which stay until the lease has run out: the
+        other node may be reading.
+        """
+        lease = self._leases.get(sequence_id)
+        if lease is not None:
+            lease.is_forgotten = True
 
     def close(self) -> None:
         """Ends the thread."""
-        self._threads.shutdown()
+        self._tags.close()
 
     # -- as a sink -------------------------------------------------------------------------------
 
@@ -77,7 +98,7 @@ class Exporter:
             self._tell(sequence_id, KvGaveUp("agent"))
             return None
         num_blocks = min(len(prefix.keys), departure.num_blocks)
-        self._leases[sequence_id] = (departure.lease_until_unix_ms, [])
+        self._leases[sequence_id] = _Lease(prefix.account_id, departure.lease_until_unix_ms)
         return ExportOrder(num_blocks, min(departure.first_block, num_blocks), is_firm=True)
 
     def take(self, chunk: ExportedChunk) -> None:
@@ -86,13 +107,19 @@ class Exporter:
         if lease is None:  # it has run out
             self._released.append(chunk.chunk_id)
             return
-        lease[1].append(chunk.chunk_id)
-        self._threads.submit(self._describe, chunk)
+        lease.chunk_ids.append(chunk.chunk_id)
+        self._tags.add(lease.account_id, self._describe(chunk))
 
     def end(self, sequence_id: SequenceId, *, is_whole: bool) -> None:
         """Says that all is exported, or that it will not be."""
-        if self._expected.pop(sequence_id, None) is not None:
-            self._threads.submit(self._conclude, sequence_id, is_whole)
+        if self._expected.pop(sequence_id, None) is None:
+            return
+        lease = self._leases.get(sequence_id)
+        if is_whole and lease is not None:
+            self._tags.add(lease.account_id, self._conclude(sequence_id))
+            return
+        self.forget(sequence_id)
+        self._tell(sequence_id, KvGaveUp("ended"))
 
     def poll(self) -> list[ChunkId]:
         """The chunks of leases that are over."""
@@ -100,16 +127,16 @@ class Exporter:
             self._tell(*self._news.get())
         if self._leases:
             now_unix_ms = self._unix_ms()
-            for sequence_id, (until_unix_ms, _) in list(self._leases.items()):
-                if until_unix_ms <= now_unix_ms:
+            for sequence_id, lease in list(self._leases.items()):
+                if lease.until_unix_ms <= now_unix_ms:
                     self.release(sequence_id)
         released, self._released = self._released, []
         return released
 
     # -- the thread ------------------------------------------------------------------------------
 
-    def _describe(self, chunk: ExportedChunk) -> None:
-        """Tells where the blocks are and what proves them."""
+    def _describe(self, chunk: ExportedChunk) -> Work:
+        """Tells where the blocks are and what proves them, as long as that is wanted."""
         ready = self._client.ready
         if ready is None:
             self._put(chunk.sequence_id, KvGaveUp("agent"))
@@ -117,26 +144,35 @@ class Exporter:
         tagger = Tagger(chunk.prefix.root_key)
         for run in _split(chunk.runs):
             num_bytes = self._view.block_bytes(run.group)
-            tags = tuple(
-                tagger.create(
-                    run.group, run.first + offset, key, self._view.get_bytes(run.group, host_id)
-                )
-                for offset, (host_id, key) in enumerate(zip(run.host_ids, run.keys, strict=True))
-            )
+            tags: list[bytes] = []
+            for offset, (host_id, key) in enumerate(zip(run.host_ids, run.keys, strict=True)):
+                if not self._is_wanted(chunk.sequence_id):
+                    return
+                content = self._view.get_bytes(run.group, host_id)
+                tags.append(tagger.create(run.group, run.first + offset, key, content))
+                yield num_bytes
             base = ready.addresses[run.group]
             addresses = tuple(base + host_id * num_bytes for host_id in run.host_ids)
-            runs = (KvRun(run.group, run.first, addresses, tags),)
+            runs = (KvRun(run.group, run.first, addresses, tuple(tags)),)
             exported = KvExported(self._incarnation, ready.agent, runs, is_last=False)
-            if chunk.sequence_id not in self._leases:
+            if not self._is_wanted(chunk.sequence_id):
                 return  # others may have written to the blocks while the tags were made
             self._put(chunk.sequence_id, exported)
 
-    def _conclude(self, sequence_id: SequenceId, is_whole: bool) -> None:
+    def _is_wanted(self, sequence_id: SequenceId) -> bool:
+        """False once the lease is over or nobody hears of it."""
+        lease = self._leases.get(sequence_id)
+        return (
+            lease is not None and not lease.is_forgotten and self._unix_ms() < lease.until_unix_ms
+        )
+
+    def _conclude(self, sequence_id: SequenceId) -> Work:
         """The last word on a sequence."""
-        if is_whole:
+        if self._is_wanted(sequence_id):
             self._put(sequence_id, KvExported(self._incarnation, b"", (), is_last=True))
         else:
             self._put(sequence_id, KvGaveUp("ended"))
+        yield 0
 
     def _put(self, sequence_id: SequenceId, event: TransferEvent) -> None:
         """Passes an event on to the core's thread."""

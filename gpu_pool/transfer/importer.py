@@ -99,7 +99,7 @@ class Importer:
         firsts = [run.first for run in runs if run.group not in self._local]
         num_blocks = len(prefix.keys)
         self._tell(sequence_id, KvReserved(min(firsts, default=num_blocks), num_blocks))
-        self._puller.land(sequence_id, prefix.root_key, runs)
+        self._puller.land(sequence_id, prefix, runs)
         for exported in self._early.pop(sequence_id):
             self._puller.offer(sequence_id, exported)
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from contracts.ids import AccountId
 from contracts.kv_transfer import KV_LATE, KvExported
-from gpu_pool.kv.host_run import HostRun
+from gpu_pool.kv.host_run import HostRun, Prefix
 from gpu_pool.plan import HostBlockId, SequenceId
 from gpu_pool.transfer.agent_client import AgentClient
 from gpu_pool.transfer.agent_words import ReadEnded
@@ -48,7 +49,7 @@ class _Pull:
     """One landing."""
 
     sequence_id: SequenceId
-    root_key: bytes
+    account_id: AccountId
     tagger: Tagger
     missing: dict[_Place, tuple[HostBlockId, bytes]]
     """Host block and key of each block that is not there yet."""
@@ -118,14 +119,14 @@ class Puller:
         """Begins to serve."""
         self._thread.start()
 
-    def land(self, sequence_id: SequenceId, root_key: bytes, runs: Sequence[HostRun]) -> None:
+    def land(self, sequence_id: SequenceId, prefix: Prefix, runs: Sequence[HostRun]) -> None:
         """Waits for these blocks; exactly one `PullEnd` follows."""
         missing = {
             (run.group, run.first + offset): (host_id, key)
             for run in runs
             for offset, (host_id, key) in enumerate(zip(run.host_ids, run.keys, strict=True))
         }
-        pull = _Pull(sequence_id, root_key, Tagger(root_key), missing)
+        pull = _Pull(sequence_id, prefix.account_id, Tagger(prefix.root_key), missing)
         self._order(lambda: self._add(pull))
 
     def offer(self, sequence_id: SequenceId, exported: KvExported) -> None:
@@ -257,7 +258,7 @@ class Puller:
             return
         del self._batches[end.read_id]
         if end.is_done:
-            self._checks.add(batch.pull.root_key, self._check(batch.pull, batch.blocks))
+            self._checks.add(batch.pull.account_id, self._check(batch.pull, batch.blocks))
             return
         batch.pull.reading.difference_update(block.place for block in batch.blocks)
         self._fail(batch.pull, "failed")

@@ -18,8 +18,9 @@ from typing import Final
 import pytest
 
 from benchmarks.fleet.sites import Sites, can_be_apart
+from contracts.ids import AccountId
 from contracts.kv_transfer import KvExported, KvRun
-from gpu_pool.kv.host_run import HostRun
+from gpu_pool.kv.host_run import HostRun, Prefix
 from gpu_pool.plan import HostBlockId, HostMemory, SequenceId
 from gpu_pool.settings import TransferSettings
 from gpu_pool.transfer.agent_client import AgentClient
@@ -102,7 +103,8 @@ class Peer:
         """Waits for a prompt's first blocks in these places."""
         keys = tuple(map(name, range(len(ids))))
         run = HostRun(0, 0, tuple(map(HostBlockId, ids)), keys)
-        self.puller.land(SequenceId(number), root_key, (run,))
+        prefix = Prefix(AccountId("a" * 32), root_key, keys)
+        self.puller.land(SequenceId(number), prefix, (run,))
 
     def offer(self, number: int, exported: KvExported) -> None:
         """Another peer has blocks for a landing."""

@@ -13,8 +13,9 @@ from typing import Final
 
 import pytest
 
+from contracts.ids import AccountId
 from contracts.kv_transfer import KV_LATE, TAG_BYTES, KvExported, KvRun
-from gpu_pool.kv.host_run import HostRun
+from gpu_pool.kv.host_run import HostRun, Prefix
 from gpu_pool.plan import HostBlockId, HostMemory, SequenceId
 from gpu_pool.settings import TransferSettings
 from gpu_pool.transfer import puller as puller_module
@@ -85,13 +86,15 @@ class Bench:
         run = HostRun(0, 0, (place,), (bytes(32),))
         tag = Tagger(root_key).create(0, 0, bytes(32), self.view.get_bytes(0, place))
         offered = KvRun(0, 0, (0,), (tag if is_right else bytes(TAG_BYTES),))
-        self.puller.land(SequenceId(number), root_key, (run,))
+        prefix = Prefix(AccountId(str(number) * 32), root_key, run.keys)
+        self.puller.land(SequenceId(number), prefix, (run,))
         self.puller.offer(SequenceId(number), KvExported("peer", b"peer", (offered,), is_last=True))
         return self.agent.take_read()
 
     def wait_round(self) -> None:
         """Until the puller has looked after everything once more."""
-        self.puller.land(SequenceId(0), b"", ())  # which waits for nothing
+        nothing = Prefix(AccountId("0" * 32), b"", ())
+        self.puller.land(SequenceId(0), nothing, ())
         self.end_of(0)
 
     def end_of(self, number: int) -> PullEnd:
