@@ -208,10 +208,12 @@ class Puller:
 
     def _read(self, pull: _Pull) -> bool:
         """Starts batches for all that is offered and missing, once the agent is there; False when
-        it has no room for more before it has ended others.
+        it has no room for more before it has ended others, or is to be ended itself.
         """
         if self._client.ready is None or pull.reason:
             return True
+        if self._is_to_end(time.monotonic()):
+            return False
         offered, pull.offered = pull.offered, []
         by_peer: dict[tuple[str, bytes], list[_Offered]] = {}
         for peer, agent, block in offered:
@@ -309,6 +311,13 @@ class Puller:
             for pull in self._pulls.values():
                 if pull.offered and not self._read(pull):
                     break
+
+    def _is_to_end(self, now_s: float) -> bool:
+        """True when a batch has been lost for as long as others may take: none is begun any more,
+        so that the agent can be ended soon, and without harm to them, however busy it is.
+        """
+        lost = (batch.deadline_s for batch in self._batches.values() if batch.is_lost)
+        return min(lost, default=now_s) + self._batch_s <= now_s
 
     def _note_agent(self, is_there: bool) -> None:
         """There is an agent, or another is started after a pause that grows with each."""

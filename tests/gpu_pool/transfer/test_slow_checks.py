@@ -29,7 +29,7 @@ from tests.gpu_pool.transfer.peer import wait_until
 PATIENCE_S: Final = 60.0
 BATCH_S: Final = 3.0
 BLOCK_BYTES: Final = 64
-NUM_LANDINGS: Final = 4
+NUM_LANDINGS: Final = 5
 
 
 class HeldAgent(AgentClient):
@@ -82,6 +82,11 @@ class Bench:
 
     def land(self, number: int, *, is_right: bool = True) -> int:
         """Begins a landing; the read that it takes."""
+        self.offer(number, is_right=is_right)
+        return self.agent.take_read()
+
+    def offer(self, number: int, *, is_right: bool = True) -> None:
+        """Begins a landing of which all is offered."""
         root_key, place = bytes([number]) * 32, HostBlockId(number)
         run = HostRun(0, 0, (place,), (bytes(32),))
         tag = Tagger(root_key).create(0, 0, bytes(32), self.view.get_bytes(0, place))
@@ -89,7 +94,6 @@ class Bench:
         prefix = Prefix(AccountId(str(number) * 32), root_key, run.keys)
         self.puller.land(SequenceId(number), prefix, (run,))
         self.puller.offer(SequenceId(number), KvExported("peer", b"peer", (offered,), is_last=True))
-        return self.agent.take_read()
 
     def wait_round(self) -> None:
         """Until the puller has looked after everything once more."""
@@ -212,3 +216,36 @@ def test_memory_is_nobodys_until_it_is_not_looked_at_any_more(
             bench.puller.ends.get_nowait()
         gate.is_open.set()
         assert bench.end_of(1).reason == "stopped"
+
+
+@pytest.mark.parametrize("num_lost", [1, 0])
+def test_beside_a_batch_that_is_lost_none_is_begun_for_ever(
+    monkeypatch: pytest.MonkeyPatch, num_lost: int
+) -> None:
+    """Its landing's memory is held until the agent has ended, and that is never idle on a node with
+    much to fetch. In the control nothing is lost.
+    """
+    with open_bench(monkeypatch) as bench:
+        if num_lost:
+            bench.land(4)
+        bench.now_s += 0.5 * BATCH_S
+        first = bench.land(1)
+        bench.now_s += 0.5 * BATCH_S
+        bench.wait_round()  # what is lost is known to be, and the agent serves others
+        second = bench.land(2)
+        bench.agent.end_read(first)
+        assert bench.end_of(1).has_landed
+        bench.now_s += 0.9 * BATCH_S
+        third = bench.land(3)
+        bench.agent.end_read(second)
+        assert bench.end_of(2).has_landed
+        bench.now_s += 0.1 * BATCH_S
+        bench.offer(0)
+        bench.puller.give_up(SequenceId(99), "nobody")  # has it look
+        bench.agent.end_read(third)
+        ends = [bench.puller.ends.get(timeout=PATIENCE_S) for _ in range(1 + num_lost)]
+        expected = {3: "", 4: KV_LATE} if num_lost else {3: ""}
+        assert {end.sequence_id: end.reason for end in ends} == expected
+        assert bench.agent.num_lives == 1 + num_lost
+        bench.agent.end_read(bench.agent.take_read())
+        assert bench.end_of(0).has_landed
