@@ -201,8 +201,6 @@ class CoreLoad(msgspec.Struct, frozen=True, array_like=True):
     prefill_per_s: float = 0.0
     decode_per_s: float = 0.0
     """Tokens per second, as `speed_meter` measures them."""
-    latest_id: int = 0
-    """The highest sequence that the core had taken in by then: what came later is not counted."""
 
 
 class KvFacts(msgspec.Struct, frozen=True, array_like=True):

@@ -36,7 +36,6 @@ class Scheduler:
         self._impatient: list[Sequence] = []
         """Arrived since the last step with `reject_if_busy`."""
         self._in_flight: deque[Step] = deque()
-        self._latest_id = 0
         self._num_steps = 0
         self._outbox = Outbox()
 
@@ -82,14 +81,12 @@ class Scheduler:
             num_queued,
             books.speed.prefill_per_s,
             books.speed.decode_per_s,
-            self._latest_id,
         )
 
     # -- what the server asks --------------------------------------------------------------------
 
     def add(self, request: AddSequence) -> None:
         """Lets a sequence wait for the next step, or answers why not."""
-        self._latest_id = max(self._latest_id, request.sequence_id)
         known = self._books.find(request.sequence_id)
         if known is not None:  # one id, two streams: neither may get the other's answer
             self._finish(known, InvariantBroken("The node used the id of the request twice."))
