@@ -235,10 +235,10 @@ class Puller:
         ready = self._client.ready
         assert ready is not None
         pieces = [self._locate(pull, block, ready.addresses) for block in blocks]
+        deadline_s = time.monotonic() + self._batch_s
         if not self._client.read(self._num_reads + 1, peer, agent, pieces):
             return False
         self._num_reads += 1
-        deadline_s = time.monotonic() + self._batch_s
         self._batches[self._num_reads] = _Batch(pull, blocks, deadline_s)
         return True
 
