@@ -7,14 +7,32 @@ from pathlib import Path
 
 import pytest
 
+from contracts.errors import ServiceError
 from contracts.kv_transfer import TransferEvent
-from gpu_pool.engine.messages import ForgetExport, ReleaseExport, ToCore
+from gpu_pool.engine.messages import (
+    ForgetExport,
+    ReleaseExport,
+    SequenceFinished,
+    TextsEncoded,
+    ToCore,
+)
 from gpu_pool.engine.transport import ZmqTransport
-from gpu_pool.plan import SequenceId
+from gpu_pool.plan import SequenceId, TokenScore
 from gpu_pool.server.engine_client import EngineClient
 from tests.gateway.running_gateway import wait_until
 from tests.gpu_pool.engine.engine_rig import create_request
-from tests.gpu_pool.server.test_unseen_load import Deaf
+
+
+class Deaf:
+    """Wants to know nothing, neither of the core nor of a sequence."""
+
+    def on_started(self, num_cached_tokens: int) -> None: ...
+    def on_prompt_scores(self, scores: list[TokenScore]) -> None: ...
+    def on_tokens(self, token_ids: list[int], scores: list[TokenScore]) -> None: ...
+    def on_encoded(self, encoded: TextsEncoded) -> None: ...
+    def on_finished(self, finished: SequenceFinished) -> None: ...
+    def on_broken(self, error: ServiceError) -> None: ...
+    def on_idle(self) -> None: ...
 
 
 class DeafMover:
