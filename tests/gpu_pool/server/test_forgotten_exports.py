@@ -7,45 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import ServiceError
-from contracts.kv_transfer import TransferEvent
 from gpu_pool.engine.messages import (
     ForgetExport,
     ReleaseExport,
-    SequenceFinished,
-    TextsEncoded,
     ToCore,
 )
 from gpu_pool.engine.transport import ZmqTransport
-from gpu_pool.plan import SequenceId, TokenScore
-from gpu_pool.server.engine_client import EngineClient
+from gpu_pool.plan import SequenceId
+from gpu_pool.server.engine_client import (
+    CoreListener,
+    EngineClient,
+    SequenceListener,
+    TransferListener,
+)
 from tests.gateway.running_gateway import wait_until
 from tests.gpu_pool.engine.engine_rig import create_request
 
 
-class Deaf:
-    """Wants to know nothing, neither of the core nor of a sequence."""
-
-    def on_started(self, num_cached_tokens: int) -> None: ...
-    def on_prompt_scores(self, scores: list[TokenScore]) -> None: ...
-    def on_tokens(self, token_ids: list[int], scores: list[TokenScore]) -> None: ...
-    def on_encoded(self, encoded: TextsEncoded) -> None: ...
-    def on_finished(self, finished: SequenceFinished) -> None: ...
-    def on_broken(self, error: ServiceError) -> None: ...
-    def on_idle(self) -> None: ...
-
-
-class DeafMover:
-    """Wants to know nothing of blocks."""
-
-    def on_transfer(self, event: TransferEvent) -> None: ...
+class Deaf(CoreListener, SequenceListener, TransferListener):
+    """Wants to know nothing, neither of the core nor of a sequence nor of its blocks."""
 
 
 @asynccontextmanager
 async def run_both(folder: Path) -> AsyncGenerator[tuple[EngineClient, ZmqTransport]]:
     """The two ends, connected."""
     endpoints = f"ipc://{folder}/to", f"ipc://{folder}/from"
-    client = EngineClient(*endpoints, Deaf())  # type: ignore[arg-type]
+    client = EngineClient(*endpoints, Deaf())
     core = ZmqTransport(*endpoints)
     try:
         await wait_until(client.ping)
@@ -55,7 +42,7 @@ async def run_both(folder: Path) -> AsyncGenerator[tuple[EngineClient, ZmqTransp
         client.close()
 
 
-def add(client: EngineClient, mover: DeafMover | None) -> SequenceId:
+def add(client: EngineClient, mover: Deaf | None) -> SequenceId:
     """A sequence, which has blocks that somebody hears of if there is a `mover`."""
     return client.add(lambda number: create_request(number, [1, 2]), Deaf(), mover)
 
@@ -66,7 +53,7 @@ async def test_a_core_is_told_once_whose_blocks_nobody_waits_for(
 ) -> None:
     """The control has no blocks that anybody hears of."""
     async with run_both(tmp_path) as (client, core):
-        sequence_id = add(client, DeafMover() if moves else None)
+        sequence_id = add(client, Deaf() if moves else None)
         client.forget_blocks(sequence_id)
         client.forget_blocks(sequence_id)
         client.release_export(sequence_id)
@@ -78,7 +65,7 @@ async def test_a_core_is_told_once_whose_blocks_nobody_waits_for(
 
 async def test_whoever_leaves_after_the_core_has_gone_tells_nobody(tmp_path: Path) -> None:
     async with run_both(tmp_path) as (client, _):
-        sequence_id = add(client, DeafMover())
+        sequence_id = add(client, Deaf())
         client.close()
         client.forget_blocks(sequence_id)
         client.release_export(sequence_id)

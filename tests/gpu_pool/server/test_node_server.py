@@ -1,7 +1,6 @@
 """A node from the outside: real sockets, real core processes, the executor double as model."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import time
@@ -25,7 +24,6 @@ from contracts.inference import (
     TextPrompt,
     Usage,
 )
-from contracts.prefix_keys import pack_keys, unpack_keys
 from contracts.wire import Abort, Open
 from gpu_pool.engine.double_tokens import predict_tokens
 from gpu_pool.server.text.model_text import ModelText
@@ -44,7 +42,6 @@ from tests.fixtures.random_checkpoint import VOCAB_SIZE, create_tokenizer
 
 TOKENIZER = create_tokenizer()
 LONG = ask(MODEL, max_tokens=3500, ignore_eos=True)
-SELDOM_MS = 3_600_000
 
 
 @pytest.fixture
@@ -162,74 +159,6 @@ async def test_the_end_of_a_connection_ends_its_streams(slow_node: DoubleNode) -
         while report.loads[0].num_running:
             report = await asyncio.wait_for(watcher.reports.get(), 5)
     await wait_until(lambda: slow_node.app.num_streams == 0)
-
-
-async def test_a_model_that_becomes_idle_is_reported_without_waiting_for_the_next_second(
-    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpu_pool.server.node_status.REPORT_INTERVAL_S", 3600)
-    async with (
-        run_double_node(tmp_path, checkpoint, "--step-s", "0.01") as node,
-        GatewayClient(node.address, report_ms=SELDOM_MS) as client,
-    ):
-        before = await asyncio.wait_for(client.reports.get(), 5)
-        with contextlib.suppress(TimeoutError):  # that the model has come may be told twice
-            before = await asyncio.wait_for(client.reports.get(), 0.3)
-        streams = [await client.open(LONG) for _ in range(3)]
-        for stream in streams:
-            assert isinstance(await stream.next(), Accepted)
-        # The control: without a change that matters nothing is said.
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(client.reports.get(), 0.3)
-        for stream in streams:
-            await client.send(stream, Abort())
-        report = await asyncio.wait_for(client.reports.get(), 5)
-        unmeasured = {"prefill_tokens_per_s": 0.0, "decode_tokens_per_s": 0.0}
-        loads = tuple(msgspec.structs.replace(load, **unmeasured) for load in report.loads)
-        assert loads == before.loads  # nothing runs or waits, and every block is free
-
-
-async def test_reports_of_a_model_that_is_idle_again_and_again_are_few(
-    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpu_pool.server.node_status.REPORT_INTERVAL_S", 3600)
-    monkeypatch.setattr("gpu_pool.server.node_status.SHORTEST_INTERVAL_S", 3600)
-    async with (
-        run_double_node(tmp_path, checkpoint) as node,
-        GatewayClient(node.address, report_ms=SELDOM_MS) as client,
-    ):
-        while not client.reports.empty():
-            client.reports.get_nowait()
-        for _ in range(20):
-            assert isinstance((await client.generate(ask(MODEL)))[-1], Finished)
-        assert client.reports.qsize() <= 1
-
-
-async def test_a_gateway_that_wants_to_hears_sooner_how_busy_a_node_is(
-    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpu_pool.server.node_status.REPORT_INTERVAL_S", 3600)
-    async with (
-        run_double_node(tmp_path, checkpoint, "--step-s", "0.01") as node,
-        GatewayClient(node.address, report_ms=0) as eager,
-        GatewayClient(node.address, report_ms=SELDOM_MS) as other,
-    ):
-        with contextlib.suppress(TimeoutError):  # that the model has come may be told twice
-            while True:
-                await asyncio.wait_for(eager.reports.get(), 0.6)
-        while not other.reports.empty():
-            other.reports.get_nowait()
-        stream = await other.open(LONG, session=5, prefixes=pack_keys((7,)))
-        for _ in range(4):
-            report = await asyncio.wait_for(eager.reports.get(), 5)
-            assert (report.sessions, report.prefixes) == ((), b"")  # for these is more time
-        assert report.loads[0].num_running == 1
-        assert other.reports.empty()  # the control
-        await other.send(stream, Abort())
-        report = await asyncio.wait_for(other.reports.get(), 5)
-        while report.loads[0].num_running:
-            report = await asyncio.wait_for(other.reports.get(), 5)
-        assert (report.sessions, unpack_keys(report.prefixes)) == ((5,), (7,))
 
 
 async def test_a_stream_that_waits_for_a_place_can_be_aborted(slow_node: DoubleNode) -> None:

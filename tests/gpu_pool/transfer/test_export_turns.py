@@ -7,18 +7,12 @@ from typing import Final
 
 import pytest
 
-from contracts.ids import AccountId
 from contracts.kv_transfer import KvExported, KvGaveUp, TransferEvent
-from gpu_pool.engine.messages import KvDeparture
-from gpu_pool.kv.export import ChunkId, ExportedChunk
-from gpu_pool.kv.host_run import HostRun, Prefix
+from gpu_pool.kv.export import ChunkId
 from gpu_pool.plan import HostBlockId, HostMemory, SequenceId
-from gpu_pool.settings import TransferSettings
-from gpu_pool.transfer.agent_client import AgentClient
-from gpu_pool.transfer.agent_words import AgentReady
-from gpu_pool.transfer.exporter import Exporter
 from gpu_pool.transfer.host_view import HostView
 from gpu_pool.transfer.turns import TURN_BYTES
+from tests.gpu_pool.transfer.export_bench import ExportBench
 
 PATIENCE_S: Final = 60.0
 BLOCK_BYTES: Final = TURN_BYTES // 4
@@ -44,33 +38,13 @@ class HeldView(HostView):
         return super().get_bytes(group, HostBlockId(0))
 
 
-class Bench:
+class Bench(ExportBench):
     """An exporter whose thread is held at the first block."""
 
     def __init__(self) -> None:
         memory = [HostMemory(memoryview(bytearray(BLOCK_BYTES)), BLOCK_BYTES)]
-        client = AgentClient(TransferSettings(engine="memory"), "core", memory)
-        client.ready = AgentReady(b"agent", (0,))
-        self.view, self.now_unix_ms = HeldView(memory), 0
-        self.told: list[tuple[SequenceId, TransferEvent]] = []
-        self.exporter = Exporter(
-            "life",
-            client,
-            self.view,
-            lambda: self.now_unix_ms,
-            lambda sequence_id, event: self.told.append((sequence_id, event)),
-            lambda: None,
-        )
-
-    def export(self, sequence_id: SequenceId, account: str, first: int, count: int) -> None:
-        """A prompt is computed, and lies in host blocks from `first` on."""
-        prefix = Prefix(AccountId(account * 32), account.encode() * 32, (bytes(32),) * count)
-        self.exporter.expect(sequence_id, KvDeparture(0, count, LEASE_END_MS))
-        assert self.exporter.find(sequence_id, prefix) is not None
-        host_ids = tuple(HostBlockId(first + offset) for offset in range(count))
-        run = HostRun(0, 0, host_ids, prefix.keys)
-        chunk = ExportedChunk(ChunkId(sequence_id), sequence_id, prefix, (run,))
-        self.exporter.take(chunk)
+        self.view = HeldView(memory)
+        super().__init__(memory, LEASE_END_MS, self.view)
 
     def finish(self) -> None:
         """Lets the thread do all that it has to."""

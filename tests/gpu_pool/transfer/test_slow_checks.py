@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -116,10 +116,10 @@ class Gate:
         self.is_open = threading.Event()
         fits = Tagger.fits
 
-        def wait(*words: object) -> bool:
+        def wait(*words: Any) -> bool:
             self.is_reached.set()
             assert self.is_open.wait(PATIENCE_S)
-            return fits(*words)  # type: ignore[arg-type]
+            return fits(*words)
 
         monkeypatch.setattr(Tagger, "fits", wait)
 
