@@ -100,6 +100,9 @@ class ModelLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that it computes at the same time; 0: the node does not say."""
     num_hung: _Count = 0
     """Times that its engine was killed because it got no further, since the node was started."""
+    num_coming: _Count = 0
+    """Requests that neither run nor wait for room: their KV blocks come from elsewhere, or the
+    engine has yet to see them. Each takes a place soon."""
 
 
 class FailedModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -109,7 +109,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def num_requests(self) -> int:
         """Requests there, of every gateway, when it reported last."""
-        return sum(load.num_running + load.num_waiting for load in self.loads)
+        return sum(load.num_running + load.num_waiting + load.num_coming for load in self.loads)
 
 
 class FleetView(msgspec.Struct, frozen=True, kw_only=True):

@@ -116,7 +116,7 @@ def _to_state(
     classes: Mapping[ModelName, ServiceClass],
 ) -> NodeState:
     """The node as the planner sees it."""
-    busy = {load.name: load.num_running + load.num_waiting for load in node.loads}
+    busy = {load.name: load.num_running + load.num_waiting + load.num_coming for load in node.loads}
     models = {
         model.name: ModelState(
             model.tier,

@@ -131,6 +131,7 @@ class SimulatedCore:
                     num_free_blocks=load.num_free_blocks,
                     block_size=self._card.block_size,
                     num_queued_tokens=load.num_queued_tokens,
+                    num_coming=load.num_coming,
                     prefill_tokens_per_s=load.prefill_per_s,
                     decode_tokens_per_s=load.decode_per_s,
                 ),

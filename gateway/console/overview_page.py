@@ -64,7 +64,9 @@ class OverviewPage:
             num_models=len(parts.fleet.list_models()),
             num_ready=len({n for s in snapshots for n, load in s.loads.items() if load.is_ready}),
             num_running=sum(load.num_running for s in snapshots for load in s.loads.values()),
-            num_waiting=sum(load.num_waiting for s in snapshots for load in s.loads.values()),
+            num_waiting=sum(
+                load.num_waiting + load.num_coming for s in snapshots for load in s.loads.values()
+            ),
             concerns=list_concerns(parts.fleet, parts.sources.monotonic_s()),
             charts=draw_traffic(rates),
             top=await self._rank(caller, today),

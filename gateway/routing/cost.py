@@ -32,7 +32,8 @@ def estimate_wait_s(load: ModelLoad, sent: Sent, num_new_tokens: int, own_decode
     risk of a preemption as KV memory fills up.
     """
     num_queued = count_queued_tokens(load) + sent.num_tokens
-    num_sharing = load.num_running + load.num_waiting + sent.num_requests + 1
+    num_there = load.num_running + load.num_waiting + load.num_coming
+    num_sharing = num_there + sent.num_requests + 1
     wait_s = num_sharing * own_decode_s
     wait_s += num_queued / (load.prefill_tokens_per_s or DEFAULT_PREFILL_PER_S)
     capacity = load.num_blocks * load.block_size

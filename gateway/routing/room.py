@@ -17,6 +17,7 @@ def count_room(load: ModelLoad, sent: Sent, bounds: RouteBounds) -> int:
     """
     free_tokens = load.num_free_blocks * load.block_size
     is_full = load.num_waiting > 0 or (load.num_blocks > 0 and sent.num_tokens >= free_tokens)
-    num_free = 0 if is_full else max(load.max_running - load.num_running, 0)
+    num_taken = load.num_running + load.num_coming
+    num_free = 0 if is_full else max(load.max_running - num_taken, 0)
     num_coming = sent.num_requests - sent.num_over
     return num_free + bounds.max_waiting_per_model - load.num_waiting - num_coming

@@ -47,6 +47,12 @@ class Books:
         """Live sequences that do not wait for KV from elsewhere."""
         return len(self._live) - self.passage.landings.num_awaited
 
+    @property
+    def num_ready_tokens(self) -> int:
+        """Tokens of the waiting sequences among them."""
+        awaited = self.passage.landings.list_awaited()
+        return self.waiting.num_tokens - sum(self._live[one].num_queued_tokens for one in awaited)
+
     def find(self, sequence_id: SequenceId) -> Sequence | None:
         """A sequence, while it lives."""
         return self._live.get(sequence_id)

@@ -59,6 +59,7 @@ class EncoderCore:
         self._max_running = settings.max_running
         self._speed = SpeedMeter()
         self._finished: list[SequenceFinished] = []
+        self._latest_id = 0
 
     def run(self) -> None:
         """Returns after `Shutdown`; sequences that are not over get `StreamBroken`.
@@ -98,6 +99,7 @@ class EncoderCore:
     def _take_in(self, message: ToCore) -> None:
         """Does what one message asks for, steps aside."""
         if isinstance(message, AddTexts):
+            self._latest_id = max(self._latest_id, message.sequence_id)
             try:
                 self._queue.add(message)
             except PoolSaturated as error:
@@ -181,7 +183,13 @@ class EncoderCore:
         num_started = self._queue.num_started
         num_waiting = len(self._queue) - num_started
         load = CoreLoad(
-            num_started, num_waiting, 0, 0, self._queue.num_tokens, self._speed.prefill_per_s
+            num_started,
+            num_waiting,
+            0,
+            0,
+            self._queue.num_tokens,
+            self._speed.prefill_per_s,
+            latest_id=self._latest_id,
         )
         finished, self._finished = tuple(self._finished), []
         self._transport.send(StepOutput(started, (), finished, load, encoded=encoded))

@@ -194,6 +194,7 @@ class CoreLoad(msgspec.Struct, frozen=True, array_like=True):
 
     num_running: int
     num_waiting: int
+    """For a place or for memory."""
     num_blocks: int
     num_free_blocks: int
     num_queued_tokens: int = 0
@@ -201,6 +202,10 @@ class CoreLoad(msgspec.Struct, frozen=True, array_like=True):
     prefill_per_s: float = 0.0
     decode_per_s: float = 0.0
     """Tokens per second, as `speed_meter` measures them."""
+    latest_id: int = 0
+    """The highest sequence that the core had taken in by then: what came later is not counted."""
+    num_coming: int = 0
+    """Sequences whose blocks come from elsewhere; their prompts are not to be computed."""
 
 
 class KvFacts(msgspec.Struct, frozen=True, array_like=True):

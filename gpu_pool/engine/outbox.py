@@ -25,6 +25,7 @@ class Outbox:
         self._prompt_scores: list[PromptScored] = []
         self._tokens: list[SequenceTokens] = []
         self._finished: list[SequenceFinished] = []
+        self._told: tuple[int, int] = (0, 0)
 
     def add_started(self, sequence_id: SequenceId, num_cached_tokens: int) -> None:
         """Notes that a sequence runs for the first time."""
@@ -55,9 +56,14 @@ class Outbox:
         self._finished.append(SequenceFinished(sequence_id, num_completion_tokens, None, report))
 
     def take(self, load: CoreLoad) -> StepOutput | None:
-        """Everything noted so far, which is then forgotten; None when there is nothing."""
-        if not (self._started or self._prompt_scores or self._tokens or self._finished):
+        """Everything noted so far, which is then forgotten; None when there is nothing, nor more or
+        less of prompts to compute than was last told.
+        """
+        queued = load.latest_id, load.num_queued_tokens
+        has_events = self._started or self._prompt_scores or self._tokens or self._finished
+        if not has_events and queued == self._told:
             return None
+        self._told = queued
         output = StepOutput(
             tuple(self._started),
             tuple(self._tokens),

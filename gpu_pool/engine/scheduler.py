@@ -36,6 +36,7 @@ class Scheduler:
         self._impatient: list[Sequence] = []
         """Arrived since the last step with `reject_if_busy`."""
         self._in_flight: deque[Step] = deque()
+        self._latest_id = 0
         self._num_steps = 0
         self._outbox = Outbox()
 
@@ -68,25 +69,28 @@ class Scheduler:
     def load(self) -> CoreLoad:
         """How busy the core is now."""
         books, kv = self._books, self._kv
-        num_queued = books.waiting.num_tokens + sum(
+        num_queued = books.num_ready_tokens + sum(
             sequence.num_prompt_tokens - sequence.num_computed_tokens
             for sequence in books.batch
             if sequence.num_computed_tokens < sequence.num_prompt_tokens
         )
         return CoreLoad(
             len(books.batch),
-            len(books.waiting),
+            books.num_ready - len(books.batch),
             kv.num_blocks,
             kv.num_free,
             num_queued,
             books.speed.prefill_per_s,
             books.speed.decode_per_s,
+            self._latest_id,
+            len(books) - books.num_ready,
         )
 
     # -- what the server asks --------------------------------------------------------------------
 
     def add(self, request: AddSequence) -> None:
         """Lets a sequence wait for the next step, or answers why not."""
+        self._latest_id = max(self._latest_id, request.sequence_id)
         known = self._books.find(request.sequence_id)
         if known is not None:  # one id, two streams: neither may get the other's answer
             self._finish(known, InvariantBroken("The node used the id of the request twice."))

@@ -123,6 +123,12 @@ class Landings:
         awaited = [live.deadline_unix_ms for live in self._live.values() if live.table is not None]
         return min(awaited, default=None)
 
+    def list_awaited(self) -> list[SequenceId]:
+        """The sequences that wait for theirs."""
+        if not self.num_awaited:
+            return []
+        return [number for number, live in self._live.items() if live.table is not None]
+
     def open(
         self,
         sequence_id: SequenceId,

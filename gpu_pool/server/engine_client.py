@@ -4,9 +4,11 @@ Owns the sockets and which sequence belongs to whom; must not know text. It live
 core process: a restarted core gets a new one. Read next: `gpu_pool.engine.messages`.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+import msgspec
 import zmq
 import zmq.asyncio
 
@@ -133,8 +135,10 @@ class EngineClient:
         """Something was sent that is answered, and nothing has come since."""
         self.num_heard = 0
         """Words that have come from the core."""
-        self.load = CoreLoad(0, 0, 0, 0)
+        self._told = CoreLoad(0, 0, 0, 0)
         """How busy the core was after its latest step."""
+        self._unseen: deque[tuple[SequenceId, int]] = deque()
+        """Sequences that it had not taken in by then, with the tokens of their prompts."""
         self.can_move = False
         """The core's blocks can come and go now."""
         self.kv_tiers = KvTiers()
@@ -154,6 +158,19 @@ class EngineClient:
         """True while the core has something to say sooner or later, if only to a ping."""
         return self._is_asked or bool(self._listeners)
 
+    @property
+    def load(self) -> CoreLoad:
+        """How busy the core was after its latest step, with what has been given to it since: a step
+        may take as long as many requests need to come.
+        """
+        if not self._unseen:
+            return self._told
+        return msgspec.structs.replace(
+            self._told,
+            num_coming=self._told.num_coming + len(self._unseen),
+            num_queued_tokens=self._told.num_queued_tokens + sum(n for _, n in self._unseen),
+        )
+
     def add(
         self,
         create: Callable[[SequenceId], AddSequence | AddTexts],
@@ -167,9 +184,11 @@ class EngineClient:
         """
         sequence_id = SequenceId(self._next_id)
         self._next_id += 1
-        if not self._send(create(sequence_id)):
+        message = create(sequence_id)
+        if not self._send(message):
             raise PoolSaturated("The model's engine does not take requests at the moment.")
         self._is_asked = True
+        self._unseen.append((sequence_id, _count_tokens(message)))
         self._listeners[sequence_id] = listener
         if mover is not None:
             self._movers[sequence_id] = mover
@@ -258,7 +277,7 @@ class EngineClient:
         """Tells the core's listener what is new of the core itself."""
         match message:
             case CoreReady():
-                self.load = CoreLoad(0, 0, message.num_blocks, message.num_blocks)
+                self._told = CoreLoad(0, 0, message.num_blocks, message.num_blocks)
                 self._core.on_ready(message)
             case CoreLoading():
                 self._core.on_loading(message)
@@ -278,8 +297,10 @@ class EngineClient:
     def _tell_sequences(self, output: StepOutput) -> None:
         """Tells all listeners what one step brought, in one go."""
         listeners = self._listeners
-        was_busy = bool(self.load.num_running or self.load.num_waiting or listeners)
-        self.load = output.load
+        was_busy = bool(self._told.num_running or self._told.num_waiting or listeners)
+        self._told = output.load
+        while self._unseen and self._unseen[0][0] <= output.load.latest_id:
+            self._unseen.popleft()
         for started in output.started:
             if (listener := listeners.get(started.sequence_id)) is not None:
                 listener.on_started(started.num_cached_tokens)
@@ -314,3 +335,10 @@ class EngineClient:
         socket.set_hwm(_MAX_QUEUED_MESSAGES)
         socket.bind(endpoint)
         return socket
+
+
+def _count_tokens(message: AddSequence | AddTexts) -> int:
+    """Those that a core is given to compute, if it has none of them."""
+    if isinstance(message, AddTexts):
+        return sum(map(len, message.token_ids))
+    return 0 if message.arrival else len(message.token_ids)

@@ -262,4 +262,5 @@ class HostedCore:
             decode_tokens_per_s=round(load.decode_per_s, 1),
             max_running=self.ready.max_running if self.ready else 0,
             num_hung=self.supervisor.num_hung,
+            num_coming=load.num_coming,
         )

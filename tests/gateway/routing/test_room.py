@@ -31,6 +31,14 @@ def test_room_is_what_is_free_and_may_wait_less_what_is_coming(
     assert count_room(load, sent, BOUNDS) == room
 
 
+@pytest.mark.parametrize(("coming", "room"), [(1, 4), (3, 2), (9, 2)])
+def test_requests_whose_blocks_come_have_a_place_and_are_no_sign_of_full_memory(
+    coming: int, room: int
+) -> None:
+    load = create_load(running=1, num_coming=coming, max_running=4)
+    assert count_room(load, Sent(), BOUNDS) == room
+
+
 def test_prompts_that_fill_the_memory_leave_room_to_wait_only() -> None:
     load = create_load(max_running=100, num_free_blocks=10, block_size=16)
     assert count_room(load, Sent(1, 159), BOUNDS) == 101
