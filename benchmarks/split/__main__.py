@@ -63,9 +63,9 @@ def create_simulation(roles: str, num_tokens: int, warm_s: float) -> Simulation:
     sources = [TimedSource() for _ in roles]
     cores: list[SimulatedCore] = []
     for place, letter in enumerate(roles):
-        budget = 8192 if letter == "p" else num_tokens
+        budget = 2048 if letter == "p" else num_tokens
         settings = SchedulerSettings(
-            max_batch_tokens=budget, max_chunk_tokens=budget, max_running=256
+            max_batch_tokens=budget, max_chunk_tokens=budget // 2, max_running=256
         )
         node_id = NodeId(f"{letter}{place}")
         cores.append(SimulatedCore(node_id, kinds[letter], H100_8B, settings, sources[place]))

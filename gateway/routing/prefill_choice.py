@@ -7,6 +7,8 @@ a hand-over does not pay follows from what was measured, and there is no thresho
 Read next: `gateway.routing.hand_over`, `gateway.routing.choose_node`.
 """
 
+from typing import Final
+
 import msgspec
 
 from contracts.errors import InvariantBroken
@@ -36,6 +38,14 @@ from gateway.routing.route_plan import (
     estimate_cached_tokens,
     keep_only,
 )
+
+_PAUSE_TOKENS: Final = 1024
+"""Of a prompt, in one step: what interrupts answers at a time. A node's settings may say otherwise.
+"""
+_LONG_PAUSE_S: Final = 1.0
+"""An answer that stops for so long is waited for as a first token is; shorter pauses are felt less,
+in proportion, since text is read slower than it is made.
+"""
 
 
 def choose_route(
@@ -149,7 +159,8 @@ def _may_compute(
 
 def _estimate_here_s(state: FleetState, need: RouteNeed, plan: RoutePlan) -> float:
     """What computing the prompt where it is answered costs: its own time there and, for as long as
-    it takes, everybody's who is being answered. What fits into the time of one step is not felt.
+    it takes, everybody's who is being answered, in pauses. What fits into the time of one step is
+    not felt.
     """
     load = state.nodes[plan.node_id].loads[need.model]
     per_s = load.prefill_tokens_per_s or DEFAULT_PREFILL_PER_S
@@ -157,7 +168,9 @@ def _estimate_here_s(state: FleetState, need: RouteNeed, plan: RoutePlan) -> flo
     waited_s = (count_queued_tokens(load) + sent.num_tokens) / per_s
     step_s = load.num_running / (load.decode_tokens_per_s or DEFAULT_DECODE_PER_S)
     num_felt = max(plan.num_new_tokens - step_s * per_s, 0.0)
-    return waited_s + (plan.num_new_tokens + num_felt * load.num_running) / per_s
+    pause_s = min(num_felt, _PAUSE_TOKENS) / per_s
+    share_felt = min(pause_s / _LONG_PAUSE_S, 1.0)
+    return waited_s + (plan.num_new_tokens + share_felt * num_felt * load.num_running) / per_s
 
 
 def _weigh(

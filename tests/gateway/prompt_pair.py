@@ -25,7 +25,7 @@ from tests.gateway.test_failover import list_up
 PROMPT = "word " * 3000
 WHOLE: dict[str, Any] = {"prompt": PROMPT}
 STREAM = WHOLE | {"stream": True}
-NUM_PROMPT, NUM_CACHED, NUM_LANDED = 7, 2, 6
+NUM_PROMPT, NUM_CACHED, NUM_LANDED = 3007, 2, 3006
 
 
 def create_export(name: str, *, is_last: bool) -> KvExported:
@@ -87,7 +87,7 @@ async def run_pair(folder: Path, database_template: Path) -> AsyncGenerator[Pair
         nodes: list[ScriptedNode] = []
         for name, region in (("answers", "weur"), ("prompts", "weur"), ("others", "xnam")):
             node = await stack.enter_async_context(run_node(name, region))
-            node.has_transfer = True
+            node.has_transfer, node.num_prompt = True, NUM_PROMPT
             node.role = NodeRole.DECODE if name == "answers" else NodeRole.PREFILL
             node.script = answer if name == "answers" else compute
             nodes.append(node)

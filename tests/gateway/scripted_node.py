@@ -81,6 +81,8 @@ class ScriptedStream:
     """What it is told of KV blocks."""
     imports: list[KvImport] = field(default_factory=list)
     """Those that a script has taken."""
+    num_prompt: int = 7
+    """Tokens that it finds in any prompt."""
 
     @property
     def question(self) -> NodeRequest:
@@ -100,15 +102,15 @@ class ScriptedStream:
 
     async def answer(self, *texts: str, num_cached: int = 0) -> None:
         """A whole answer with one delta per text."""
-        await self.put(Accepted(7, num_cached))
+        await self.put(Accepted(self.num_prompt, num_cached))
         for index, text in enumerate(texts):
             await self.put(Delta(text, (index,)))
-        await self.put(Finished(FinishReason.STOP, Usage(7, num_cached, len(texts))))
+        await self.put(Finished(FinishReason.STOP, Usage(self.num_prompt, num_cached, len(texts))))
 
     async def confirm_abort(self, num_completion: int = 0) -> None:
         """Waits for an abort and answers it."""
         await self.aborted.wait()
-        await self.put(Finished(FinishReason.ABORTED, Usage(7, 0, num_completion)))
+        await self.put(Finished(FinishReason.ABORTED, Usage(self.num_prompt, 0, num_completion)))
 
 
 Script = Callable[[ScriptedStream], Awaitable[None]]
@@ -146,6 +148,8 @@ class ScriptedNode:
         self.is_draining = False
         self.reports = True
         self.script: Script = answer_hello
+        self.num_prompt = 7
+        """Tokens that it finds in any prompt."""
         self.report_ms = 0
         """How often the gateway wants to hear of it."""
         self.streams: list[ScriptedStream] = []
@@ -311,6 +315,7 @@ class ScriptedNode:
                         )
                         if sealed_ticket:
                             stream.ticket = unseal_ticket(sealed_ticket, connection_key)
+                        stream.num_prompt = self.num_prompt
                         streams[key] = stream
                         self.streams.append(stream)
                         self._add(stream, body)
