@@ -42,8 +42,8 @@ def main() -> int:
     mix = Mix(asked.chats, asked.documents, asked.seconds, asked.seconds / 5)
     trace = draw_trace(mix, asked.seed)
     fleets = {
-        "together, chunks of 2048": (_MIXED, 2048),
-        "together, chunks of 512": (_MIXED, 512),
+        "together, steps of 2048": (_MIXED, 2048),
+        "together, steps of 512": (_MIXED, 512),
         "1 for prompts, 3 for answers": ("pddd", 2048),
         "2 for prompts, 2 for answers": ("ppdd", 2048),
     }

@@ -94,6 +94,25 @@ def test_where_nobody_is_disturbed_the_prompt_stays() -> None:
     assert find(create_prefill(), answering=idle) is None
 
 
+@pytest.mark.parametrize(
+    ("prefill_per_s", "num_queued", "found"),
+    [(40_000.0, 8000, None), (40_000.0, 0, "prefill"), (1000.0, 60_000, "prefill")],
+)
+def test_answers_wait_longer_than_the_prompt_only_for_what_their_readers_would_feel(
+    prefill_per_s: float, num_queued: int, found: str | None
+) -> None:
+    """A quick card stops for 26 ms at a time: nobody queues elsewhere for that. A slow one, which
+    stops for a second: who reads would rather have others wait a minute.
+    """
+    rates = RATES | {"prefill_tokens_per_s": prefill_per_s}
+    answering = create_node(
+        "answers", role=NodeRole.DECODE, loads={MODEL: create_load(running=20, **rates)}
+    )
+    queued = create_load(waiting=1, num_queued_tokens=num_queued, **rates)
+    elsewhere = create_prefill(loads={MODEL: queued})
+    assert find(elsewhere, answering=answering) == found
+
+
 def test_the_prompt_stays_where_most_of_it_is_cached() -> None:
     hints = Hints(measure_cached=lambda node_id: 31_900 * (node_id == "answers"))
     state = create_state(
