@@ -77,6 +77,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where prefixes go that leave the device; None: they are computed again."""
     max_batch_tokens: Positive = 2048
     max_chunk_tokens: Positive = 1024
+    max_pause_ms: NotNegative = 25
+    """Answers wait so long for prompts beside them, or three of their own steps; 0: without end."""
     max_running: Positive = 64
     max_waiting: NotNegative = 512
     max_waiting_tokens: Positive = 4 << 20
@@ -112,6 +114,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         return SchedulerSettings(
             max_batch_tokens=self.max_batch_tokens,
             max_chunk_tokens=self.max_chunk_tokens,
+            max_pause_ms=self.max_pause_ms,
             max_running=self.max_running,
             max_waiting=self.max_waiting,
             max_waiting_tokens=self.max_waiting_tokens,

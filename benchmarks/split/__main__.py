@@ -34,6 +34,7 @@ _PACKAGES = ("msgspec",)
 MOVED_S = (0.003, H100_8B.kv_bytes / 40e9)
 """A hand-over over 400 Gbit/s of network, as far as that is reached."""
 _MIXED = "m" * 4
+_PAUSE_MS = SchedulerSettings().max_pause_ms
 
 
 def main() -> int:
@@ -42,14 +43,14 @@ def main() -> int:
     mix = Mix(asked.chats, asked.documents, asked.seconds, asked.seconds / 5)
     trace = draw_trace(mix, asked.seed)
     fleets = {
-        "together, steps of 2048": (_MIXED, 2048),
-        "together, steps of 512": (_MIXED, 512),
-        "1 for prompts, 3 for answers": ("pddd", 2048),
-        "2 for prompts, 2 for answers": ("ppdd", 2048),
+        "together, whole steps": (_MIXED, 0),
+        "together": (_MIXED, _PAUSE_MS),
+        "1 for prompts, 3 for answers": ("pddd", _PAUSE_MS),
+        "2 for prompts, 2 for answers": ("ppdd", _PAUSE_MS),
     }
     figures: list[Figure] = []
-    for name, (roles, num_tokens) in fleets.items():
-        felt = create_simulation(roles, num_tokens, mix.warm_s).run(trace)
+    for name, (roles, max_pause_ms) in fleets.items():
+        felt = create_simulation(roles, max_pause_ms, mix.warm_s).run(trace)
         figures += describe_fleet(name, len(trace), felt)
     print_figures(figures)
     if asked.record:
@@ -57,16 +58,13 @@ def main() -> int:
     return 0
 
 
-def create_simulation(roles: str, num_tokens: int, warm_s: float) -> Simulation:
+def create_simulation(roles: str, max_pause_ms: int, warm_s: float) -> Simulation:
     """A fleet with one card for each letter of `roles`."""
     kinds = {"m": NodeRole.MIXED, "p": NodeRole.PREFILL, "d": NodeRole.DECODE}
     sources = [TimedSource() for _ in roles]
     cores: list[SimulatedCore] = []
     for place, letter in enumerate(roles):
-        budget = 2048 if letter == "p" else num_tokens
-        settings = SchedulerSettings(
-            max_batch_tokens=budget, max_chunk_tokens=budget // 2, max_running=256
-        )
+        settings = SchedulerSettings(max_pause_ms=max_pause_ms, max_running=256)
         node_id = NodeId(f"{letter}{place}")
         cores.append(SimulatedCore(node_id, kinds[letter], H100_8B, settings, sources[place]))
     return Simulation(cores, sources, MOVED_S, warm_s)

@@ -2,8 +2,8 @@
 
 python -m benchmarks.split.real [--shapes 50m --chunk 32 --interval 1 --words 100] [--record]
 
-A step that computes a chunk of a prompt holds up every answer beside it. Chunks as large as they
-are by default are few, so that p90 does not meet them; an operator who minds gaps makes them small
+A step that computes a chunk of a prompt holds up every answer beside it; by default for a bounded
+time, `whole steps` show what that is worth. An operator who minds gaps more makes steps smaller yet
 (`--chunk`, tokens of a step), and then has more gaps that are a chunk long.
 
 The same hardware both times: two nodes of one thread each behind a gateway, NIXL over TCP. The demo
@@ -39,6 +39,12 @@ from gpu_pool.model_store import BUNDLED_NAME, BUNDLED_PATH
 _NODES: Final = {"weur-1": "weur", "weur-2": "weur"}
 _GATEWAYS: Final = {"gw-1a": "weur"}
 _ROLES: Final = {"weur-1": "decode", "weur-2": "prefill"}
+_FLEETS: Final[tuple[tuple[str, dict[str, str], dict[str, int]], ...]] = (
+    ("two for both, whole steps", {}, {"max_pause_ms": 0}),
+    ("two for both", {}, {}),
+    ("one for prompts, one for answers", _ROLES, {}),
+)
+"""Each fleet's name, roles, and settings of its engine."""
 _CHAT_TOKENS: Final = 96
 _WARM_S: Final = 8.0
 
@@ -110,8 +116,10 @@ def describe(
     what: str, name: str, felt: Felt, seconds: float, ends: Mapping[str, int]
 ) -> list[Figure]:
     """The rows of one run."""
-    cuts = statistics.quantiles(felt.gaps, n=100, method="inclusive")
-    values = {f"gap p{percent}": (cuts[percent - 1] * 1000, "ms") for percent in (50, 90, 99)}
+    cuts = statistics.quantiles(felt.gaps, n=1000, method="inclusive")
+    values = {
+        f"gap p{share / 10:g}": (cuts[share - 1] * 1000, "ms") for share in (500, 900, 990, 999)
+    }
     if len(felt.waits) > 1:
         cuts = statistics.quantiles(felt.waits, n=100, method="inclusive")
         values |= {f"document TTFT p{p}": (cuts[p - 1] * 1000, "ms") for p in (50, 90)}
@@ -126,10 +134,11 @@ def describe(
 
 
 async def measure(folder: Path, arguments: argparse.Namespace) -> list[Figure]:
-    """Both fleets, one after the other, on the same load."""
+    """The fleets, one after the other, on the same load."""
     figures: list[Figure] = []
-    for name, roles in (("two for both", {}), ("one for prompts, one for answers", _ROLES)):
-        steps = {one: size_steps(arguments.chunk) for one in _NODES if roles.get(one) != "prefill"}
+    for name, roles, pauses in _FLEETS:
+        sizes = size_steps(arguments.chunk) | pauses
+        steps = {one: sizes for one in _NODES if roles.get(one) != "prefill"}
         shape = Shape(_NODES, _GATEWAYS, 1, has_standby=False, roles=roles, engine=steps)
         if arguments.shapes:
             shape = replace(shape, folder=folder / "model", dtype="bfloat16")

@@ -64,7 +64,7 @@ def create_turning(
 ) -> tuple[Simulation, RoleTurner]:
     """A fleet with one card for each letter of `roles`, all set up alike, and who turns them."""
     sources = [TimedSource() for _ in roles]
-    settings = SchedulerSettings(max_batch_tokens=2048, max_chunk_tokens=2048, max_running=_PLACES)
+    settings = SchedulerSettings(max_running=_PLACES)
     cores = [
         SimulatedCore(NodeId(f"n{place}"), _ROLES[letter], H100_8B, settings, sources[place])
         for place, letter in enumerate(roles)

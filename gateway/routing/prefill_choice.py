@@ -39,8 +39,10 @@ from gateway.routing.route_plan import (
     keep_only,
 )
 
-_PAUSE_TOKENS: Final = 1024
-"""Of a prompt, in one step: what interrupts answers at a time. A node's settings may say otherwise.
+_PAUSE_S: Final = 0.025
+_LEAST_PAUSE_TOKENS: Final = 256
+"""How long answers are interrupted at a time, or for how much of a prompt where that takes longer:
+what nodes keep to unless their settings say otherwise.
 """
 _LONG_PAUSE_S: Final = 1.0
 """An answer that stops for so long is waited for as a first token is; shorter pauses are felt less,
@@ -168,7 +170,7 @@ def _estimate_here_s(state: FleetState, need: RouteNeed, plan: RoutePlan) -> flo
     waited_s = (count_queued_tokens(load) + sent.num_tokens) / per_s
     step_s = load.num_running / (load.decode_tokens_per_s or DEFAULT_DECODE_PER_S)
     num_felt = max(plan.num_new_tokens - step_s * per_s, 0.0)
-    pause_s = min(num_felt, _PAUSE_TOKENS) / per_s
+    pause_s = min(num_felt, max(_LEAST_PAUSE_TOKENS, _PAUSE_S * per_s)) / per_s
     share_felt = min(pause_s / _LONG_PAUSE_S, 1.0)
     return waited_s + (plan.num_new_tokens + share_felt * num_felt * load.num_running) / per_s
 

@@ -3,7 +3,8 @@
 Owns what a step computes and who starts; must not know messages or results. Decodes go in order of
 precedence; when blocks run out somebody gives way and is computed again later. Prompts under way
 and those that wait are served together: higher priority first, then the account served least.
-Read next: `displacement` (who gives way), `contracts.fair_order`, `scheduler` (the caller).
+Read next: `displacement` (who gives way), `prompt_pace`, `contracts.fair_order`, `scheduler` (the
+caller).
 """
 
 import heapq
@@ -13,6 +14,7 @@ from contracts.fair_order import DECODE_WEIGHT, PREFILL_WEIGHT
 from contracts.ids import AccountId
 from gpu_pool.engine.books import Books
 from gpu_pool.engine.displacement import Displacement, Shares
+from gpu_pool.engine.prompt_pace import PromptPace
 from gpu_pool.engine.sequence import Sequence
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.engine.step import Step
@@ -52,6 +54,7 @@ class Planner:
         self._waiting = books.waiting
         self._fair = books.fair
         self._exports = books.passage.exports
+        self._pace = PromptPace(settings.max_pause_ms, books.speed)
         self._displacement = Displacement(books.batch, books.fair, kv)
         self._is_short = False
         """Somebody could not start in the last step for want of blocks."""
@@ -61,7 +64,8 @@ class Planner:
         if len(self._waiting) and (self._is_short or self._is_full):
             self._make_room(step)
         self._schedule_decodes(step)
-        self._schedule_prompts(step, self._settings.max_batch_tokens - step.num_tokens)
+        room = self._settings.max_batch_tokens - step.num_tokens
+        self._schedule_prompts(step, self._pace.bound(room) if step.work else room)
         while not step.work and len(self._batch) > 1 and not self._is_awaiting:
             self._batch.preempt(self._batch[len(self._batch) - 1])  # the rings have run dry
             self._schedule_prompts(step, self._settings.max_batch_tokens)
@@ -195,7 +199,8 @@ class Planner:
         """Chunks of prompts, under way and waiting, while budget, places and blocks last."""
         self._is_short = False
         heap = self._list_prompts()
-        cap = self._chunk_cap(sum(not entry[2] for entry in heap) + len(self._waiting))
+        num_prompts = sum(not entry[2] for entry in heap) + len(self._waiting)
+        cap = self._chunk_cap(budget) if num_prompts > 1 else budget
         while heap and budget > 0:
             priority, served, is_waiting, arrival, item = heapq.heappop(heap)
             account_id = item.account_id if isinstance(item, Sequence) else item[1]
@@ -305,7 +310,7 @@ class Planner:
         end = sequence.num_computed_tokens
         self._exports.plan(step.number, sequence.sequence_id, sequence.table, end)
 
-    def _chunk_cap(self, num_prompts: int) -> int:
-        """Tokens one prompt may take of a step when `num_prompts` want some."""
+    def _chunk_cap(self, budget: int) -> int:
+        """Tokens of `budget` that one prompt may take while others want some."""
         settings = self._settings
-        return settings.max_chunk_tokens if num_prompts > 1 else settings.max_batch_tokens
+        return max(1, budget * settings.max_chunk_tokens // settings.max_batch_tokens)

@@ -34,6 +34,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens computed in one step, decode and prefill together."""
     max_chunk_tokens: int = 1024
     """Tokens of one prompt in one step while other prompts are to be computed too."""
+    max_pause_ms: int = 25
+    """Of answers while a step computes prompts beside them, or three of their own steps if those
+    last longer; 0: as long as a full step takes."""
     max_running: int = 64
     """Sequences that hold blocks at the same time."""
     max_waiting: int = 512
@@ -55,6 +58,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("max_running and max_chunk_tokens start at 1, max_waiting at 0")
         if min(self.max_waiting_tokens, self.max_account_waiting_tokens) < 1:
             raise ValueError("the queue's limits in tokens start at 1")
+        if self.max_pause_ms < 0:
+            raise ValueError("max_pause_ms starts at 0")
         if self.max_account_waiting < 0:
             raise ValueError("max_account_waiting starts at 0")
         if self.max_batch_tokens < self.max_running:

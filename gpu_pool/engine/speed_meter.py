@@ -2,7 +2,7 @@
 
 Pure: times are handed in. A step that is mostly prompts tells the speed of prefill; one that only
 generates tells that of decode, of which the highest lately counts: a small batch is no slow node.
-Read next: `core` (the caller), `contracts.fleet.ModelLoad`.
+Read next: `core` (the caller), `prompt_pace`, `contracts.fleet.ModelLoad`.
 """
 
 from typing import Final
@@ -14,20 +14,26 @@ _FEW_TOKENS: Final = 32
 
 
 class SpeedMeter:
-    """Running figures. Units: tokens per second; 0 until measured."""
+    """Running figures. Units: tokens per second, seconds; 0 until measured."""
 
     def __init__(self) -> None:
         """Nothing measured."""
         self.prefill_per_s = 0.0
         self.decode_per_s = 0.0
+        self.decode_step_s = 0.0
+        """A step that only generates."""
 
     def note_step(self, num_prefill: int, num_decode: int, seconds: float) -> None:
         """A step that computed so many tokens of prompts and for sequences that generate."""
         if seconds <= 0:
             return
         if num_prefill >= _FEW_TOKENS and num_prefill > num_decode:
-            rate = num_prefill / seconds
-            before = self.prefill_per_s or rate
-            self.prefill_per_s = before + _WEIGHT * (rate - before)
+            self.prefill_per_s = _blend(self.prefill_per_s, num_prefill / seconds)
         elif num_decode and not num_prefill:
             self.decode_per_s = max(num_decode / seconds, self.decode_per_s * _FADE)
+            self.decode_step_s = _blend(self.decode_step_s, seconds)
+
+
+def _blend(before: float, news: float) -> float:
+    """What is known once `news` has come."""
+    return before + _WEIGHT * (news - before) if before else news

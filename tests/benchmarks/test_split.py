@@ -14,18 +14,19 @@ MIX = Mix(chats_per_s=30, documents_per_s=3, seconds=3, warm_s=0.5)
 TRACE = draw_trace(MIX, seed=2)
 
 
-def play(roles: str) -> Figures:
+def play(roles: str, max_pause_ms: int = 25) -> Figures:
     """What the trace feels like on cards of these roles."""
-    return create_simulation(roles, 2048, MIX.warm_s).run(TRACE)
+    return create_simulation(roles, max_pause_ms, MIX.warm_s).run(TRACE)
 
 
-def test_answers_are_whole_and_prompts_elsewhere_disturb_them_less() -> None:
-    together, split = play("mmmm"), play("ppdd")
+def test_answers_are_whole_and_short_steps_disturb_them_less_and_prompts_elsewhere_least() -> None:
+    together, paced, split = play("mmmm", 0), play("mmmm"), play("ppdd")
     wanted = sum(request.num_output for request in TRACE)
-    assert together.num_tokens == split.num_tokens == wanted
-    assert together.num_split == 0
+    assert together.num_tokens == paced.num_tokens == split.num_tokens == wanted
+    assert together.num_split == paced.num_split == 0
     assert split.num_split > len(TRACE) / 4
-    assert median(split.worst_gaps_s) < median(together.worst_gaps_s) / 2
+    assert median(paced.worst_gaps_s) < median(together.worst_gaps_s) / 2
+    assert median(split.worst_gaps_s) < median(paced.worst_gaps_s) / 1.5
 
 
 def test_nodes_that_are_turned_lose_no_token_and_keep_one_of_each() -> None:

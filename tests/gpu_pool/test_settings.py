@@ -27,6 +27,7 @@ drain_s engine.block_size engine.check_weights engine.cpu_level engine.device en
 engine.kv_dtype
 engine.max_account_waiting
 engine.max_account_waiting_tokens engine.max_batch_tokens engine.max_chunk_tokens engine.max_running
+engine.max_pause_ms
 engine.max_silence_s engine.max_waiting engine.max_waiting_tokens engine.ngram.max_draft_tokens
 engine.ngram.max_match_tokens engine.ngram.max_step_drafts engine.ngram.min_match_tokens
 engine.native_kernels engine.num_threads engine.prefix_caching engine.row_invariant

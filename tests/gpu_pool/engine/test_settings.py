@@ -16,6 +16,7 @@ def test_the_defaults_hold_together() -> None:
         {"max_running": 0},
         {"max_chunk_tokens": 0},
         {"max_waiting": -1},
+        {"max_pause_ms": -1},
         {"max_running": 64, "max_batch_tokens": 63},
     ],
 )
