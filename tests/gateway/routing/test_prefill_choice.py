@@ -101,8 +101,8 @@ def test_where_nobody_is_disturbed_the_prompt_stays() -> None:
 def test_answers_wait_longer_than_the_prompt_only_for_what_their_readers_would_feel(
     prefill_per_s: float, num_queued: int, found: str | None
 ) -> None:
-    """A quick card stops for 25 ms at a time: nobody queues elsewhere for that. Of a slow one, which
-    stops for a quarter of a second, twenty readers would rather have another wait half a minute.
+    """A quick card stops for 25 ms at a time: nobody queues elsewhere for that. Of a slow one,
+    which stops for a quarter of a second, twenty readers would rather have one wait half a minute.
     """
     rates = RATES | {"prefill_tokens_per_s": prefill_per_s}
     answering = create_node(
