@@ -54,7 +54,7 @@ class Planner:
         self._waiting = books.waiting
         self._fair = books.fair
         self._exports = books.passage.exports
-        self._pace = PromptPace(settings.max_pause_ms, books.speed)
+        self.pace = PromptPace(settings.max_pause_ms, settings.max_batch_tokens, books.speed)
         self._displacement = Displacement(books.batch, books.fair, kv)
         self._is_short = False
         """Somebody could not start in the last step for want of blocks."""
@@ -65,7 +65,7 @@ class Planner:
             self._make_room(step)
         self._schedule_decodes(step)
         room = self._settings.max_batch_tokens - step.num_tokens
-        self._schedule_prompts(step, self._pace.bound(room) if step.work else room)
+        self._schedule_prompts(step, self.pace.bound(room) if step.work else room)
         while not step.work and len(self._batch) > 1 and not self._is_awaiting:
             self._batch.preempt(self._batch[len(self._batch) - 1])  # the rings have run dry
             self._schedule_prompts(step, self._settings.max_batch_tokens)

@@ -1,8 +1,9 @@
 """How much of prompts a step takes while answers are being generated, which wait for it.
 
-Pure arithmetic on what the speed meter has measured. A step that reads the weights anyway computes
-some tokens of prompts for little; beyond that they cost answers time, however quick the card is.
-So the bound is a time, and the card says how many tokens it is worth. Read next: `planner`.
+Pure: times are handed in. A step that reads the weights anyway computes some tokens of prompts for
+little; beyond that they cost answers time, however quick the card is. So the bound is a time, and
+steps show how many tokens that is: full ones that were shorter let the next be larger, longer ones
+make it smaller. Read next: `planner`, `speed_meter`.
 """
 
 from typing import Final
@@ -17,21 +18,35 @@ _WHOLE_TOKENS: Final = 128
 _MOST_STEPS: Final = 3
 """A pause of so many steps that only generate is always allowed: where these are slow, shorter
 pauses would leave prompts too little of the time."""
+_GROWTH: Final = 1.25
+_SHRINKAGE: Final = 0.5
+"""At most, and by step: one that was held up by something else says little."""
 
 
 class PromptPace:
     """What answers under way can be asked to wait for."""
 
-    def __init__(self, max_pause_ms: int, speed: SpeedMeter) -> None:
-        """`speed` is read when asked. 0 ms bounds nothing."""
+    def __init__(self, max_pause_ms: int, max_tokens: int, speed: SpeedMeter) -> None:
+        """Steps have at most `max_tokens`. 0 ms bounds nothing. `speed` is read when asked."""
         self._max_pause_s = max_pause_ms / _MS
+        self._most = float(max(max_tokens, _LEAST_TOKENS))
         self._speed = speed
+        self._num_tokens = float(_LEAST_TOKENS)
 
-    def bound(self, num_tokens: int) -> int:
-        """Of `num_tokens` that a step has room for, those that prompts may take beside answers."""
-        per_s = self._speed.prefill_per_s
-        if not self._max_pause_s or not per_s:
-            return num_tokens
-        pause_s = max(self._max_pause_s, _MOST_STEPS * self._speed.decode_step_s)
-        worth = int(pause_s * per_s) // _WHOLE_TOKENS * _WHOLE_TOKENS
-        return min(num_tokens, max(worth, _LEAST_TOKENS))
+    def bound(self, room: int) -> int:
+        """Of the tokens that a step has room for, those that prompts may take beside answers."""
+        if not self._max_pause_s:
+            return room
+        whole = int(self._num_tokens) // _WHOLE_TOKENS * _WHOLE_TOKENS
+        return min(room, whole)
+
+    def note_step(self, num_prefill: int, num_decode: int, seconds: float) -> None:
+        """A step that computed so many tokens of prompts, and for sequences that generate."""
+        if not num_decode or seconds <= 0:
+            return
+        allowed_s = max(self._max_pause_s, _MOST_STEPS * self._speed.decode_step_s)
+        change = min(max(allowed_s / seconds, _SHRINKAGE), _GROWTH)
+        if change < 1 and num_prefill >= _LEAST_TOKENS:
+            self._num_tokens = max(_LEAST_TOKENS, min(self._num_tokens, num_prefill) * change)
+        elif num_prefill + _WHOLE_TOKENS > self._num_tokens:
+            self._num_tokens = min(self._num_tokens * change, self._most)

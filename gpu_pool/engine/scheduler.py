@@ -197,6 +197,7 @@ class Scheduler:
         step = self._in_flight[0]
         num_decode = sum(work.end > work.sequence.num_prompt_tokens for work in step.work)
         self._books.speed.note_step(step.num_tokens - num_decode, num_decode, seconds)
+        self._planner.pace.note_step(step.num_tokens - num_decode, num_decode, seconds)
 
     def check(self) -> None:
         """Asserts that blocks, rows and queues agree; for tests, linear in everything."""
