@@ -45,6 +45,11 @@ _COUNTERS: Final[tuple[tuple[str, str, Callable[[TierFigures], float]], ...]] = 
         "Blocks that were not what was put there; each was a miss.",
         lambda tier: tier.num_damaged,
     ),
+    (
+        "hearth_node_kv_tier_unread",
+        "Reads that failed although the block may be as it was; each was a miss.",
+        lambda tier: tier.num_unread,
+    ),
 )
 
 

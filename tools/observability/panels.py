@@ -243,6 +243,7 @@ ROWS = (
                 ("not kept: behind {{model}} {{tier}}", tier_rate("dropped")),
                 ("sooner computed {{model}}", tier_rate("refused")),
                 ("damaged {{model}} {{tier}}", tier_rate("damaged")),
+                ("not read {{model}} {{tier}}", tier_rate("unread")),
                 ("off {{instance}} {{model}} {{tier}}", "hearth_node_kv_tier_off"),
                 is_optional=True,
             ),

@@ -4,6 +4,7 @@ Owns the directory of one model and what happens when the drive does not do as i
 there at the start is found again by its names; whose it is nobody can tell before a request brings
 the salt. Files of another revision or layout, halves and strangers are removed at the start. A
 drive that refuses a write ends the keeping, with one line in the log; what is there is still read.
+A read that fails says nothing of the file, which stays: only what is proven wrong goes.
 Read next: `namespace` (what is in a file), `block_file`, `shelves`.
 """
 
@@ -31,6 +32,8 @@ _FILE: Final = re.compile(r"([0-9a-f]{64})\.kv")
 _FOLDER: Final = re.compile(r"[0-9a-f]{32}")
 """Of a model, of a layout, of an account: each 16 bytes of a digest."""
 _LOCK_NAME: Final = "lock"
+_NOT_OURS: Final = (errno.ENOENT, errno.ELOOP)
+"""What opening a file says that is gone, or whose place a link has taken."""
 
 
 class _Buffers(threading.local):
@@ -54,7 +57,7 @@ class FileTier:
         self._lock = threading.Lock()
         self._being_kept: set[Entry] = set()
         self._buffers = _Buffers()
-        self._num_damaged = 0
+        self._num_damaged = self._num_unread = 0
         self._is_off = False
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._lock_file = os.open(model / _LOCK_NAME, flags, 0o600)
@@ -71,7 +74,7 @@ class FileTier:
     @property
     def books(self) -> TierBooks:
         """How full the tier is."""
-        return TierBooks(self._shelves.num_bytes, self._num_damaged, self._is_off)
+        return TierBooks(self._shelves.num_bytes, self._num_damaged, self._is_off, self._num_unread)
 
     def has(self, space: TierNamespace, name: BlockName) -> bool:
         """True while there is a file of that name."""
@@ -103,21 +106,24 @@ class FileTier:
             self._being_kept.discard(entry)
 
     def fetch(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
-        """Fills `block`; False when there is no such file or not what was put there."""
+        """Fills `block`; False when there is no such file, not what was put there, or when it
+        cannot be read now.
+        """
         entry = Entry(space.owner, name.text)
-        with self._lock:
-            self._shelves.touch(entry)
         pages = self._find_pages(round_up(measure_sealed(len(block))))
         try:
             num_read = read_file(self._find_path(entry), pages)
-        except FileNotFoundError:
-            num_read = 0
         except OSError as error:
-            structlog.get_logger().warning("a KV block cannot be read", reason=error.strerror)
-            num_read = 0
-        if num_read and space.open(name, pages[:num_read], block):
+            if error.errno in _NOT_OURS:
+                self._drop(entry, is_damaged=False)
+            else:
+                self._note_unread(error)
+            return False
+        if space.open(name, pages[:num_read], block):
+            with self._lock:
+                self._shelves.touch(entry)
             return True
-        self._drop(entry, is_damaged=num_read > 0)
+        self._drop(entry, is_damaged=True)
         return False
 
     def close(self) -> None:
@@ -152,11 +158,26 @@ class FileTier:
             self._find_path(other).unlink(missing_ok=True)
 
     def _drop(self, entry: Entry, *, is_damaged: bool) -> None:
-        """Forgets a block that could not be read."""
+        """Forgets a block that is not there, or not what was put there."""
         with self._lock:
             self._shelves.remove(entry)
             self._num_damaged += is_damaged
         self._find_path(entry).unlink(missing_ok=True)
+
+    def _note_unread(self, error: OSError) -> None:
+        """Counts a read that has failed; the next one may not, and this is in the log once.
+
+        A file that never can be read is used by nobody, so that it is among the first to go.
+        """
+        with self._lock:
+            self._num_unread += 1
+            is_first = self._num_unread == 1
+        if is_first:
+            structlog.get_logger().warning(
+                "a KV block in a file cannot be read; others will only be counted",
+                path=str(self._folder),
+                reason=error.strerror,
+            )
 
     def _turn_off(self, error: OSError) -> None:
         """Keeps nothing from now on."""

@@ -38,6 +38,8 @@ class TierFigures:
     num_fetched_bytes: int
     bytes_per_s: float
     """Rate of fetches; 0 until measured."""
+    num_unread: int = 0
+    """Reads that failed although the block may be as it was."""
 
 
 class MeasuredTier:
@@ -123,6 +125,7 @@ class MeasuredTier:
             self._num_fetched,
             self._clock.num_bytes,
             self._clock.meter.bytes_per_s,
+            books.num_unread,
         )
 
     def close(self, wait_s: float) -> None:

@@ -18,6 +18,8 @@ class TierBooks:
     """Blocks that were there and not what they should be; each was a miss."""
     is_off: bool
     """Nothing is kept any more; what is there can still be read."""
+    num_unread: int = 0
+    """Reads that failed and say nothing of the block, which stays; each was a miss."""
 
 
 class Tier(Protocol):

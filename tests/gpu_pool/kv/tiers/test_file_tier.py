@@ -1,5 +1,6 @@
 """KV in files: found again, never half, never another's, and what a bad drive does to it."""
 
+import errno
 import os
 import resource
 import signal
@@ -18,6 +19,7 @@ from gpu_pool.kv.tiers.block_file import PAGE_BYTES, round_up
 from gpu_pool.kv.tiers.file_tier import FileTier, name_model_folder, remove_strangers
 from gpu_pool.kv.tiers.namespace import BlockName, measure_sealed
 from gpu_pool.kv.tiers.settings import FileTierSettings
+from gpu_pool.kv.tiers.tier import TierBooks
 from tests.gpu_pool.kv.tiers.blocks import LAYOUT, A, B, blank, create_space, fill, name_blocks
 
 SIZE = 5000
@@ -82,8 +84,66 @@ def test_a_damaged_file_is_a_miss_and_goes(tmp_path: Path, damage: str) -> None:
         assert not tier.fetch(space, first, blank())
         assert not tier.has(space, first)
         assert not path.exists()
-        assert tier.books.num_damaged == (damage not in ("gone", "empty"))
+        assert tier.books.num_damaged == (damage != "gone")
         assert tier.fetch(space, second, blank()), "the control"
+
+
+@pytest.mark.parametrize("trouble", ["handles", "drive"])
+def test_a_read_that_fails_in_passing_costs_no_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """A process without handles, and a drive that errs; the test of damaged files is the control.
+
+    It is counted each time, in the log once, and the block is there when the trouble is over.
+    """
+    space = create_space()
+    (name,) = name_blocks(space, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def err(file: int, buffers: list[memoryview], offset: int) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with open_tier(tmp_path) as tier, structlog.testing.capture_logs() as lines:
+        assert tier.keep(space, name, fill(1))
+        with monkeypatch.context() as patched:
+            if trouble == "drive":
+                patched.setattr(os, "preadv", err)
+            else:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+            try:
+                assert [tier.fetch(space, name, blank()) for _ in range(3)] == [False] * 3
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert tier.books == TierBooks(STORED, num_damaged=0, is_off=False, num_unread=3)
+        assert tier.has(space, name)
+        target = blank()
+        assert tier.fetch(space, name, target)
+        assert target == fill(1)
+    assert len(lines) == 1
+
+
+def test_a_file_that_cannot_be_read_goes_before_those_that_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = create_space()
+    names = name_blocks(space, 3)
+    with open_tier(tmp_path, max_blocks=4) as tier:
+        assert tier.keep(space, names[0], fill(0))
+        assert tier.keep(space, names[1], fill(1))
+        path = next(tmp_path.rglob(f"{names[0].text}.kv"))
+        open_file = os.open
+
+        def err(file: str | Path, flags: int, mode: int = 0o777) -> int:
+            if Path(file) == path:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return open_file(file, flags, mode)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "open", err)
+            assert tier.fetch(space, names[1], blank())
+            assert not tier.fetch(space, names[0], blank())
+        assert tier.keep(space, names[2], fill(2))
+        assert [tier.has(space, name) for name in names] == [False, True, True]
 
 
 def test_a_block_that_several_threads_bring_at_once_is_written_by_one(tmp_path: Path) -> None:
