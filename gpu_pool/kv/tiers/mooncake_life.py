@@ -7,6 +7,7 @@ kernel does not let go is not waited for. Read next: `mooncake_agent` (the child
 """
 
 import contextlib
+import math
 import queue
 import select
 import socket
@@ -133,8 +134,10 @@ class AgentLife:
         return True
 
     def _has_news(self, wait_s: float) -> bool:
-        """True when the control socket can be read."""
-        return bool(select.select([self._control], [], [], wait_s)[0])
+        """True when the control socket can be read; its number may be any, unlike for `select`."""
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        return bool(poll.poll(math.ceil(wait_s * 1000)))
 
     def _call(self, call: StoreCall, content: bytes) -> Answer:
         """One call to its end. Raises: `EOFError`, `OSError` when the process is gone."""

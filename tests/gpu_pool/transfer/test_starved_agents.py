@@ -2,22 +2,19 @@
 
 import errno
 import os
-import resource
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
 from typing import Any, Final
 
 import pytest
 
 from gpu_pool.settings import TransferSettings
 from gpu_pool.transfer.agent_client import AGENT_COMMAND
+from tests.fixtures.many_handles import hold_handles
 from tests.gpu_pool.transfer.peer import Peer, open_peer, wait_until
 
 BLOCK_BYTES: Final = 64
-NUM_HANDLES: Final = 1100
-"""More than `select` takes."""
 
 
 class Machine:
@@ -67,14 +64,11 @@ def test_an_agent_that_lacks_something_while_it_starts_is_started_again(
 
 def test_a_process_with_a_thousand_handles_hands_over_all_the_same() -> None:
     settings = TransferSettings(engine="memory")
-    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with ExitStack() as stack:
-        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (limit, most))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, most), most))
-        for _ in range(NUM_HANDLES):
-            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
-        prefill = stack.enter_context(open_peer(settings, 4, BLOCK_BYTES))
-        decode = stack.enter_context(open_peer(settings, 4, BLOCK_BYTES))
+    with (
+        hold_handles(),
+        open_peer(settings, 4, BLOCK_BYTES) as prefill,
+        open_peer(settings, 4, BLOCK_BYTES) as decode,
+    ):
         prefill.wait_ready()
         decode.wait_ready()
         assert decode.fetch(1, prefill, 1).has_landed

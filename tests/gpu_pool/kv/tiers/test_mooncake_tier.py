@@ -21,6 +21,7 @@ from gpu_pool.kv.tiers.mooncake_tier import MooncakeTier
 from gpu_pool.kv.tiers.mooncake_words import StoreOp
 from gpu_pool.kv.tiers.namespace import measure_sealed
 from gpu_pool.kv.tiers.settings import StoreTierSettings
+from tests.fixtures.many_handles import hold_handles
 from tests.fixtures.mooncake_master import MooncakeMaster, freeze, run_master
 from tests.gpu_pool.kv.tiers.blocks import A, B, blank, create_space, fill, name_blocks
 from tests.gpu_pool.kv.tiers.store_nodes import (
@@ -69,6 +70,13 @@ def test_what_one_node_has_put_another_finds_for_the_same_account_alone(
         rotated = create_space(A, bytes(32))
         for name in name_blocks(rotated, 20):
             assert not second.tier.fetch(rotated, name, block)
+
+
+def test_a_process_with_a_thousand_handles_shares_all_the_same(master: MooncakeMaster) -> None:
+    space, (name,) = create_space(), name_blocks(create_space(), 1)
+    with hold_handles(), open_node(create_store_settings(master)) as node:
+        assert node.tier.keep(space, name, fill(1))
+        assert node.tier.fetch(space, name, blank())
 
 
 def test_an_account_has_its_share_and_pushes_nobody_out(master: MooncakeMaster) -> None:
