@@ -137,6 +137,8 @@ class HandOver:
         """The node that computes it: to end then is no success, and no second failure."""
         self._num_export_bytes = 0
         """Of the node that computes the prompt now."""
+        self._is_stopped = False
+        """The node that answers was told that nobody computes the prompt."""
         self._is_released = False
         self._ticket_to_tell = b""
         """For the node that answers, with the first export of another node than it was told of."""
@@ -200,7 +202,8 @@ class HandOver:
                 node_id=self._plan.node_id,
                 reason=event.reason[:32],
             )
-            self._parts.telemetry.count_hand_over(HandOverOutcome.GIVEN_UP)
+            outcome = HandOverOutcome.NOBODY if self._is_stopped else HandOverOutcome.GIVEN_UP
+            self._parts.telemetry.count_hand_over(outcome)
             if event.reason == KV_LATE:
                 self._note_late()
             self._end()
@@ -263,7 +266,7 @@ class HandOver:
             stream.listen(self._take)
             return
         if self._answering is not None:
-            self._parts.telemetry.count_hand_over(HandOverOutcome.NOBODY)
+            self._is_stopped = True
             self._answering.send_transfer(KvStop())
 
     def _hear_computing(self, event: TransferEvent) -> None:

@@ -134,6 +134,7 @@ async def test_with_nobody_left_the_node_that_answers_computes_the_prompt(pair: 
     pair.prompts.script = pair.others.script = break_off
     assert read_text(await pair.gateway.run(STREAM)) == "local"
     assert await pair.count("nobody") == 1
+    assert await pair.count("given_up") == 0, "each hand-over counts once"
 
 
 async def exaggerate(stream: ScriptedStream) -> None:
