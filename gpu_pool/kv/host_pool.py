@@ -50,6 +50,13 @@ class HostPool:
         """Those of them for what may as well be left: half of all are kept for what may not."""
         return max(0, self.num_free - self._num_blocks // 2)
 
+    @property
+    def num_fetchable(self) -> int:
+        """Those of them for what would be computed else: a quarter of all is kept for hand-overs
+        and preempted sequences. More than copies get, which a slow drive may keep at their bound.
+        """
+        return max(0, self.num_free - self._num_blocks + bound_fetches(self._num_blocks))
+
     def move_out(self, block_ids: Sequence[BlockId]) -> tuple[HostBlockId, ...]:
         """Host blocks that will hold what `block_ids` hold now. Only while enough are free."""
         taken = self.reserve(len(block_ids))
@@ -99,3 +106,8 @@ class HostPool:
     def _create_move(self, block_id: BlockId, host_id: HostBlockId) -> BlockMove:
         """A move between the two, either way."""
         return BlockMove(self._group, block_id, host_id)
+
+
+def bound_fetches(num_blocks: int) -> int:
+    """How many of a group's host blocks fetches may have; the other quarter is never theirs."""
+    return 3 * num_blocks // 4

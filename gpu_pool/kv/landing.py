@@ -28,6 +28,8 @@ class Offer:
     is_divisible: bool = False
     """Less is of use as well: where there is room for less, and where less lands. Only of models
     whose layers all look back to the start."""
+    leaves_room: bool = False
+    """A quarter of all host blocks is left to others."""
     extend: Callable[[], int] | None = None
     """Asked when the deadline has come: a later one while the landing gets on. Same unit."""
 
@@ -213,19 +215,19 @@ class Landings:
             return None
         num_shared = min(self._count_shared(prefix), offer.num_blocks)
         end = offer.num_blocks
+        rooms = [
+            group.host.num_fetchable if offer.leaves_room else group.host.num_free
+            for group in self._groups
+        ]
         if offer.is_divisible:
-            room = min(group.host.num_free for group in self._groups)
-            end = min(end, num_shared + room)
+            end = min(end, num_shared + min(rooms))
         firsts = [
             group.reach.find_first_block(end * self._block_size)
             if group.reach.is_local
             else num_shared
             for group in self._groups
         ]
-        if any(
-            end - first > group.host.num_free
-            for group, first in zip(self._groups, firsts, strict=True)
-        ):
+        if any(end - first > room for room, first in zip(rooms, firsts, strict=True)):
             return None
         runs = tuple(
             HostRun(place, first, group.host.reserve(end - first), prefix.keys[first:end])

@@ -23,7 +23,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     swap_bytes: int = 0
     """Host memory for what preempted sequences have computed; 0 computes it again."""
     staging_tokens: int = 0
-    """Host memory beside that, for the KV of so many tokens that comes or leaves."""
+    """Host memory beside that, for the KV of so many tokens that comes or leaves, and a third more,
+    which is left to preempted sequences and hand-overs."""
     context_window: int | None = None
     """Tokens of prompt and output; None takes the model's own. Never more than it or the KV memory
     allow."""

@@ -6,6 +6,7 @@ Must not know who reserves host blocks. Read next: `tier_source`, `tier_sink`.
 import hashlib
 from dataclasses import dataclass
 
+from gpu_pool.kv.host_pool import bound_fetches
 from gpu_pool.kv.reach import Reach
 from gpu_pool.plan import Executor, ExecutorInfo, HostBlockId, HostMemory
 
@@ -25,9 +26,11 @@ class HostBlocks:
         return memory.buffer[host_id * size : (host_id + 1) * size]
 
     @property
-    def num_blocks(self) -> int:
-        """Blocks of every group that can be there at once."""
-        return min(len(memory.buffer) // memory.block_bytes for memory in self.memory)
+    def num_fetchable(self) -> int:
+        """Blocks of every group that can come at once."""
+        return min(
+            bound_fetches(len(memory.buffer) // memory.block_bytes) for memory in self.memory
+        )
 
     @property
     def has_local(self) -> bool:

@@ -71,7 +71,7 @@ class TierSettings(msgspec.Struct, frozen=True, kw_only=True):
     file: FileTierSettings | None = None
     store: StoreTierSettings | None = None
     staging_tokens: Positive = 4096
-    """Tokens whose KV may be between device and tiers at once, either way; takes host memory."""
+    """Tokens whose KV may come from tiers at once; takes host memory for a third more."""
 
     def __post_init__(self) -> None:
         """Checks that there is a tier."""

@@ -86,7 +86,7 @@ class TierSource:
             return int((choice.began_s + choice.patience.bound_wait(num_landed)) * 1000) + 1
 
         is_divisible = not self._host.has_local
-        return Offer(end, find_deadline(), is_divisible, extend=find_deadline)
+        return Offer(end, find_deadline(), is_divisible, leaves_room=True, extend=find_deadline)
 
     def start(self, sequence_id: SequenceId, prefix: Prefix, runs: tuple[HostRun, ...]) -> None:
         """Begins to fill host blocks."""
@@ -135,7 +135,7 @@ class TierSource:
     ) -> int:
         """The end of what is worth it: any part of a prefix serves."""
         groups = range(len(self._host.memory))
-        keys = prefix.keys[num_cached : num_cached + self._host.num_blocks]
+        keys = prefix.keys[num_cached : num_cached + self._host.num_fetchable]
         row_s = self._store.measure(space, self._walk(space, keys, groups))
         size, backlog_s = self._host.block_size, self._store.backlog_s
         count = count_worth(row_s, size, backlog_s, tokens_per_s)

@@ -102,6 +102,25 @@ def test_a_divisible_offer_is_cut_to_the_room_there_is(is_divisible: bool) -> No
         assert scene.table.swapped.num_tokens == 12
 
 
+@pytest.mark.parametrize("leaves_room", [True, False])
+def test_a_fetch_leaves_a_quarter_of_all_host_blocks_to_others(leaves_room: bool) -> None:
+    """Whatever others hold by then: of 12 blocks, 4 of them taken, it gets 5 or, else, 8."""
+    offer = Offer(8, NEVER_UNIX_MS, is_divisible=True, leaves_room=leaves_room)
+    scene = Scene(offer, num_host_blocks=12)
+    scene.group.host.reserve(4)
+    assert scene.open()
+    assert len(scene.source.runs[0].host_ids) == (5 if leaves_room else 8)
+    assert scene.group.host.num_free == (3 if leaves_room else 0)
+    if leaves_room:  # the next one finds nothing, and need not wait
+        table = BlockTable(b"root", ACCOUNT, (GroupTable(),))
+        assert not scene.landings.open(SequenceId(2), table, PREFIX, 0, NEVER_UNIX_MS)
+
+
+def test_a_fetch_that_is_of_no_use_in_part_does_without_where_it_would_leave_too_little() -> None:
+    assert not Scene(Offer(8, NEVER_UNIX_MS, leaves_room=True), num_host_blocks=10).open()
+    assert Scene(Offer(8, NEVER_UNIX_MS, leaves_room=True), num_host_blocks=11).open()
+
+
 def test_without_any_room_nobody_waits() -> None:
     scene = Scene(Offer(8, NEVER_UNIX_MS, is_divisible=True), num_host_blocks=0)
     assert not scene.open()

@@ -102,6 +102,7 @@ def test_what_is_sooner_fetched_is_offered_to_its_end(bench: Bench) -> None:
     assert offer is not None
     assert offer.num_blocks == 20
     assert offer.is_divisible
+    assert offer.leaves_room
 
 
 def test_what_is_sooner_computed_is_not_offered_and_counts_as_refused(bench: Bench) -> None:
@@ -158,7 +159,7 @@ def test_of_layers_with_a_window_only_what_is_short_is_fetched_and_whole() -> No
     bench.measure(0.001)
     offer = bench.source.find(ONE, PREFIX, 0)
     assert offer is not None
-    assert not offer.is_divisible
+    assert (offer.is_divisible, offer.leaves_room) == (False, True)
     assert offer.num_blocks == 20
     bench.measure(0.02)  # sooner than computing, but lost if one block were
     assert bench.source.find(ONE, PREFIX, 0) is None
@@ -199,16 +200,16 @@ def create_shared(groups: tuple[KvGroup, ...] = (FULL,), *, is_there: bool = Tru
 
 
 def test_what_others_may_have_put_is_fetched_up_to_what_is_missing() -> None:
-    """No more is asked for than host memory takes, however long the prompt is."""
+    """No more is asked for than fetches get of 40 host blocks, however long the prompt is."""
     bench = create_shared()
     unknown = tuple(index.to_bytes(32, "little") for index in range(1, 100))
     longer = Prefix(A, PREFIX.root_key, (*KEYS[:5], *unknown))
     offer = bench.source.find(ONE, longer, 0)
     assert offer is not None
-    assert offer.num_blocks == 40
+    assert offer.num_blocks == 30
     assert offer.is_divisible
-    host_ids = tuple(HostBlockId(index) for index in range(40))
-    bench.source.start(ONE, longer, (HostRun(0, 0, host_ids, longer.keys[:40]),))
+    host_ids = tuple(HostBlockId(index) for index in range(30))
+    bench.source.start(ONE, longer, (HostRun(0, 0, host_ids, longer.keys[:30]),))
     assert bench.news.wait(30)
     (end,) = bench.source.poll()
     assert (end.has_landed, end.num_blocks) == (False, 5)
