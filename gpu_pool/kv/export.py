@@ -5,10 +5,12 @@ completes it and handed to the sink when that step is over; it stays as it is un
 it back. Must not know where it goes. Read next: `host_run`, `landing` (the other direction).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
+from contracts.ids import AccountId
 from gpu_pool.kv.block import BlockTable
 from gpu_pool.kv.group_memory import GroupMemory
 from gpu_pool.kv.host_run import HostRun, Prefix
@@ -28,9 +30,10 @@ class ExportOrder:
     first: int = 0
     """Blocks before this one are not wanted, except of groups that look back only so far."""
     is_firm: bool = False
-    """Room for all is taken at once, or the sequence is refused; else what finds no room is copied
-    by later steps, as long as the sequence has the blocks, and half of all room is left to others:
-    a sink that is slow keeps its copies for long."""
+    """Room for all is taken at once, or the sequence is refused: an account gets half of all room
+    at most, since nobody may ever fetch what it orders. Else what finds no room is copied by later
+    steps, as long as the sequence has the blocks, and half of all room is left to others: a sink
+    that is slow keeps its copies for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class Export:
     """What is copied of one sequence."""
 
     sequence_id: SequenceId
+    account_id: AccountId
     sink: KvSink
     order: ExportOrder
     next_blocks: list[int]
@@ -104,8 +108,10 @@ class Exports:
         self._sinks = tuple(sinks)
         self._live: dict[SequenceId, Export] = {}
         self._copies: list[_Copy] = []
-        self._leased: dict[ChunkId, tuple[HostRun, ...]] = {}
+        self._leased: dict[ChunkId, tuple[Export, tuple[HostRun, ...]]] = {}
         self._num_chunks = 0
+        self._num_ordered: Counter[tuple[AccountId, int]] = Counter()
+        """Host blocks of firm orders, by account and group."""
 
     @property
     def has_sinks(self) -> bool:
@@ -121,7 +127,8 @@ class Exports:
             if order is None:
                 continue
             firsts = [self._find_first(place, order) for place in range(len(self._groups))]
-            export = Export(sequence_id, sink, order, firsts, [[] for _ in self._groups])
+            nothing: list[list[HostBlockId]] = [[] for _ in self._groups]
+            export = Export(sequence_id, prefix.account_id, sink, order, firsts, nothing)
             if order.is_firm and not self._reserve(export):
                 sink.end(sequence_id, is_whole=False)
                 return False
@@ -164,7 +171,7 @@ class Exports:
             export, keys = copy.export, copy.table.keys
             end = max(run.first + len(run.host_ids) for run in copy.runs)
             if export.is_over or end > len(keys):
-                self._give_back(copy.runs)
+                self._give_back(export, copy.runs)
                 continue
             runs = tuple(
                 HostRun(
@@ -177,7 +184,7 @@ class Exports:
             )
             self._num_chunks += 1
             chunk_id = ChunkId(self._num_chunks)
-            self._leased[chunk_id] = runs
+            self._leased[chunk_id] = export, runs
             prefix = Prefix(copy.table.account_id, copy.table.root_key, tuple(keys[:end]))
             export.sink.take(ExportedChunk(chunk_id, export.sequence_id, prefix, runs))
 
@@ -192,8 +199,8 @@ class Exports:
         if export is None:
             return
         export.is_over = True
-        for group, host_ids in zip(self._groups, export.reserved, strict=True):
-            group.host.give_back(host_ids)
+        for place, host_ids in enumerate(export.reserved):
+            self._free(export, place, host_ids)
         wanted = export.order.num_blocks
         is_copying = any(copy.export is export for copy in self._copies)
         is_whole = not is_copying and all(first >= (wanted or 0) for first in export.next_blocks)
@@ -203,12 +210,12 @@ class Exports:
         """Frees what sinks need no more."""
         for sink in self._sinks:
             for chunk_id in sink.poll():
-                self._give_back(self._leased.pop(chunk_id))
+                self._give_back(*self._leased.pop(chunk_id))
 
     def count_held(self, place: int) -> int:
         """Host blocks of one group that are reserved, being written or leased; for checks."""
         runs = [run for copy in self._copies for run in copy.runs]
-        runs += [run for leased in self._leased.values() for run in leased]
+        runs += [run for _, leased in self._leased.values() for run in leased]
         num_reserved = sum(len(export.reserved[place]) for export in self._live.values())
         return num_reserved + sum(len(run.host_ids) for run in runs if run.group == place)
 
@@ -222,13 +229,18 @@ class Exports:
         return reach.find_first_block(order.num_blocks * self._block_size)
 
     def _reserve(self, export: Export) -> bool:
-        """Takes room for everything; False when there is too little, and nothing is taken."""
+        """Takes room for everything; False when there is too little for the account, and nothing is
+        taken.
+        """
         assert export.order.num_blocks is not None, "room for what has no end"
         counts = [max(0, export.order.num_blocks - first) for first in export.next_blocks]
-        pairs = list(zip(self._groups, counts, strict=True))
-        if any(count > group.host.num_free for group, count in pairs):
-            return False
-        export.reserved = [list(group.host.reserve(count)) for group, count in pairs]
+        for place, (group, count) in enumerate(zip(self._groups, counts, strict=True)):
+            num_left = group.host.num_blocks // 2 - self._num_ordered[export.account_id, place]
+            if count > min(group.host.num_free, num_left):
+                return False
+        for place, (group, count) in enumerate(zip(self._groups, counts, strict=True)):
+            export.reserved[place] = list(group.host.reserve(count))
+            self._num_ordered[export.account_id, place] += count
         return True
 
     def _take_room(self, export: Export, place: int, count: int) -> tuple[HostBlockId, ...]:
@@ -238,7 +250,16 @@ class Exports:
         reserved = export.reserved[place]
         return tuple(reserved.pop() for _ in range(count))
 
-    def _give_back(self, runs: Sequence[HostRun]) -> None:
-        """Frees host blocks that nobody reads or writes."""
+    def _give_back(self, export: Export, runs: Sequence[HostRun]) -> None:
+        """Frees copies that nobody reads or writes."""
         for run in runs:
-            self._groups[run.group].host.give_back(run.host_ids)
+            self._free(export, run.group, run.host_ids)
+
+    def _free(self, export: Export, place: int, host_ids: Sequence[HostBlockId]) -> None:
+        """Frees host blocks of one group."""
+        self._groups[place].host.give_back(host_ids)
+        if export.order.is_firm:
+            ordered = export.account_id, place
+            self._num_ordered[ordered] -= len(host_ids)
+            if not self._num_ordered[ordered]:
+                del self._num_ordered[ordered]

@@ -41,6 +41,11 @@ class HostPool:
         self._copied: list[BlockMove] = []
 
     @property
+    def num_blocks(self) -> int:
+        """All there are."""
+        return self._num_blocks
+
+    @property
     def num_free(self) -> int:
         """Blocks that can be taken now."""
         return len(self._free)

@@ -1,5 +1,6 @@
 """KV that comes from elsewhere is as good as computed; what fails to come is computed."""
 
+import itertools
 from random import Random
 
 import pytest
@@ -198,7 +199,8 @@ def test_an_account_lands_nothing_of_another() -> None:
 
 
 def test_an_order_without_room_is_refused_at_once() -> None:
-    small = KvGroup(KvGroupKind.FULL, 1, 1, num_host_blocks=4)
+    """Half of all is an account's: four blocks of nine, and these are five."""
+    small = KvGroup(KvGroupKind.FULL, 1, 1, num_host_blocks=9)
     rig = Rig((small,), order=ExportOrder(0, is_firm=True))
     outcome = rig.add(create_request(1, PROMPT))
     assert outcome.error_codes == ["pool_saturated"]
@@ -208,11 +210,49 @@ def test_an_order_without_room_is_refused_at_once() -> None:
     assert len(fits.token_ids) == 1
 
 
+class Holding(Random):
+    """Nothing is given back."""
+
+    def random(self) -> float:
+        return 0.4
+
+
 class NeverDone(Sink):
     """Gives no copy back: a drive that hangs."""
 
     def poll(self) -> list[ChunkId]:
         return []
+
+
+@pytest.mark.parametrize("name", ["full", "full and sliding"])
+def test_an_account_has_half_of_the_room_for_what_it_orders(name: str) -> None:
+    """Nobody fetches any of it: of 40 host blocks, four prompts of five each get theirs. Others
+    have theirs beside them, until there is none; what is given back is the account's again.
+    """
+    rig = Rig(MIXES[name], num_blocks=256, order=ExportOrder(0, is_firm=True))
+    rig.store.random = Holding()
+    numbers = itertools.count(1)
+
+    def ask(account: str) -> list[str]:
+        request = create_request(
+            number := next(numbers),
+            [*PROMPT[:20], number, number],
+            max_tokens=1,
+            account_id=AccountId(account * 32),
+        )
+        outcome = rig.add(request)
+        rig.run()
+        return outcome.error_codes
+
+    assert [ask("a") for _ in range(5)] == [[]] * 4 + [["pool_saturated"]]
+    assert [ask("b") for _ in range(5)] == [[]] * 4 + [["pool_saturated"]]
+    assert ask("c") == ["pool_saturated"]
+    assert rig.count_travelling(0) == FULL.num_host_blocks
+    rig.store.random = Random(1)
+    rig.settle()
+    assert rig.count_travelling(0) == 0
+    assert not rig.scheduler.books.passage.exports._num_ordered
+    assert [ask(account) for account in "aaab"] == [[]] * 4
 
 
 def test_copies_that_nobody_has_ordered_leave_half_of_the_room_to_those_who_order() -> None:
@@ -282,3 +322,4 @@ def test_in_a_storm_every_answer_is_right_and_nothing_leaks(
         assert outcome.token_ids == (predicted if whole else predicted[: len(outcome.token_ids)])
     for place in range(len(MIXES[name])):
         assert rig.count_travelling(place) == 0
+    assert not rig.scheduler.books.passage.exports._num_ordered
