@@ -112,8 +112,8 @@ class KvMemory:
         num_blocks = 0
         if self._hasher is not None and token_ids and not table.is_private:
             num_blocks = (len(token_ids) - 1) // self._block_size
-        keys = tuple([self._key(table, token_ids, index) for index in range(num_blocks)])
-        return Prefix(table.account_id, table.root_key, keys)
+        self._name_all(table, token_ids, num_blocks)
+        return Prefix(table.account_id, table.root_key, tuple(table.keys[:num_blocks]))
 
     def _find_cached(self, table: BlockTable, token_ids: Sequence[int]) -> FoundPrefix:
         """The longest prefix in the cache."""
@@ -375,6 +375,7 @@ class KvMemory:
         """Tells others that the full blocks from `first` on are being computed."""
         if self._hasher is None:
             return
+        self._name_all(table, token_ids, len(token_ids) // self._block_size)
         for index in range(first, len(token_ids) // self._block_size):
             self._announced[self._key(table, token_ids, index)] += 1
             table.num_announced = index + 1
@@ -384,6 +385,14 @@ class KvMemory:
         self._announced[key] -= 1
         if not self._announced[key]:
             del self._announced[key]
+
+    def _name_all(self, table: BlockTable, token_ids: Sequence[int], num_blocks: int) -> None:
+        """Extends the table's chain to `num_blocks` keys at once."""
+        num_known, size = len(table.keys), self._block_size
+        if self._hasher is not None and num_known < num_blocks:
+            parent = table.keys[-1] if table.keys else table.root_key
+            tokens = token_ids[num_known * size : num_blocks * size]
+            table.keys += self._hasher.extend_all(parent, tokens)
 
     def _key(self, table: BlockTable, token_ids: Sequence[int], index: int) -> bytes:
         """The key of block `index`; extends the table's chain by at most one."""

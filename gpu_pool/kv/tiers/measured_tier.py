@@ -76,7 +76,7 @@ class MeasuredTier:
 
     def wants(self, space: TierNamespace, name: BlockName) -> bool:
         """True when the block is not here and could be kept."""
-        return not self._tier.books.is_off and not self._tier.has(space, name)
+        return not self._tier.has(space, name) and not self._tier.books.is_off
 
     def may_have(self, space: TierNamespace, name: BlockName) -> bool:
         """True when it is worth asking for the block."""

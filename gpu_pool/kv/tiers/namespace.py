@@ -12,11 +12,9 @@ Must not know files. Read next: `shelves`, `file_tier`.
 """
 
 import hashlib
-import hmac
 import os
 import struct
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -35,8 +33,7 @@ _PLACE: Final = struct.Struct("<Q")
 _NONCE_BYTES: Final = 12
 
 
-@dataclass(frozen=True, slots=True)
-class BlockName:
+class BlockName(NamedTuple):
     """One block of one KV group, as its account's tiers know it."""
 
     group: int
@@ -49,20 +46,28 @@ class BlockName:
 class TierNamespace:
     """Names and seals for what one salt of one account has computed with one model."""
 
-    __slots__ = ("_aead", "_name_key", "owner")
+    __slots__ = ("_aead", "_inner", "_outer", "owner")
 
     def __init__(self, account_id: AccountId, root_key: bytes, layout: bytes) -> None:
         """`layout` is the digest of everything about a block's bytes that its key leaves open."""
         self.owner = find_owner(account_id)
         """The account, for quotas."""
         material = HKDF(SHA256(), 64, None, _DOMAIN + layout).derive(root_key)
-        self._name_key = material[:32]
+        name_key = material[:32].ljust(hashlib.sha256().block_size, b"\0")
+        self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in name_key))
+        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in name_key))
         self._aead = AESGCM(material[32:])
 
     def name_block(self, group: int, key: bytes) -> BlockName:
-        """The name of what `key` stands for in one group."""
-        digest = hmac.digest(self._name_key, _PLACE.pack(group) + key, "sha256")
-        return BlockName(group, key, digest.hex())
+        """The name of what `key` stands for in one group.
+
+        Source: RFC 2104, with both states of the key at hand: a long prompt has thousands of names,
+        and `hmac.digest` takes three times as long.
+        """
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(_PLACE.pack(group) + key)
+        outer.update(inner.digest())
+        return BlockName(group, key, outer.hexdigest())
 
     def seal(self, name: BlockName, block: memoryview, sealed: memoryview) -> int:
         """Fills `sealed` with header, ciphertext and tag; returns their bytes."""

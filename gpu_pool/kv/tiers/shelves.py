@@ -7,11 +7,10 @@ Read next: `host_tier` and `file_tier`, the callers.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One block on a shelf."""
 
     owner: str

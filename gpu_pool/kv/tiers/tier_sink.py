@@ -24,6 +24,9 @@ class TierSink:
         self._store = store
         self._host = host
         self._layout = layout
+        whole = [group for group, reach in enumerate(host.reaches) if not reach.is_local]
+        self._whole = tuple(whole or [0])
+        """Groups that keep everything; the first if there is none."""
         self._spaces: dict[SequenceId, TierNamespace] = {}
         self._num_held: dict[ChunkId, int] = {}
         self._let_go: deque[ChunkId] = deque()
@@ -35,8 +38,7 @@ class TierSink:
         self._spaces[sequence_id] = space
         first = 0
         for key in prefix.keys:
-            names = (space.name_block(group, key) for group in self._list_whole_groups())
-            if any(self._store.wants(space, name) for name in names):
+            if any(self._store.wants(space, space.name_block(group, key)) for group in self._whole):
                 break
             first += 1
         return ExportOrder(num_blocks=None, first=first)
@@ -65,8 +67,3 @@ class TierSink:
                 del self._num_held[chunk_id]
                 over.append(chunk_id)
         return over
-
-    def _list_whole_groups(self) -> list[int]:
-        """Groups that keep everything; of all if there is none."""
-        reaches = enumerate(self._host.reaches)
-        return [group for group, reach in reaches if not reach.is_local] or [0]

@@ -10,8 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpu_pool.kv.tiers.fetching import Fetch
 from gpu_pool.kv.tiers.leaving import LeavingBlock
@@ -23,8 +22,7 @@ CLOSE_S: Final = 1.0
 """For all tiers to keep what waits: a node kills a core that takes long to end."""
 
 
-@dataclass(frozen=True, slots=True)
-class WantedBlock:
+class WantedBlock(NamedTuple):
     """A block that a prefix needs, and its size."""
 
     name: BlockName

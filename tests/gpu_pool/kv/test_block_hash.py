@@ -76,3 +76,16 @@ def test_chains_agree_exactly_as_far_as_the_tokens_do(
 
     for index, (key, other_key) in enumerate(zip(chain(one), chain(other), strict=False)):
         assert (key == other_key) == (one[:index] == other[:index])
+
+
+@given(token_ids=st.lists(st.integers(0, 2**32 - 1), max_size=14))
+def test_keys_that_are_made_at_once_are_those_made_one_after_the_other(
+    token_ids: list[int],
+) -> None:
+    hasher = BlockHasher("r", "d", block_size=4)
+    parent = root = hasher.create_root(b"salt")
+    keys: list[bytes] = []
+    for end in range(4, len(token_ids) + 1, 4):
+        parent = hasher.extend(parent, token_ids[end - 4 : end])
+        keys.append(parent)
+    assert hasher.extend_all(root, token_ids) == keys

@@ -1,8 +1,11 @@
 """Names and seals: nothing of a block can be read, moved or changed without the request's salt."""
 
+import hmac
 from random import Random
 
 import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gpu_pool.kv.tiers.namespace import (
     HEADER_BYTES,
@@ -11,7 +14,7 @@ from gpu_pool.kv.tiers.namespace import (
     find_owner,
     measure_sealed,
 )
-from tests.gpu_pool.kv.tiers.blocks import A, B, blank, create_root, create_space, fill
+from tests.gpu_pool.kv.tiers.blocks import LAYOUT, A, B, blank, create_root, create_space, fill
 
 KEY = bytes(range(32))
 
@@ -94,6 +97,16 @@ def test_a_header_of_another_size_does_not_open() -> None:
     name = space.name_block(0, KEY)
     sealed = seal(space, name, fill(1))
     assert not can_open(space, name, sealed[:HEADER_BYTES] + sealed, 5000 + HEADER_BYTES)
+
+
+@pytest.mark.parametrize("group", [0, 1, 2**40])
+def test_names_follow_the_documented_formula(group: int) -> None:
+    """By the library's own HKDF and HMAC: what was kept under other names would be lost."""
+    info = b"hearth kv tier 1" + LAYOUT
+    material = HKDF(SHA256(), 64, None, info).derive(create_root())
+    place = group.to_bytes(8, "little")
+    expected = hmac.digest(material[:32], place + KEY, "sha256").hex()
+    assert create_space().name_block(group, KEY) == BlockName(group, KEY, expected)
 
 
 def test_names_tell_no_key_and_are_nobody_elses() -> None:
