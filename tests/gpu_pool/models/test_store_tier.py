@@ -70,6 +70,35 @@ def test_what_one_engine_has_computed_serves_another_of_the_same_account(
             assert (outcome.token_ids, outcome.num_cached_tokens) == (expected.token_ids, [0])
 
 
+@pytest.mark.parametrize(
+    ("family", "serves"),
+    [
+        ("latents", True),
+        ("windows", False),
+        ("windows and sinks", False),
+        ("chunks", False),
+        ("windows only", False),
+    ],
+)
+def test_only_models_that_look_back_to_the_start_fetch_what_another_has_put_there(
+    family: str, *, serves: bool, tmp_path: Path, master: MooncakeMaster
+) -> None:
+    """Latents of MLA travel; of windows and chunks a part of a prefix would be of no use. What an
+    engine has computed itself it fetches in any case (the control).
+    """
+    model_type, changes = FAMILIES[family]
+    folder = write_checkpoint(tmp_path / "model", model_type, **changes)
+    with open_engine(folder, master) as first, open_engine(folder, master) as second:
+        measure(second)
+        expected = ask(first, 1).token_ids
+        assert first.figure("store").num_kept > 0
+        outcome = ask(second, 1)
+        assert (outcome.token_ids, outcome.num_cached_tokens) == (expected, [144 if serves else 0])
+        assert (second.figure("store").num_fetched > 0) is serves
+        own = ask(second, 2)
+        assert (own.token_ids, own.num_cached_tokens) == (expected, [144])
+
+
 def test_nothing_of_a_private_request_gets_into_the_store_or_comes_from_there(
     llama: Path, master: MooncakeMaster
 ) -> None:
