@@ -28,6 +28,7 @@ from tests.gateway.running_gateway import (
     wait_until_async,
 )
 from tests.gateway.test_node_drains import drain, undrain
+from tests.gpu_pool.models.deepseek.test_model import V3
 from tests.gpu_pool.models.family_checkpoint import write_checkpoint
 from tests.gpu_pool.test_kept_prefixes import read_metric
 from tests.integration.account_client import read_cached_tokens
@@ -47,6 +48,20 @@ SLOW_TO_COMPUTE: Final = {
     "max_position_embeddings": 4096,
 }
 """Much arithmetic for little KV: whatever else this machine does, fetching is sooner."""
+LLAMA: Final = ("llama", SLOW_TO_COMPUTE)
+LATENTS: Final = (
+    "deepseek_v3",
+    V3
+    | {
+        "hidden_size": 512,
+        "intermediate_size": 4096,
+        "moe_intermediate_size": 2048,
+        "num_hidden_layers": 4,
+        "vocab_size": 512,
+        "max_position_embeddings": 4096,
+    },
+)
+"""The same with latent attention and experts."""
 
 
 @dataclass(frozen=True)
@@ -140,10 +155,13 @@ port = {port}
 
 
 @asynccontextmanager
-async def run_pair(folder: Path, master: MooncakeMaster) -> AsyncGenerator[Pair]:
+async def run_pair(
+    folder: Path, master: MooncakeMaster, model: tuple[str, dict[str, Any]] = LLAMA
+) -> AsyncGenerator[Pair]:
     """Both nodes ready, connected to the store, and with rates of their own to decide by."""
     checkpoint = write_random_checkpoint(folder / "checkpoint")
-    write_checkpoint(checkpoint, "llama", **SLOW_TO_COMPUTE)
+    model_type, sizes = model
+    write_checkpoint(checkpoint, model_type, **sizes)
     template = folder / "template.db"
     await asyncio.to_thread(upgrade_database, f"sqlite+aiosqlite:///{template}")
     metrics = {name: find_port() for name in NAMES}
@@ -204,6 +222,13 @@ async def test_what_one_node_has_computed_another_finds_in_the_store_while_there
             master.start()
             await pair.wait_for_store()
             await find_again(pair, 400)
+
+
+async def test_latents_that_one_node_has_computed_serve_another(tmp_path: Path) -> None:
+    """MLA: what travels is what the model keeps of a token, no keys and values of heads."""
+    with run_master(tmp_path) as master:
+        async with run_pair(tmp_path, master, LATENTS) as pair:
+            await find_again(pair, 100)
 
 
 async def test_no_other_account_finds_what_its_owner_finds_at_either_node(tmp_path: Path) -> None:
