@@ -16,9 +16,12 @@ from gpu_pool.transfer.transfer_engine import MAX_BATCH, Piece, ReadState, Regio
 
 _WAIT_US: Final = 10_000
 """The longest that NIXL's thread waits for an event."""
+MAX_CONNECTIONS: Final = 128
+"""Peers come back under new names, and nobody says which are gone: beyond so many the one that was
+used longest ago is let go. Who is there after all is connected to anew, in some milliseconds."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Connection:
     """To one life of a peer; several reads are on it."""
 
@@ -26,17 +29,21 @@ class _Connection:
     """What the peer's agent has said of itself."""
     name: str
     """The agent's, here."""
+    num_reads: int = 0
+    """Under way."""
 
 
 class NixlRead:
     """One transfer request."""
 
-    def __init__(self, api: Any, agent: Any, request: int, note_failed: Callable[[], None]) -> None:
-        """Takes a transfer that was started; `note_failed` hears of its connection's end."""
+    def __init__(
+        self, api: Any, agent: Any, request: int, note_end: Callable[[ReadState], None]
+    ) -> None:
+        """Takes a transfer that was started; `note_end` hears once how it ended."""
         self._api = api
         self._agent = agent
         self._request = request
-        self._note_failed = note_failed
+        self._note_end = note_end
         self._end: ReadState | None = None
 
     def poll(self) -> ReadState:
@@ -52,8 +59,7 @@ class NixlRead:
         self._end = ReadState.DONE if status == self._api.NIXL_SUCCESS else ReadState.FAILED
         with contextlib.suppress(Exception):
             self._agent.releaseXferReq(self._request)
-        if self._end is ReadState.FAILED:
-            self._note_failed()
+        self._note_end(self._end)
         return self._end
 
 
@@ -73,7 +79,7 @@ class NixlEngine:
             ) from error
         self._api: Any = api
         self._connections: dict[str, _Connection] = {}
-        """By peer."""
+        """By peer, the one used last at the end."""
         config = api.nixlAgentConfig()
         config.useProgThread = True
         config.pthrDelay = _WAIT_US
@@ -109,7 +115,10 @@ class NixlEngine:
         if status not in (api.NIXL_SUCCESS, api.NIXL_IN_PROG):
             self._let_go(peer, connection)
             raise TransferFailed("The transfer engine refused to read.")
-        return NixlRead(api, self._agent, request, lambda: self._let_go(peer, connection))
+        connection.num_reads += 1
+        return NixlRead(
+            api, self._agent, request, lambda end: self._note_end(peer, connection, end)
+        )
 
     def _connect(self, peer: str, agent: bytes) -> _Connection:
         """The connection to a peer, a new one where its agent is another process by now.
@@ -118,15 +127,31 @@ class NixlEngine:
         """
         known = self._connections.get(peer)
         if known is not None and known.agent == agent:
+            self._connections[peer] = self._connections.pop(peer)
             return known
         if known is not None:
             self._let_go(peer, known)
+        self._make_room()
         try:
             connection = _Connection(agent, self._agent.loadRemoteMD(agent).decode())
         except Exception as error:
             raise TransferFailed(f"The transfer engine failed: {type(error).__name__}.") from error
         self._connections[peer] = connection
         return connection
+
+    def _make_room(self) -> None:
+        """Lets connections go that nobody reads on, for one more; those that are read on stay."""
+        for peer, connection in list(self._connections.items()):
+            if len(self._connections) < MAX_CONNECTIONS:
+                return
+            if not connection.num_reads:
+                self._let_go(peer, connection)
+
+    def _note_end(self, peer: str, connection: _Connection, end: ReadState) -> None:
+        """A read is over; one that failed has its connection's end told."""
+        connection.num_reads -= 1
+        if end is ReadState.FAILED:
+            self._let_go(peer, connection)
 
     def _knows(self, connection: _Connection) -> bool:
         """False when the engine has dropped what it knew of the peer."""
