@@ -136,7 +136,8 @@ class TransferSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's process lives in it, such as `/run/netns/kv`, and nothing else of the node: its
     ports, which ask for no password, exist nowhere else. It takes CAP_SYS_ADMIN to enter one."""
     batch_s: Annotated[float, msgspec.Meta(gt=0)] = 3.0
-    """How long one batch of blocks may take."""
+    """How long one batch of blocks may take. It should be the same at all nodes that exchange them:
+    what others may be reading is kept for three times as long."""
 
 
 class MembershipSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,13 +28,13 @@ class KvArrival(msgspec.Struct, frozen=True, array_like=True):
 class KvDeparture(msgspec.Struct, frozen=True, array_like=True):
     """A sequence is computed for another node, which fetches its blocks.
 
-    Units: `lease_until_unix_ms` in milliseconds since 1970.
+    Units: `deadline_unix_ms` in milliseconds since 1970.
     """
 
     first_block: int
     num_blocks: int
-    lease_until_unix_ms: int
-    """The blocks are kept until then at most."""
+    deadline_unix_ms: int
+    """Until then it begins to read; the blocks are kept for as long as that may take."""
 
 
 class AddSequence(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -117,8 +117,8 @@ class ReleaseExport(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """Another node is done with the blocks of a sequence, over or not."""
 
     sequence_id: SequenceId
-    within_ms: int = 0
-    """How long what it has begun to read may still take it."""
+    may_be_read: bool = False
+    """What it has begun to read it may still be reading."""
 
 
 class ForgetExport(msgspec.Struct, frozen=True, array_like=True, tag=21):

@@ -202,9 +202,9 @@ class EngineClient:
         """Lets a sequence compute what has not come."""
         self._send(StopImport(sequence_id))
 
-    def release_export(self, sequence_id: SequenceId, within_ms: int = 0) -> None:
-        """Frees what was kept of a sequence for another node, which may read it for so long."""
-        self._send(ReleaseExport(sequence_id, within_ms))
+    def release_export(self, sequence_id: SequenceId, *, may_be_read: bool = False) -> None:
+        """Frees what was kept of a sequence for another node, once that is sure to read no more."""
+        self._send(ReleaseExport(sequence_id, may_be_read))
 
     def forget_blocks(self, sequence_id: SequenceId) -> None:
         """Nobody wants to hear of a sequence's blocks any more: the core describes none."""

@@ -31,10 +31,6 @@ from gpu_pool.server.kv_ticket_fit import check_fit
 from gpu_pool.server.prepared_request import PreparedRequest
 from gpu_pool.server.served_model import ServedModel
 
-LEASE_MARGIN_MS: Final = 5000
-"""How long blocks are kept beyond the time that the other node has for them: longer than a batch
-that it has begun to read may take.
-"""
 _NOTHING: Final = Usage(0, 0, 0)
 
 
@@ -76,8 +72,9 @@ class HandOver:
         """
         if not self._is_over:
             if self._prepared is not None:
-                within_ms = LEASE_MARGIN_MS if self._has_exported else 0
-                self._prepared.client.release_export(self._sequence_id, within_ms)
+                self._prepared.client.release_export(
+                    self._sequence_id, may_be_read=self._has_exported
+                )
             self._leave()
             self._emit(Finished(FinishReason.ABORTED, self._find_usage() or _NOTHING))
 
@@ -145,9 +142,7 @@ class HandOver:
     def _describe(self, prepared: PreparedRequest) -> Callable[[SequenceId], AddSequence]:
         """What the engine is told: compute, keep the blocks, draw one token to come to an end."""
         create, ticket = prepared.describe(0), self._ticket
-        departure = KvDeparture(
-            ticket.first_block, ticket.num_blocks, ticket.deadline_unix_ms + LEASE_MARGIN_MS
-        )
+        departure = KvDeparture(ticket.first_block, ticket.num_blocks, ticket.deadline_unix_ms)
 
         def describe(sequence_id: SequenceId) -> AddSequence:
             whole = create(sequence_id)

@@ -28,9 +28,11 @@ from gpu_pool.transfer.agent_client import AgentClient
 from gpu_pool.transfer.exporter import Exporter
 from gpu_pool.transfer.host_view import HostView
 from gpu_pool.transfer.importer import Importer
-from gpu_pool.transfer.puller import Puller
+from gpu_pool.transfer.puller import MOST_BATCH_TIMES, Puller
 
 _LAYOUT_VERSION: Final = 2
+_WAY_S: Final = 1.0
+"""For words that end reads or tell of their end, by way of the gateway."""
 
 
 class NodeExchange:
@@ -91,7 +93,7 @@ class NodeExchange:
         elif isinstance(message, StopImport):
             self.source.stop(message.sequence_id)
         elif isinstance(message, ReleaseExport):
-            self.sink.release(message.sequence_id, message.within_ms)
+            self.sink.release(message.sequence_id, may_be_read=message.may_be_read)
         else:
             self.sink.forget(message.sequence_id)
 
@@ -137,7 +139,8 @@ def create_exchange(
     puller = Puller(client, view, settings.batch_s, wake)
     exchange = NodeExchange(facts, client, puller)
     importer = Importer(puller, info.kv_groups, unix_ms, exchange.tell)
-    exporter = Exporter(incarnation, client, view, unix_ms, exchange.tell, wake)
+    read_ms = int(1000 * (MOST_BATCH_TIMES * settings.batch_s + _WAY_S))
+    exporter = Exporter(incarnation, client, view, unix_ms, exchange.tell, wake, read_ms)
     exchange.join(importer, exporter)
     return exchange
 

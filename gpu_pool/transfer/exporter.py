@@ -44,14 +44,18 @@ class Exporter:
         unix_ms: Callable[[], int],
         tell: Callable[[SequenceId, TransferEvent], None],
         on_news: Callable[[], None],
+        read_ms: int,
     ) -> None:
-        """`tell` brings an event to the gateway; `on_news` has the core call `poll`."""
+        """`tell` brings an event to the gateway; `on_news` has the core call `poll`. For `read_ms`
+        a read may go on that has begun.
+        """
         self._incarnation = incarnation
         self._client = client
         self._view = view
         self._unix_ms = unix_ms
         self._tell = tell
         self._on_news = on_news
+        self._read_ms = read_ms
         self._expected: dict[SequenceId, KvDeparture] = {}
         self._leases: dict[SequenceId, _Lease] = {}
         self._released: list[ChunkId] = []
@@ -62,13 +66,13 @@ class Exporter:
         """The next sequence of this id is computed for another node."""
         self._expected[sequence_id] = departure
 
-    def release(self, sequence_id: SequenceId, within_ms: int = 0) -> None:
-        """The other node is done with a sequence's blocks, or will be within so long."""
+    def release(self, sequence_id: SequenceId, *, may_be_read: bool = False) -> None:
+        """The other node is done with a sequence's blocks, or begins to read no more of them."""
         lease = self._leases.pop(sequence_id, None)
         if lease is None:
             return
-        if within_ms:
-            sooner_unix_ms = self._unix_ms() + within_ms
+        if may_be_read:
+            sooner_unix_ms = self._unix_ms() + self._read_ms
             lease.until_unix_ms = min(lease.until_unix_ms, sooner_unix_ms)
             self._leases[sequence_id] = lease
         else:
@@ -98,7 +102,8 @@ class Exporter:
             self._tell(sequence_id, KvGaveUp("agent"))
             return None
         num_blocks = min(len(prefix.keys), departure.num_blocks)
-        self._leases[sequence_id] = _Lease(prefix.account_id, departure.lease_until_unix_ms)
+        until_unix_ms = departure.deadline_unix_ms + self._read_ms
+        self._leases[sequence_id] = _Lease(prefix.account_id, until_unix_ms)
         return ExportOrder(num_blocks, min(departure.first_block, num_blocks), is_firm=True)
 
     def take(self, chunk: ExportedChunk) -> None:

@@ -28,6 +28,9 @@ from gpu_pool.transfer.turns import Turns, Work
 
 _Place = tuple[int, int]
 """KV group and index of a block."""
+MOST_BATCH_TIMES: Final = 3
+"""After so many times what a batch may take nothing of it is read any more: after the first it is
+lost, from the second on no other is begun, and with the third its agent is ended."""
 _RESTART_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
 """Between agents none of which has become ready."""

@@ -12,7 +12,7 @@ from contracts.kv_transfer import KvExported, KvHalf, KvImport, KvRelease, KvRun
 from contracts.wire import StreamEvent
 from gpu_pool.plan import SequenceId
 from gpu_pool.server.engine_client import EngineClient
-from gpu_pool.server.hand_over import LEASE_MARGIN_MS, HandOver
+from gpu_pool.server.hand_over import HandOver
 from gpu_pool.server.prepared_request import PreparedRequest
 from gpu_pool.server.served_model import ServedModel
 from gpu_pool.server.stream_meter import NodeMeter
@@ -73,13 +73,13 @@ async def test_a_release_before_the_body_has_come_ends_the_stream(
 
 
 class Releases(EngineClient):
-    """Notes what is released, and how soon."""
+    """Notes what is released, and whether it may still be being read."""
 
     def __init__(self) -> None:
-        self.releases: list[int] = []
+        self.releases: list[bool] = []
 
-    def release_export(self, sequence_id: SequenceId, within_ms: int = 0) -> None:
-        self.releases.append(within_ms)
+    def release_export(self, sequence_id: SequenceId, *, may_be_read: bool = False) -> None:
+        self.releases.append(may_be_read)
 
     def drop(self, sequence_id: SequenceId) -> None:
         assert self.releases, "a sequence whose blocks are kept for the whole lease"
@@ -92,12 +92,12 @@ EXPORT: Final = KvExported("1", b"", (KvRun(0, 0, (64,), (bytes(16),)),), is_las
 
 
 @pytest.mark.parametrize(
-    ("exports", "within_ms"),
-    [((), 0), ((IMPORT.exported,), 0), ((EXPORT,), LEASE_MARGIN_MS)],
+    ("exports", "may_be_read"),
+    [((), False), ((IMPORT.exported,), False), ((EXPORT,), True)],
     ids=["nothing", "the last word alone", "blocks"],
 )
 def test_an_abort_releases_blocks_at_once_unless_they_may_be_being_read(
-    exports: tuple[KvExported, ...], within_ms: int
+    exports: tuple[KvExported, ...], *, may_be_read: bool
 ) -> None:
     client, events = Releases(), list[StreamEvent]()
     hand_over = HandOver(PREFILL_TICKET, events.append)
@@ -108,7 +108,7 @@ def test_an_abort_releases_blocks_at_once_unless_they_may_be_being_read(
     for export in exports:
         hand_over.on_transfer(export)
     hand_over.abort()
-    assert client.releases == [within_ms]
+    assert client.releases == [may_be_read]
     assert events == [*exports, Finished(FinishReason.ABORTED, NOTHING)]
     hand_over.abort()
-    assert client.releases == [within_ms]
+    assert client.releases == [may_be_read]

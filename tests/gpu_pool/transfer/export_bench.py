@@ -17,12 +17,16 @@ class ExportBench:
     """The exporter of one core, and what the gateway was told of which sequence."""
 
     def __init__(
-        self, memory: list[HostMemory], lease_end_ms: int, view: HostView | None = None
+        self,
+        memory: list[HostMemory],
+        lease_end_ms: int,
+        view: HostView | None = None,
+        read_ms: int = 0,
     ) -> None:
-        """It is 0 now; every lease ends at `lease_end_ms`."""
+        """It is 0 now; every lease ends at `lease_end_ms`, with what a read may take at last."""
         client = AgentClient(TransferSettings(engine="memory"), "core", memory)
         client.ready = AgentReady(b"agent", (0,))
-        self.lease_end_ms, self.now_unix_ms = lease_end_ms, 0
+        self.deadline_ms, self.now_unix_ms = lease_end_ms - read_ms, 0
         self.told: list[tuple[SequenceId, TransferEvent]] = []
         self.exporter = Exporter(
             "life",
@@ -31,11 +35,12 @@ class ExportBench:
             lambda: self.now_unix_ms,
             lambda sequence_id, event: self.told.append((sequence_id, event)),
             lambda: None,
+            read_ms,
         )
 
     def expect(self, sequence_id: SequenceId, num_blocks: int) -> None:
         """The next sequence of this id is computed for another node, which has nothing of it."""
-        self.exporter.expect(sequence_id, KvDeparture(0, num_blocks, self.lease_end_ms))
+        self.exporter.expect(sequence_id, KvDeparture(0, num_blocks, self.deadline_ms))
 
     def begin(self, sequence_id: SequenceId, num_blocks: int, account: str = "a") -> Prefix:
         """A sequence computes a prompt of so many blocks."""

@@ -1,5 +1,7 @@
 """What leaves of a prompt: in messages that can be read, and for as long as somebody may read."""
 
+import mmap
+import os
 import threading
 from collections.abc import Sequence
 
@@ -9,13 +11,19 @@ import pytest
 from contracts.ids import AccountId
 from contracts.kv_transfer import MAX_CHUNK_BLOCKS, KvExported
 from gpu_pool.engine.executor_double import create_double_info
+from gpu_pool.engine.messages import KvDeparture
 from gpu_pool.engine.passage import Carriers
 from gpu_pool.engine.settings import SchedulerSettings
-from gpu_pool.kv.export import ChunkId
+from gpu_pool.kv.export import ChunkId, ExportedChunk
+from gpu_pool.kv.host_run import HostRun, Prefix
 from gpu_pool.plan import HostBlockId, HostMemory, KvGroup, KvGroupKind, SequenceId
+from gpu_pool.settings import TransferSettings
+from gpu_pool.transfer.exchange import create_exchange
 from gpu_pool.transfer.host_view import HostView
+from gpu_pool.transfer.puller import MOST_BATCH_TIMES
 from tests.gpu_pool.engine.engine_rig import EngineRig, create_request
 from tests.gpu_pool.transfer.export_bench import ExportBench
+from tests.gpu_pool.transfer.peer import wait_until
 
 NUM_BLOCKS = MAX_CHUNK_BLOCKS + 3
 SEQUENCE = SequenceId(1)
@@ -40,16 +48,20 @@ def test_more_blocks_than_a_message_describes_go_out_in_several() -> None:
     assert event.is_last
 
 
-@pytest.mark.parametrize("within_ms", [0, 5000, 90_000])
-def test_blocks_that_are_released_stay_for_the_reads_that_have_begun(within_ms: int) -> None:
+@pytest.mark.parametrize("may_be_read", [False, True])
+@pytest.mark.parametrize("read_ms", [5000, 60_000])
+def test_blocks_that_are_released_stay_for_the_reads_that_have_begun(
+    read_ms: int, *, may_be_read: bool
+) -> None:
     """A lease of a minute; never longer than that, and what is copied later is not kept."""
-    bench = ExportBench(create_memory(2), 60_000)
+    bench = ExportBench(create_memory(2), 60_000, read_ms=read_ms)
     prefix = bench.begin(SEQUENCE, 2)
     bench.take(0, SEQUENCE, prefix, 0, 0)
     assert bench.exporter.poll() == []  # the control: leased
-    bench.exporter.release(SEQUENCE, within_ms)
-    if within_ms:
-        bench.now_unix_ms += min(within_ms, 60_000) - 1
+    bench.now_unix_ms = 1000
+    bench.exporter.release(SEQUENCE, may_be_read=may_be_read)
+    if may_be_read:
+        bench.now_unix_ms = min(1000 + read_ms, 60_000) - 1
         assert bench.exporter.poll() == []
         bench.now_unix_ms += 1
     assert bench.exporter.poll() == [ChunkId(0)]
@@ -58,15 +70,47 @@ def test_blocks_that_are_released_stay_for_the_reads_that_have_begun(within_ms: 
     bench.exporter.close()
 
 
-@pytest.mark.parametrize(("within_ms", "has_room"), [(None, False), (5000, False), (0, True)])
+@pytest.mark.parametrize("batch_s", [0.5, 3.0])
+def test_a_read_is_granted_all_the_time_that_its_readers_agent_may_take(batch_s: float) -> None:
+    """Of a node whose settings are the same."""
+    handle = os.memfd_create("blocks")
+    os.ftruncate(handle, 64)
+    memory = [HostMemory(memoryview(mmap.mmap(handle, 64)), 16, handle)]
+    settings = TransferSettings(engine="memory", batch_s=batch_s)
+    now_unix_ms = 0
+    exchange = create_exchange(
+        settings, create_double_info(), memory, lambda: now_unix_ms, lambda: None
+    )
+    assert exchange is not None
+    try:
+        wait_until(lambda: exchange.client.ready is not None, "an agent")
+        exporter = exchange.sink
+        exporter.expect(SEQUENCE, KvDeparture(0, 1, deadline_unix_ms=60_000))
+        prefix = Prefix(AccountId("a" * 32), bytes(32), (bytes(32),))
+        assert exporter.find(SEQUENCE, prefix) is not None
+        run = HostRun(0, 0, (HostBlockId(0),), prefix.keys)
+        exporter.take(ExportedChunk(ChunkId(1), SEQUENCE, prefix, (run,)))
+        exporter.release(SEQUENCE, may_be_read=True)
+        now_unix_ms = int(MOST_BATCH_TIMES * batch_s * 1000)
+        assert exporter.poll() == []
+        now_unix_ms += 1000  # for the words that end it
+        assert exporter.poll() == [ChunkId(1)]
+    finally:
+        exchange.close()
+        os.close(handle)
+
+
+@pytest.mark.parametrize(
+    ("is_released", "may_be_read"), [(False, False), (True, True), (True, False)]
+)
 def test_prompts_that_nobody_waits_for_leave_room_for_others(
-    within_ms: int | None, has_room: bool
+    *, is_released: bool, may_be_read: bool
 ) -> None:
     """One account's, each of ten blocks that are in the cache, in a memory of sixty: half of that
     is for other accounts in any case.
     """
     group = KvGroup(KvGroupKind.FULL, 1, 1, num_host_blocks=60)
-    bench = ExportBench(create_memory(60), 25_000)
+    bench = ExportBench(create_memory(60), 25_000, read_ms=5000)
     info = create_double_info(kv_groups=(group,), num_blocks=256)
     settings = SchedulerSettings(max_batch_tokens=512)
     rig = EngineRig(settings, info, create_carriers=lambda _: Carriers((), (bench.exporter,)))
@@ -75,8 +119,8 @@ def test_prompts_that_nobody_waits_for_leave_room_for_others(
         output = rig.add(create_request(number, list(range(1, 42)), max_tokens=5))
         assert not output.error_codes
         rig.step()
-        if within_ms is not None:
-            bench.exporter.release(SequenceId(number), within_ms)
+        if is_released:
+            bench.exporter.release(SequenceId(number), may_be_read=may_be_read)
         rig.abort(number)
         rig.run()
 
@@ -87,9 +131,9 @@ def test_prompts_that_nobody_waits_for_leave_room_for_others(
         return rig.add(request).error_codes
 
     assert ask(7, "b") == []
-    assert ask(8, "a") == ([] if has_room else ["pool_saturated"])
-    bench.now_unix_ms = within_ms or 0
-    assert ask(9, "a") == (["pool_saturated"] if within_ms is None else [])
+    assert ask(8, "a") == ([] if is_released and not may_be_read else ["pool_saturated"])
+    bench.now_unix_ms = 5000
+    assert ask(9, "a") == ([] if is_released else ["pool_saturated"])
     rig.run()
     bench.exporter.close()
 

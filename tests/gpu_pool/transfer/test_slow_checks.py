@@ -23,7 +23,7 @@ from gpu_pool.transfer.agent_client import AgentClient
 from gpu_pool.transfer.agent_words import AgentReady, ReadEnded, encoder, to_agent_decoder
 from gpu_pool.transfer.content_tag import Tagger
 from gpu_pool.transfer.host_view import HostView
-from gpu_pool.transfer.puller import PullEnd, Puller
+from gpu_pool.transfer.puller import MOST_BATCH_TIMES, PullEnd, Puller
 from tests.gpu_pool.transfer.peer import wait_until
 
 PATIENCE_S: Final = 60.0
@@ -249,3 +249,29 @@ def test_beside_a_batch_that_is_lost_none_is_begun_for_ever(
         assert bench.agent.num_lives == 1 + num_lost
         bench.agent.end_read(bench.agent.take_read())
         assert bench.end_of(0).has_landed
+
+
+def test_nothing_is_read_for_longer_than_those_believe_who_keep_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worst case: beside a batch that hangs others go on, and one is begun as late as may be
+    and hangs, too. The control: shortly before, both are still under way.
+    """
+    with open_bench(monkeypatch) as bench:
+        began_s = bench.now_s
+        bench.land(1)
+        bench.now_s = began_s + 0.95 * BATCH_S
+        read = bench.land(2)
+        bench.now_s = began_s + 1.9 * BATCH_S
+        bench.wait_round()
+        bench.land(3)
+        bench.agent.end_read(read)
+        assert bench.end_of(2).has_landed
+        bench.now_s = began_s + (MOST_BATCH_TIMES - 0.2) * BATCH_S
+        bench.wait_round()
+        assert bench.agent.num_lives == 1
+        bench.now_s = began_s + MOST_BATCH_TIMES * BATCH_S
+        bench.puller.give_up(SequenceId(99), "nobody")  # has it look
+        ends = [bench.puller.ends.get(timeout=PATIENCE_S) for _ in range(2)]
+        assert {end.sequence_id for end in ends} == {1, 3}
+        assert bench.agent.num_lives == 2
