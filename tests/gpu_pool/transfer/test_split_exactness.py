@@ -15,6 +15,7 @@ from contracts.kv_transfer import TAG_BYTES, KvExported, KvGaveUp, KvLanded, KvR
 from gpu_pool.engine.messages import AbortSequence, AddSequence, StopImport
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.plan import SequenceId
+from gpu_pool.transfer.content_tag import Tagger
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.engine.engine_rig import EngineRig, create_request
@@ -37,6 +38,7 @@ NUM_BLOCKS: Final = 24
 MAX_TOKENS: Final = 36
 LENGTHS: Final = (2, 3, MAX_TOKENS)
 """Of answers; only long ones grow beyond their prompt's blocks."""
+SHIFT_BYTES: Final = 64
 SALTS: Final = (b"a" * 32, b"b" * 32)
 
 
@@ -66,7 +68,7 @@ class Trial:
         self.split = Split(pair[0], pair[1], request)  # type: ignore[arg-type]
         self._random = random
         self.harm = random.choices(
-            ["", "abort", "abort prompt", "lose", "spoil", "late"], [10, 2, 1, 1, 1, 1]
+            ["", "abort", "abort prompt", "lose", "spoil", "shift", "late"], [10, 2, 1, 1, 1, 1, 1]
         )[0]
         self.is_done = False
         if self.harm == "late":
@@ -76,6 +78,8 @@ class Trial:
             self.split.change = lambda exported: None
         elif self.harm == "spoil":
             self.split.change = spoil
+        elif self.harm == "shift":
+            self.split.change = shift
 
     def turn(self) -> None:
         """Aborts one half or the other at some moment."""
@@ -95,6 +99,17 @@ def spoil(exported: KvExported) -> KvExported:
     """Some tag is another's."""
     runs = [
         KvRun(run.group, run.first, run.addresses, (*run.tags[1:], bytes(TAG_BYTES)))
+        for run in exported.runs
+    ]
+    return msgspec.structs.replace(exported, runs=tuple(runs))
+
+
+def shift(exported: KvExported) -> KvExported:
+    """Every block is read from beside where it lies: what comes is not what its tag proves. Blocks
+    that were merely exchanged would harm little, since each key knows its own position.
+    """
+    runs = [
+        KvRun(run.group, run.first, tuple(a + SHIFT_BYTES for a in run.addresses), run.tags)
         for run in exported.runs
     ]
     return msgspec.structs.replace(exported, runs=tuple(runs))
@@ -156,6 +171,23 @@ def test_split_answers_are_those_of_one_core(kind: str, tmp_path: Path) -> None:
     assert counts["hit where it answers"] > 0, counts
     if kind != "windows only":  # a window alone needs few blocks
         assert counts["preempted"] > 0, counts
+
+
+def test_without_tags_answers_would_be_of_other_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: a node that checks none says something else once anything was shifted, and goes
+    on to say it, since it finds that in its cache.
+    """
+    monkeypatch.setattr(Tagger, "fits", lambda *_: True)
+    model_type, changes = KINDS["full"]
+    folder = write_checkpoint(tmp_path, model_type, **changes)
+    settings = SchedulerSettings(max_batch_tokens=96, max_chunk_tokens=37)
+    with (
+        open_pair(folder, "memory", settings, NUM_BLOCKS) as pair,
+        pytest.raises(AssertionError, match=r"assert \[.+\] == \["),
+    ):
+        run_trials(pair, folder, NUM_SEEDS)
 
 
 @pytest.mark.parametrize(
