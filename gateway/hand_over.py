@@ -321,7 +321,9 @@ class HandOver:
             self._ask()
 
     def _move_on(self, error: ServiceError) -> None:
-        """Leaves a node that has failed, for another one or for none."""
+        """Leaves a node that has failed, for another one or for none; why it is not asked again is
+        said in ADR 0022.
+        """
         prefill, fleet = self._prefill, self._parts.fleet
         assert prefill is not None, "nobody to leave"
         log.warning(

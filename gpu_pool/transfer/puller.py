@@ -2,8 +2,8 @@
 
 Runs in a thread of its own beside the core's loop; another one checks tags and holds up neither
 ends nor deadlines. Pure but for the agent: landings come and ends go through queues. A batch that
-is late or was given up by its engine puts its landing in quarantine until the agent has been ended;
-what others have under way there is read again.
+is late or was given up by its engine puts its landing in quarantine until the agent has been ended,
+which waits until what others have under way there is over.
 Read next: `agent_client`, `content_tag`, `turns`, `importer` (the core's side).
 """
 

@@ -135,6 +135,8 @@ async def test_with_nobody_left_the_node_that_answers_computes_the_prompt(pair: 
     assert read_text(await pair.gateway.run(STREAM)) == "local"
     assert await pair.count("nobody") == 1
     assert await pair.count("given_up") == 0, "each hand-over counts once"
+    nums_asked = [len(node.streams) for node in (pair.prompts, pair.others)]
+    assert nums_asked == [1, 1], "who has failed is not asked again"
 
 
 async def exaggerate(stream: ScriptedStream) -> None:
