@@ -1,4 +1,4 @@
-"""Trains tiny-chat from nothing and keeps the best weights.
+"""Trains tiny-chat from nothing and keeps the best of the last weights.
 
     python -m tools.tiny_chat.train --minutes 40 --out gpu_pool/bundled/tiny_chat
     python -m tools.tiny_chat.train --device cuda --loaders 14 --tokens 16384 --minutes 8 --out DIR
@@ -31,6 +31,7 @@ from tools.tiny_chat.rehearsal import Rehearsal
 from tools.tiny_chat.tokenizer import train_tokenizer
 
 _WARM_UP, _COOL_DOWN = 0.01, 0.7  # shares of the whole time
+_SETTLED = 0.9  # of the whole time: from then on weights change little
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ class Trainer:
         )
 
     def run(self) -> None:
-        """Trains until the time is up; the best weights lie in the output folder then."""
+        """Trains until the time is up; the best of the last weights lie in the folder then."""
         batches = loaded_batches(
             Encoder(self._tokenizer),
             seed=self._settings.seed + 2 + self._rank,
@@ -102,11 +103,12 @@ class Trainer:
             if self._rank == 0 and time.monotonic() - rehearsed > self._settings.rehearse_every_s:
                 mean = float(torch.stack(losses).mean())
                 self._rehearse(
-                    f"{progress:5.1%} step {step} {num_tokens / 1e6:.2f}M tokens loss {mean:.4f}"
+                    f"{progress:5.1%} step {step} {num_tokens / 1e6:.2f}M tokens loss {mean:.4f}",
+                    progress,
                 )
                 rehearsed, losses = time.monotonic(), list[Tensor]()
         if self._rank == 0:
-            self._rehearse("end")
+            self._rehearse("end", 1.0)
 
     def _learn(self, batch: Batch) -> Tensor:
         """Adds the gradient of one batch and returns its loss, not waited for."""
@@ -138,16 +140,21 @@ class Trainer:
             optimiser.step()
         self._shared.zero_()
 
-    def _rehearse(self, where: str) -> None:
+    def _rehearse(self, where: str, progress: float) -> None:
+        """Examines the weights and keeps them; of those at the end, the best.
+
+        An examination is chance in part: of one while the rate is high, a good mark says little.
+        """
         rounded = rounded_copy(self._model)
         scores = self._rehearsal.scores(Answerer(rounded, self._tokenizer))
         mean = sum(scores.values()) / len(scores)
-        is_best = mean >= self._best
-        if is_best:
-            self._best = mean
+        is_settled = progress >= _SETTLED
+        is_kept = not is_settled or mean >= self._best
+        if is_kept:
+            self._best = mean if is_settled else -1.0
             save_checkpoint(rounded, self._tokenizer, self._settings.out)
         shown = "  ".join(f"{kind} {score:.1%}" for kind, score in scores.items())
-        self._console.print(f"{where}  {shown}{'  kept' if is_best else ''}", highlight=False)
+        self._console.print(f"{where}  {shown}{'  kept' if is_kept else ''}", highlight=False)
 
 
 def mean_loss(
