@@ -20,15 +20,15 @@ from gpu_pool.transfer.transfer_engine import Piece, ReadState, Region
 
 nixl_engine.MAX_CONNECTIONS = int(sys.argv[1])
 SIZE, NUM_PEERS = 1 << 20, 8
-buffers = [ctypes.create_string_buffer(bytes([number]) * SIZE, SIZE) for number in range(9)]
+buffers = [ctypes.create_string_buffer(bytes([number]) * SIZE, SIZE) for number in range(10)]
 regions = [Region(ctypes.addressof(buffer), SIZE) for buffer in buffers]
-reader = nixl_engine.NixlEngine("reader", regions[:1])
+reader = nixl_engine.NixlEngine("reader", [regions[0], regions[-1]])
 names = [f"peer {number}" for number in range(NUM_PEERS)]
-peers = [nixl_engine.NixlEngine(name, [region]) for name, region in zip(names, regions[1:])]
+peers = [nixl_engine.NixlEngine(name, [region]) for name, region in zip(names, regions[1:-1])]
 
 
-def start(number):
-    piece = Piece(regions[0].address, regions[number + 1].address, SIZE)
+def start(number, target=regions[0]):
+    piece = Piece(target.address, regions[number + 1].address, SIZE)
     return reader.read(names[number], peers[number].describe(), [piece])
 
 
@@ -51,7 +51,8 @@ def list_known():
     return known
 
 
-busy = start(0)  # nobody has heard of its end: it is under way for all that is known
+# nobody has heard of its end: it is under way for all that is known, and may be
+busy = start(0, regions[-1])
 have_come = [finish(start(number), number) for number in range(1, NUM_PEERS)]
 known = list_known()
 busy.poll()
