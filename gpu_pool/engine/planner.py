@@ -65,7 +65,8 @@ class Planner:
             self._make_room(step)
         self._schedule_decodes(step)
         room = self._settings.max_batch_tokens - step.num_tokens
-        self._schedule_prompts(step, self.pace.bound(room) if step.work else room)
+        holds_up = step.work or any(sequence.waits_for_step for sequence in self._batch)
+        self._schedule_prompts(step, self.pace.bound(room) if holds_up else room)
         while not step.work and len(self._batch) > 1 and not self._is_awaiting:
             self._batch.preempt(self._batch[len(self._batch) - 1])  # the rings have run dry
             self._schedule_prompts(step, self._settings.max_batch_tokens)

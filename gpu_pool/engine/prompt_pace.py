@@ -48,5 +48,5 @@ class PromptPace:
         change = min(max(allowed_s / seconds, _SHRINKAGE), _GROWTH)
         if change < 1 and num_prefill >= _LEAST_TOKENS:
             self._num_tokens = max(_LEAST_TOKENS, min(self._num_tokens, num_prefill) * change)
-        elif num_prefill + _WHOLE_TOKENS > self._num_tokens:
+        elif change > 1 and num_prefill + _WHOLE_TOKENS > self._num_tokens:
             self._num_tokens = min(self._num_tokens * change, self._most)

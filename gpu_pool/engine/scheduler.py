@@ -196,8 +196,9 @@ class Scheduler:
         """The oldest plan in flight has taken so long."""
         step = self._in_flight[0]
         num_decode = sum(work.end > work.sequence.num_prompt_tokens for work in step.work)
-        self._books.speed.note_step(step.num_tokens - num_decode, num_decode, seconds)
-        self._planner.pace.note_step(step.num_tokens - num_decode, num_decode, seconds)
+        num_prefill = step.num_tokens - step.num_drafts - num_decode
+        self._books.speed.note_step(num_prefill, num_decode, seconds)
+        self._planner.pace.note_step(num_prefill, num_decode, seconds)
 
     def check(self) -> None:
         """Asserts that blocks, rows and queues agree; for tests, linear in everything."""

@@ -77,8 +77,18 @@ class Sequence:
     @property
     def may_be_planned(self) -> bool:
         """False while the steps in flight sample all that was asked for, or what a mask needs."""
-        if self.num_pending_tokens and self._needs_known_tokens:
-            return False
+        return self._lacks_tokens and not (self.num_pending_tokens and self._needs_known_tokens)
+
+    @property
+    def waits_for_step(self) -> bool:
+        """The steps in flight sample of it, and not the last that was asked for: whatever is
+        planned behind them holds it up.
+        """
+        return self.num_pending_tokens > 0 and self._lacks_tokens
+
+    @property
+    def _lacks_tokens(self) -> bool:
+        """More were asked for than are known or being sampled."""
         num_asked = self.num_prompt_tokens + self.max_tokens
         return len(self.token_ids) + self.num_pending_tokens < num_asked
 

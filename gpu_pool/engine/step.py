@@ -43,6 +43,7 @@ class Step:
         self.number = number
         self.num_tokens = 0
         """Planned so far, drafts included."""
+        self.num_drafts = 0
         self.work: list[Work] = []
         self.started: list[Sequence] = []
         """Got their blocks; a row follows with their first work."""
@@ -65,6 +66,7 @@ class Step:
         sequence.num_pending_tokens += samples
         sequence.num_drafts_in_flight = len(drafts)
         self.num_tokens += num_tokens + len(drafts)
+        self.num_drafts += len(drafts)
         end = sequence.num_computed_tokens
         self.work.append(Work(sequence, sequence.num_runs, end, samples))
         mask = sequence.matcher.fill_mask() if samples and sequence.matcher is not None else None

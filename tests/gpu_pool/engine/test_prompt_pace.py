@@ -1,12 +1,13 @@
 """Prompts beside answers: as much of them in a step as the answers can be asked to wait for."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from gpu_pool.engine.executor_double import create_double_info
 from gpu_pool.engine.prompt_pace import PromptPace
-from gpu_pool.engine.settings import SchedulerSettings
+from gpu_pool.engine.settings import NgramSettings, SchedulerSettings
 from gpu_pool.engine.speed_meter import SpeedMeter
 from tests.gpu_pool.engine.engine_rig import EngineRig, create_request
 
@@ -68,6 +69,13 @@ def test_steps_that_were_not_full_or_had_no_answers_let_nothing_grow() -> None:
     assert pace.bound(ROOM) == 256
 
 
+def test_the_last_part_of_a_prompt_takes_no_room_from_the_next_prompts() -> None:
+    pace = create_pace(25, 0.005)
+    for num_tokens in (200, 130, 255, 129):  # each longer than a CPU is allowed
+        pace.note_step(num_tokens, 8, 1.0)
+        assert pace.bound(ROOM) == 256
+
+
 def create_rig(max_pause_ms: int) -> EngineRig:
     """A core with an answer under way."""
     info = create_double_info(num_blocks=600, context_window=2000, vocab_size=2000)
@@ -103,6 +111,48 @@ def test_a_core_learns_from_the_steps_that_it_is_told_of() -> None:
         rig.executor.submit(plan)
         rig.scheduler.note_step(0.001)
         rig.scheduler.update(rig.executor.collect())
+
+
+class Anything:
+    """A matcher that allows every token, and has to know each before it allows the next."""
+
+    has_given_up = is_finished = False
+
+    def __init__(self, grammar: str) -> None: ...
+
+    def fill_mask(self) -> bytes:
+        return b"\xff" * 250
+
+    def accept(self, token_id: int) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("max_tokens", "num_tokens"), [(50, 256), (1, 900)])
+@pytest.mark.parametrize(("num_stages", "grammar"), [(1, "any"), (2, None)])
+def test_an_answer_whose_token_is_in_flight_waits_for_prompts_as_well(
+    max_tokens: int, num_tokens: int, num_stages: int, grammar: str | None
+) -> None:
+    """It cannot be in the next step, which it has to wait for; unless that token is its last."""
+    info = create_double_info(num_blocks=600, context_window=2000, vocab_size=2000, max_in_flight=2)
+    info = replace(info, num_stages=num_stages)
+    rig = EngineRig(SchedulerSettings(max_running=4), info, Anything)
+    rig.add(create_request(1, [1, 2, 3], max_tokens=max_tokens, grammar=grammar))
+    assert count_next(rig) == {1: 3}
+    rig.add(create_request(2, range(900)))
+    assert count_next(rig) == {2: num_tokens}
+
+
+def test_a_step_with_guesses_is_one_that_only_generates() -> None:
+    info = create_double_info(vocab_size=1, eos_token_ids=())
+    rig = EngineRig(SchedulerSettings(ngram=NgramSettings()), info)
+    rig.add(create_request(1, [0] * 9, max_tokens=50))
+    rig.step()
+    rig.step()
+    plan = rig.scheduler.schedule(0)
+    assert plan is not None
+    assert plan.scheduled[0].draft_token_ids  # the control
+    rig.scheduler.note_step(0.1)
+    assert rig.scheduler.books.speed.decode_step_s == 0.1
 
 
 def test_nobody_waits_where_nobody_is_answered() -> None:
