@@ -220,7 +220,7 @@ class Split:
         reserved = self.answer.find(KvReserved)
         if reserved is not None and not self.prefill_id:
             departure = KvDeparture(
-                reserved.first_block, reserved.num_blocks, _now_ms() + self.deadline_ms + 2000
+                reserved.first_block, reserved.num_blocks, _now_ms() + self.deadline_ms
             )
             self.prefill_id = self.prefill.open(
                 lambda i: _change(self.request, i, departure=departure, max_tokens=1)

@@ -16,9 +16,11 @@ from typing import Final
 import msgspec
 
 from contracts.errors import DeadlineExceeded
+from contracts.ids import AccountId
 from contracts.kv_transfer import KvGaveUp, KvLanded, KvReserved
 from gpu_pool.engine.messages import AbortSequence, ReleaseExport, StopImport
 from gpu_pool.plan import SequenceId
+from gpu_pool.transfer.puller import MOST_BATCH_TIMES
 from tests.gpu_pool.engine.engine_rig import create_request
 from tests.gpu_pool.models.family_checkpoint import SIZES, create_prompt
 from tests.gpu_pool.transfer.core_pair import STEPS, Core, Split, create_transfer
@@ -29,13 +31,15 @@ BLOCK_BYTES: Final = (
     SIZES["num_hidden_layers"] * 2 * SIZES["num_key_value_heads"] * SIZES["head_dim"]
 ) * (BLOCK_TOKENS * 4)
 """Of a model of those sizes in fp32."""
+ACCOUNTS: Final = (AccountId("a" * 32), AccountId("b" * 32))
+"""Each may hand over half of what fits."""
 NUM_AT_ONCE: Final = 6
 PROMPT_BLOCKS: Final = 12
 """Full ones, of each of the prompts that fill the host memory together."""
 NUM_HOST_BLOCKS: Final = NUM_AT_ONCE * PROMPT_BLOCKS
 MAX_TOKENS: Final = 6
-LEASE_MS: Final = 2000
-"""How long a lease outlasts the ticket of who reads (`core_pair.Split`)."""
+LEASE_MS: Final = int(1000 * (MOST_BATCH_TIMES * create_transfer("nixl").batch_s + 2))
+"""How long a lease outlasts the ticket of who reads, with a second to spare."""
 PATIENCE_S: Final = 60.0
 
 
@@ -190,7 +194,12 @@ class KilledPair:
         """One prompt; the request has so long in all, and so long until it computes alone."""
         until_ms = time.time_ns() // 1_000_000 + deadline_ms
         request = create_request(
-            0, self.prompts[number], max_tokens=MAX_TOKENS, salt=salt, deadline_unix_ms=until_ms
+            0,
+            self.prompts[number],
+            max_tokens=MAX_TOKENS,
+            salt=salt,
+            deadline_unix_ms=until_ms,
+            account_id=ACCOUNTS[number % 2],
         )
         asked = Asked(
             Split(self.cores[0], self.cores[1], request, patience_ms),

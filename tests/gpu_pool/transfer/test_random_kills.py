@@ -23,6 +23,7 @@ from tests.gpu_pool.transfer.peer import need_engine
 SEEDS: Final = range(*map(int, os.environ.get("HEARTH_TEST_KILL_SEEDS", "0-32").split("-")))
 """From one up to another, of both engines together: parts may run side by side."""
 ENGINES: Final = ("nixl", "mooncake")
+_TOO_LATE: Final = "killed nobody"
 NUM_TRIES: Final = 5
 """To hand all over afterwards: a batch may be late on a busy machine, what is lost stays lost."""
 
@@ -49,7 +50,7 @@ def are_all_handed_over(pair: KilledPair, seed: int, number: int) -> bool:
 
 
 def run_seed(pair: KilledPair, seed: int) -> Counter[str]:
-    """One kill under some requests, and what it came to."""
+    """One kill under some requests, and what it came to, unless they were quicker."""
     random = Random(seed)
     kill = Kill.draw(random)
     salt = seed.to_bytes(32, "little")
@@ -59,7 +60,9 @@ def run_seed(pair: KilledPair, seed: int) -> Counter[str]:
         deadline_ms = random.choice([random.randrange(1, 400), random.randrange(2000, 8000)])
         every.append(pair.ask(number, salt, patience_ms, deadline_ms, is_silent=kill.is_silent))
     pair.run(every, lambda: all(asked.ended_s for asked in every), kill)
-    assert kill.is_done, "nobody came so far"
+    if not kill.is_done:  # all were over before the moment that was drawn
+        pair.run(every, lambda: all(asked.is_settled for asked in every))
+        return Counter({_TOO_LATE: 1})
     structlog.get_logger().debug("killed", seed=seed, kill=kill)
     counts = Counter(asked.check() for asked in every)
     pair.restore(every, kill)
@@ -77,6 +80,7 @@ def test_every_request_ends_and_no_block_is_lost(engine: str, tmp_path: Path) ->
             if ENGINES[seed % len(ENGINES)] == engine:
                 counts += run_seed(pair, seed)
     structlog.get_logger().info("kills", engine=engine, ends=dict(sorted(counts.items())))
+    assert counts[_TOO_LATE] <= len(SEEDS) // 8, counts
     assert all(counts[end] for end in ("handed over", "computed", "deadline", "cut")), counts
 
 
