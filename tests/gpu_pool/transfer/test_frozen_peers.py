@@ -73,6 +73,33 @@ def test_a_prompts_node_that_thaws_writes_to_no_block_that_is_anothers_by_now(
         assert count_changed(prefill, canary) == NUM_BLOCKS, "the canary travels nowhere either"
 
 
+@pytest.mark.parametrize("is_fenced", [True, False])
+def test_what_mooncake_gives_up_itself_is_written_by_nobody_when_it_is_told(
+    is_fenced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reports a failure after three seconds, and would go on writing: with a patience of ours
+    that is longer, its word comes first. The control takes its word for the end.
+    """
+    need_engine("mooncake", monkeypatch)
+    with open_peers("mooncake", NUM_BLOCKS, BLOCK_BYTES, batch_s=20.0) as (prefill, decode):
+        if not is_fenced:
+            monkeypatch.setattr(decode.client, "restart", lambda: None)
+        decode.land(1, range(NUM_BLOCKS))
+        decode.offer(1, prefill.export(range(NUM_BLOCKS)))
+        process_id = freeze_in_the_middle(prefill, decode)
+        end = decode.wait_end()
+        assert not end.has_landed
+        assert end.reason != "late", "the report did not come first"
+        canary = Random(2).randbytes(len(decode.buffer))
+        decode.buffer[:] = canary
+        os.kill(process_id, signal.SIGCONT)
+        if is_fenced:
+            time.sleep(LATE_S)
+            assert count_changed(decode, canary) == 0
+        else:
+            wait_until(lambda: count_changed(decode, canary) > 0, "the attack")
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("is_checked", [True, False])
 def test_a_node_that_answers_and_thaws_after_its_lease_gets_nothing_of_anothers(
