@@ -4,7 +4,8 @@ Owns the directory of one model and what happens when the drive does not do as i
 there at the start is found again by its names; whose it is nobody can tell before a request brings
 the salt. Files of another revision or layout, halves and strangers are removed at the start. A
 drive that refuses a write ends the keeping, with one line in the log; what is there is still read.
-A read that fails says nothing of the file, which stays: only what is proven wrong goes.
+A read that fails says nothing of the file, which stays: only what is proven wrong goes. It is
+written anew, though, where somebody has the block, since the place on the drive may be worn out.
 Read next: `namespace` (what is in a file), `block_file`, `shelves`.
 """
 
@@ -56,6 +57,8 @@ class FileTier:
         self._shelves = Shelves(settings.max_bytes, settings.account_bytes)
         self._lock = threading.Lock()
         self._being_kept: set[Entry] = set()
+        self._unread: set[Entry] = set()
+        """Files whose last read has failed."""
         self._buffers = _Buffers()
         self._num_damaged = self._num_unread = 0
         self._is_off = False
@@ -77,12 +80,13 @@ class FileTier:
         return TierBooks(self._shelves.num_bytes, self._num_damaged, self._is_off, self._num_unread)
 
     def has(self, space: TierNamespace, name: BlockName) -> bool:
-        """True while there is a file of that name."""
-        return self._shelves.has(Entry(space.owner, name.text))
+        """True while there is a file of that name, unless its last read has failed."""
+        entry = Entry(space.owner, name.text)
+        return self._shelves.has(entry) and entry not in self._unread
 
     def may_have(self, space: TierNamespace, name: BlockName) -> bool:
         """True while the block is here: nobody else puts any."""
-        return self.has(space, name)
+        return self._shelves.has(Entry(space.owner, name.text))
 
     def keep(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
         """Seals a block into a file, and removes others where that is too much."""
@@ -117,11 +121,12 @@ class FileTier:
             if error.errno in _NOT_OURS:
                 self._drop(entry, is_damaged=False)
             else:
-                self._note_unread(error)
+                self._note_unread(entry, error)
             return False
         if space.open(name, pages[:num_read], block):
             with self._lock:
                 self._shelves.touch(entry)
+                self._unread.discard(entry)
             return True
         self._drop(entry, is_damaged=True)
         return False
@@ -143,9 +148,12 @@ class FileTier:
         return self._folder / entry.owner / f"{entry.name}.kv"
 
     def _begin(self, entry: Entry) -> bool:
-        """True for one thread at a time, which may write the file that is not there yet."""
+        """True for one thread at a time, which may write the file that is not there yet, or that
+        cannot be read.
+        """
         with self._lock:
-            if self._shelves.has(entry) or entry in self._being_kept:
+            is_there = self._shelves.has(entry) and entry not in self._unread
+            if is_there or entry in self._being_kept:
                 return False
             self._being_kept.add(entry)
             return True
@@ -154,6 +162,7 @@ class FileTier:
         """Takes a file into the books and removes those that are too many."""
         with self._lock:
             gone = self._shelves.put(entry, num_bytes) if not self._shelves.has(entry) else []
+            self._unread.difference_update((entry, *gone))
         for other in gone:
             self._find_path(other).unlink(missing_ok=True)
 
@@ -161,16 +170,19 @@ class FileTier:
         """Forgets a block that is not there, or not what was put there."""
         with self._lock:
             self._shelves.remove(entry)
+            self._unread.discard(entry)
             self._num_damaged += is_damaged
         self._find_path(entry).unlink(missing_ok=True)
 
-    def _note_unread(self, error: OSError) -> None:
+    def _note_unread(self, entry: Entry, error: OSError) -> None:
         """Counts a read that has failed; the next one may not, and this is in the log once.
 
         A file that never can be read is used by nobody, so that it is among the first to go.
         """
         with self._lock:
             self._num_unread += 1
+            if self._shelves.has(entry):
+                self._unread.add(entry)
             is_first = self._num_unread == 1
         if is_first:
             structlog.get_logger().warning(
