@@ -81,8 +81,7 @@ class FileTier:
 
     def has(self, space: TierNamespace, name: BlockName) -> bool:
         """True while there is a file of that name, unless its last read has failed."""
-        entry = Entry(space.owner, name.text)
-        return self._shelves.has(entry) and entry not in self._unread
+        return self._is_readable(Entry(space.owner, name.text))
 
     def may_have(self, space: TierNamespace, name: BlockName) -> bool:
         """True while the block is here: nobody else puts any."""
@@ -147,13 +146,16 @@ class FileTier:
         """Where a block is."""
         return self._folder / entry.owner / f"{entry.name}.kv"
 
+    def _is_readable(self, entry: Entry) -> bool:
+        """True for a file that is there, as far as is known."""
+        return self._shelves.has(entry) and entry not in self._unread
+
     def _begin(self, entry: Entry) -> bool:
         """True for one thread at a time, which may write the file that is not there yet, or that
         cannot be read.
         """
         with self._lock:
-            is_there = self._shelves.has(entry) and entry not in self._unread
-            if is_there or entry in self._being_kept:
+            if self._is_readable(entry) or entry in self._being_kept:
                 return False
             self._being_kept.add(entry)
             return True
@@ -175,10 +177,7 @@ class FileTier:
         self._find_path(entry).unlink(missing_ok=True)
 
     def _note_unread(self, entry: Entry, error: OSError) -> None:
-        """Counts a read that has failed; the next one may not, and this is in the log once.
-
-        A file that never can be read is used by nobody, so that it is among the first to go.
-        """
+        """Counts a read that has failed; the next one may not, and this is in the log once."""
         with self._lock:
             self._num_unread += 1
             if self._shelves.has(entry):
