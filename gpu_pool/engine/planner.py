@@ -55,6 +55,7 @@ class Planner:
         self._fair = books.fair
         self._exports = books.passage.exports
         self.pace = PromptPace(settings.max_pause_ms, settings.max_batch_tokens, books.speed)
+        """Hears of steps from the scheduler."""
         self._displacement = Displacement(books.batch, books.fair, kv)
         self._is_short = False
         """Somebody could not start in the last step for want of blocks."""

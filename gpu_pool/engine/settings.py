@@ -33,7 +33,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_tokens: int = 2048
     """Tokens computed in one step, decode and prefill together."""
     max_chunk_tokens: int = 1024
-    """Tokens of one prompt in one step while other prompts are to be computed too."""
+    """Tokens of one prompt in one step while other prompts are to be computed too; the same share
+    of steps that have room for fewer."""
     max_pause_ms: int = 25
     """Of answers while a step computes prompts beside them, or three of their own steps if those
     last longer; 0: as long as a full step takes."""

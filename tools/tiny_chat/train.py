@@ -148,10 +148,9 @@ class Trainer:
         rounded = rounded_copy(self._model)
         scores = self._rehearsal.scores(Answerer(rounded, self._tokenizer))
         mean = sum(scores.values()) / len(scores)
-        is_settled = progress >= _SETTLED
-        is_kept = not is_settled or mean >= self._best
+        is_kept = mean >= self._best
         if is_kept:
-            self._best = mean if is_settled else -1.0
+            self._best = mean if progress >= _SETTLED else -1.0
             save_checkpoint(rounded, self._tokenizer, self._settings.out)
         shown = "  ".join(f"{kind} {score:.1%}" for kind, score in scores.items())
         self._console.print(f"{where}  {shown}{'  kept' if is_kept else ''}", highlight=False)
