@@ -17,6 +17,8 @@ GPU_FILES = (*FILES, "docker-compose.gpu.yml")
 TWO_GATEWAYS_FILES = (*FILES, "docker-compose.two-gateways.yml")
 OWN_IMAGES = ("hearth-gateway:local", "hearth-node:local")
 FIND_COMPILERS = "for name in cc gcc g++ c++ clang make ld; do command -v $name; done; true"
+SETTLED_S = 10.0
+"""Journal to ledger each half second, ledger to sums each two, and the writing itself: thrice."""
 LOOKED_AT = {
     *("clocks", "configuration", "database", "disk", "keys"),
     *("limits", "machine", "nodes", "traces"),
@@ -167,10 +169,10 @@ def check_restart(project: ComposeProject, tenants: Tenants) -> None:
 
 
 def _read_settled_usage(tenants: tuple[Tenant, ...]) -> list[dict[str, int]]:
-    """Everybody's usage, once the ledger has all that was answered: half a second after it."""
+    """Everybody's usage, once it has been the same for longer than an answer takes to its sums."""
     latest = [tenant.read_usage() for tenant in tenants]
     while True:
-        time.sleep(2)
+        time.sleep(SETTLED_S)
         usage = [tenant.read_usage() for tenant in tenants]
         if usage == latest:
             return usage
