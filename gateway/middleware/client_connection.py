@@ -21,6 +21,7 @@ from uvicorn.server import ServerState
 
 from gateway.middleware.body_memory import BodyMemory
 from gateway.middleware.exchange import HttpExchange
+from gateway.middleware.reading import ReadingControl
 from gateway.settings import LimitSettings
 
 _HEADERS_TOO_LARGE: Final = (
@@ -29,8 +30,9 @@ _HEADERS_TOO_LARGE: Final = (
 )
 _HEADER_OVERHEAD: Final = 4
 """Bytes of a header line besides its name and value."""
-_MAX_PIPELINED: Final = 64
-"""Requests that may wait behind the one being served; more end the connection."""
+_PIECE_BYTES: Final = 64 * 1024
+"""So much is parsed at a time: requests that come in one piece wait in it, the rest as bytes. What
+one read brings is a quarter of a megabyte at most."""
 _DISCARD_S: Final = 5.0
 """How long the rest of a body that was refused is read, so that the client sees the answer."""
 _UPGRADE: Final = b"upgrade"
@@ -104,6 +106,10 @@ class ClientConnection(HttpToolsProtocol):
         self._task: asyncio.Task[None] | None = None
         self._formatted_from: list[tuple[bytes, bytes]] | None = None
         self._formatted = b""
+        self._rest = b""
+        """What was read and is not parsed yet, as requests that came before it still wait."""
+        self._is_unread = False
+        """True while the next request waits for the client to read the answers it has."""
         self._num_header_bytes = 0
         self._num_unparsed_bytes = 0
         self._is_header_too_large = False
@@ -111,6 +117,11 @@ class ClientConnection(HttpToolsProtocol):
         self._body_since_s: float | None = None
         self._idle_since_s: float | None = None
         self._paused_since_s: float | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client is here."""
+        super().connection_made(transport)
+        self.flow = ReadingControl(transport, self._has_unserved)
 
     def format_default_headers(self) -> bytes:
         """The date, as a whole line. uvicorn makes a new list of it each second."""
@@ -124,6 +135,8 @@ class ClientConnection(HttpToolsProtocol):
         """Ends the connection if something takes too long; called about once a second."""
         if self.stream is not None:
             self.stream.sweep(now_s)
+        if self._headers_since_s is not None and self._has_unserved():
+            self._headers_since_s = now_s  # it is us who read no further
         limits = self.limits
         waits = [
             (self._paused_since_s, limits.slow_reader_timeout_s),
@@ -136,6 +149,28 @@ class ClientConnection(HttpToolsProtocol):
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        """Reads what has come, of very much only as much as is served."""
+        if self._rest or len(data) > _PIECE_BYTES:
+            self._rest += data
+            self._read_rest()
+        else:
+            self._parse(data)
+
+    def _read_rest(self) -> None:
+        """Reads on in what is left, until requests wait, and then from the socket."""
+        while self._rest and not (self.pipeline or self._is_unread or self.transport.is_closing()):
+            piece, self._rest = self._rest[:_PIECE_BYTES], self._rest[_PIECE_BYTES:]
+            self._parse(piece)
+        if self._rest:
+            self.flow.pause_reading()
+        else:
+            self.flow.resume_reading()
+
+    def _has_unserved(self) -> bool:
+        """True while something that was read waits: reading on would only pile up more."""
+        return bool(self.pipeline or self._rest or self._is_unread)
+
+    def _parse(self, data: bytes) -> None:
         """Feeds the parser, which may hold back one name or value that has not ended: no more."""
         self._num_unparsed_bytes += len(data)
         try:
@@ -167,6 +202,7 @@ class ClientConnection(HttpToolsProtocol):
         self.connections.discard(self)
         waiting = [self.cycle, *(cycle for cycle, _ in self.pipeline)]
         self.pipeline.clear()
+        self._rest = b""
         self.stream = None
         self._body_since_s = None
         parts = self.__dict__
@@ -209,10 +245,8 @@ class ClientConnection(HttpToolsProtocol):
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The headers are here; the body may follow. Raises: `_ConnectionAbused`."""
+        """The headers are here; the body may follow."""
         self._num_unparsed_bytes = 0
-        if len(self.pipeline) >= _MAX_PIPELINED:
-            raise _ConnectionAbused
         parser = self.parser
         if parser.should_upgrade():
             return  # the parser stops here, and the request is read anew without that header
@@ -268,11 +302,20 @@ class ClientConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The answer is sent: on to the next request, pipelined or yet to come.
 
-        Unlike uvicorn's own, this sets no timer per request; `sweep` ends idle connections.
+        A client that does not read its answers gets no more of them, nor is it read from. Unlike
+        uvicorn's own, this sets no timer per request; `sweep` ends idle connections.
         """
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
+        if self.flow.write_paused:
+            self._is_unread = True
+            self.flow.pause_reading()
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Serves the next request that has been read, and reads on behind the last of them."""
         if self.pipeline:
             cycle, rest = cast("tuple[Any, Any]", self.pipeline.pop())
             if type(cycle) is HttpExchange:
@@ -281,11 +324,9 @@ class ClientConnection(HttpToolsProtocol):
                 self._start_asgi_task(cycle, rest)
         else:
             self._idle_since_s = self.loop.time()
-        self.resume_reading()
-
-    def resume_reading(self) -> None:
-        """Reads on, unless requests that were read before still wait."""
-        if not self.pipeline:
+        if self._rest:
+            self._read_rest()
+        else:
             self.flow.resume_reading()
 
     def pause_writing(self) -> None:
@@ -297,7 +338,10 @@ class ClientConnection(HttpToolsProtocol):
         """The client reads again."""
         super().resume_writing()
         self._paused_since_s = None
-        if self.on_writable is not None:
+        if self._is_unread:
+            self._is_unread = False
+            self._go_on()
+        elif self.on_writable is not None:
             self.on_writable()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:

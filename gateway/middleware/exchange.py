@@ -50,10 +50,6 @@ class Carrier(Protocol):
         """Whole lines that every answer begins with."""
         ...
 
-    def resume_reading(self) -> None:
-        """Reads on, if that is due."""
-        ...
-
     def on_response_complete(self) -> None:
         """The answer is written."""
         ...
@@ -207,7 +203,7 @@ class HttpExchange:
         if not self._is_body_whole:
             return None
         self._check_size()
-        self._connection.resume_reading()
+        self._connection.flow.resume_reading()
         body, self._body = self._body, b""
         return body
 
@@ -227,7 +223,7 @@ class HttpExchange:
                 while not (self._is_body_whole or self.is_lost):
                     self._check_size()
                     self._waiter = asyncio.get_running_loop().create_future()
-                    self._connection.resume_reading()
+                    self._connection.flow.resume_reading()
                     await self._waiter
         except TimeoutError as error:
             raise RequestTimeout("The request's body did not arrive in time.") from error

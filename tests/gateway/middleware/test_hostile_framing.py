@@ -88,18 +88,17 @@ async def test_pipelined_requests_are_answered_in_order(strict: RunningGateway) 
         assert [await read_status(reader) for _ in range(40)] == [200, 404] * 20
 
 
-async def test_a_flood_of_pipelined_requests_ends_and_leaves_no_memory_behind(
+async def test_a_flood_of_pipelined_requests_waits_outside_and_leaves_no_memory_behind(
     strict: RunningGateway,
 ) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(3):
         async with connect(strict) as (reader, writer):
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(ConnectionError, TimeoutError):
                 for _ in range(100):
                     writer.write(LIVE * 2000)
-                    await asyncio.wait_for(writer.drain(), 5)
-            with contextlib.suppress(ConnectionError):
-                await asyncio.wait_for(reader.read(), 10)
+                    await asyncio.wait_for(writer.drain(), 1)  # who reads nothing, sends no more
+            assert await read_status(reader) == 200
     grown_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     assert grown_bytes < 100_000_000
     async with connect(strict) as (reader, writer):
