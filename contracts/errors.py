@@ -3,8 +3,9 @@
     ServiceError
       RequestError    InvalidRequest · InvalidModelName · UnknownModel · ContextTooLong ·
                       UnsupportedFeature · AdapterUnsupported · ConstraintUnmet ·
-                      PayloadTooLarge · RequestTimeout · NotFound ·
-                      InvalidIdentifier · MethodNotAllowed · Conflict     client, never
+                      PayloadTooLarge · HeadersTooLarge · RequestTimeout · NotFound ·
+                      InvalidIdentifier · MethodNotAllowed · Unimplemented ·
+                      VersionUnsupported · Conflict                       client, never
       AccessError     Unauthenticated · Forbidden · AddressNotAllowed · ModelNotAllowed ·
                       AccountSuspended · ResidencyViolation               client, never
       LimitError      RateLimited · ConcurrencyLimited · QuotaExceeded ·
@@ -113,6 +114,12 @@ class PayloadTooLarge(RequestError):
     code = "payload_too_large"
 
 
+class HeadersTooLarge(RequestError):
+    """The headers are larger than the platform accepts."""
+
+    code = "headers_too_large"
+
+
 class RequestTimeout(RequestError):
     """The request did not arrive in time; a new one may."""
 
@@ -136,6 +143,18 @@ class MethodNotAllowed(RequestError):
     """The route exists, but not with this method."""
 
     code = "method_not_allowed"
+
+
+class Unimplemented(RequestError):
+    """No route knows this method, or this way to send a body."""
+
+    code = "unimplemented"
+
+
+class VersionUnsupported(RequestError):
+    """The request is in a version of the protocol that is not spoken here."""
+
+    code = "version_unsupported"
 
 
 class Conflict(RequestError):

@@ -20,6 +20,7 @@ from contracts.errors import (
     ContextTooLong,
     DeadlineExceeded,
     Forbidden,
+    HeadersTooLarge,
     InvalidIdentifier,
     InvalidModelName,
     InvalidRequest,
@@ -45,8 +46,10 @@ from contracts.errors import (
     StreamBroken,
     TransferFailed,
     Unauthenticated,
+    Unimplemented,
     UnknownModel,
     UnsupportedFeature,
+    VersionUnsupported,
 )
 
 Headers = list[tuple[bytes, bytes]]
@@ -79,10 +82,13 @@ ERROR_TABLE: Final[dict[type[ServiceError], ErrorRow]] = {
     ContextTooLong: ErrorRow(400, 7400, INVALID, "context_length_exceeded", False),
     UnsupportedFeature: ErrorRow(400, 7401, INVALID, "unsupported_feature", False),
     PayloadTooLarge: ErrorRow(413, 3006, INVALID, "payload_too_large", False),
+    HeadersTooLarge: ErrorRow(431, 7431, INVALID, "headers_too_large", False),
     RequestTimeout: ErrorRow(408, 3007, INVALID, "request_timeout", True),
     NotFound: ErrorRow(404, 7000, INVALID, "not_found", False),
     InvalidIdentifier: ErrorRow(404, 7003, INVALID, "invalid_identifier", False),
     MethodNotAllowed: ErrorRow(405, 7001, INVALID, "method_not_allowed", False),
+    Unimplemented: ErrorRow(501, 7501, INVALID, "unimplemented", False),
+    VersionUnsupported: ErrorRow(505, 7508, INVALID, "version_unsupported", False),
     Conflict: ErrorRow(409, 7409, INVALID, "conflict", False),
     Unauthenticated: ErrorRow(401, 10000, "authentication_error", "invalid_api_key", False),
     Forbidden: ErrorRow(403, 10000, "permission_error", "forbidden", False),

@@ -12,12 +12,13 @@ from typing import Any, Final
 
 import structlog
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
 from contracts.errors import (
     InvalidIdentifier,
+    InvalidRequest,
     InvariantBroken,
     MethodNotAllowed,
     NotFound,
@@ -29,7 +30,8 @@ from gateway.api.turns import Turns
 from gateway.auth.access import Access, OperatorOnly, OperatorOrStandby, OperatorSession, Public
 from gateway.auth.caller import Caller
 from gateway.auth.composition import Authenticators
-from gateway.errors import find_row, list_error_headers, render_error
+from gateway.errors import find_row, format_error_headers, list_error_headers, render_error
+from gateway.middleware.direct_routes import Refusal
 from gateway.request_context import OpenRequests, RequestContext
 from gateway.telemetry import Telemetry
 
@@ -77,6 +79,8 @@ class Guard:
                     await self._authenticators.cache.poll_epoch()
             except ServiceError as error:
                 response = refuse(request, error)
+            except ClientDisconnect:  # nobody receives this, or what could not be read is told
+                response = refuse(request, InvalidRequest("The request's body has no end."))
             except Exception as error:
                 _log_defect(route, error)
                 response = refuse(request, InvariantBroken(_STARTLED))
@@ -128,6 +132,14 @@ class Guard:
             return self._finish(context, _to_response(MethodNotAllowed(message)))
         refusal = NotFound("There is no route for this URI.")
         return self._finish(context, _to_response(refusal))
+
+    def refuse(self, error: ServiceError) -> Refusal:
+        """The answer to what could not be read as a request."""
+        context, status = self._requests.begin("unparsed"), find_row(error).status
+        headers = format_error_headers(error) + self._requests.format_headers(context)
+        duration_s = self._requests.end(context)
+        self._telemetry.count_request(context.route, status, context.model, duration_s)
+        return Refusal(status, headers, render_error(error))
 
     def _finish(self, context: RequestContext, response: Response) -> Response:
         """`response` with the request's ids, and counted."""

@@ -94,15 +94,18 @@ def create_listeners(
     metrics = None
     if settings.metrics is not None:
         pages = create_pages(create_metrics_routes(services), guard)
-        metrics = Port(pages, settings.metrics, settings.limits)
+        metrics = Port(pages, settings.metrics, settings.limits, guard)
     return Listeners(
         Port(
             CrossOriginPages(create_pages(tenants, guard), cross_origin),
             settings.listen,
             settings.limits,
+            guard,
             InferenceRoutes(tenants, request_path, cross_origin),
         ),
-        Port(create_pages(operators, guard), settings.admin, settings.limits, console.direct),
+        Port(
+            create_pages(operators, guard), settings.admin, settings.limits, guard, console.direct
+        ),
         metrics,
         readiness,
     )

@@ -18,7 +18,7 @@ from gateway.api.guard import Guard, create_unroutable
 from gateway.api.inference_paths import InferencePaths
 from gateway.api.route_table import Route
 from gateway.inference_call import InferenceCall
-from gateway.middleware.client_connection import DirectRoutes
+from gateway.middleware.direct_routes import DirectRoutes
 from gateway.middleware.exchange import HttpExchange
 from gateway.request_path import RequestPath
 
@@ -62,7 +62,7 @@ class InferenceRoutes:
             granted = self._cross_origin.grant(exchange.path, exchange.headers)
             if granted and is_preflight(exchange.method, exchange.headers):
                 return _answer_preflight(exchange, granted)
-            exchange.extra_headers = granted
+            exchange.extra_headers += granted
         refusal = None
         if exchange.method != _INFERENCE_METHOD:
             method = exchange.method.decode("ascii")

@@ -59,7 +59,7 @@ class PlaygroundRoutes:
         return self._serve(found, exchange)
 
     async def _serve(self, call: InferenceCall, exchange: HttpExchange) -> None:
-        exchange.extra_headers = _ANSWER_HEADERS
+        exchange.extra_headers += _ANSWER_HEADERS
         headers = exchange.headers
         try:
             await self._let_in(call, exchange)

@@ -7,59 +7,37 @@ Must not know routes or credentials. Read next: `gateway.middleware.exchange`.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
     HttpToolsProtocol,
     RequestResponseCycle,
 )
 from uvicorn.server import ServerState
 
+from contracts.errors import HeadersTooLarge, InvalidRequest, PoolSaturated, ServiceError
 from gateway.middleware.body_memory import BodyMemory
+from gateway.middleware.direct_routes import DirectRoutes, Refuser
 from gateway.middleware.exchange import HttpExchange
+from gateway.middleware.framing import explain_framing, refuse_version
 from gateway.middleware.reading import ReadingControl
 from gateway.settings import LimitSettings
 
-_HEADERS_TOO_LARGE: Final = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-    b"content-length: 0\r\nconnection: close\r\n\r\n"
-)
 _HEADER_OVERHEAD: Final = 4
 """Bytes of a header line besides its name and value."""
 _PIECE_BYTES: Final = 64 * 1024
 """So much is parsed at a time: requests that come in one piece wait in it, the rest as bytes. What
 one read brings is a quarter of a megabyte at most."""
 _DISCARD_S: Final = 5.0
-"""How long the rest of a body that was refused is read, so that the client sees the answer."""
+"""How long what was refused is read on, so that the client sees the answer."""
 _UPGRADE: Final = b"upgrade"
-
-
-class DirectRoutes(Protocol):
-    """Serves some requests without ASGI."""
-
-    def find(self, path: str) -> Any:
-        """What `serve` needs to know of a request to `path`; None leaves it to ASGI."""
-        ...
-
-    def serve(self, found: Any, exchange: HttpExchange) -> Coroutine[Any, Any, None]:
-        """Answers one request, whatever happens."""
-        ...
-
-
-class NoDirectRoutes:
-    """Leaves every request to ASGI."""
-
-    def find(self, path: str) -> Any:
-        """None."""
-        return None
-
-    def serve(self, found: Any, exchange: HttpExchange) -> Coroutine[Any, Any, None]:
-        """Never called."""
-        raise NotImplementedError
 
 
 class OpenStream(Protocol):
@@ -70,8 +48,21 @@ class OpenStream(Protocol):
         ...
 
 
-class _ConnectionAbused(Exception):
-    """Raised inside the parser's callbacks, where it ends the parsing."""
+@dataclass(frozen=True, slots=True)
+class PortParts:
+    """What all connections of a port share."""
+
+    limits: LimitSettings
+    body_memory: BodyMemory
+    direct: DirectRoutes
+    refuser: Refuser
+
+
+class _Deaf:
+    """Stands for the parser of a client that cannot be understood any more."""
+
+    def feed_data(self, data: bytes) -> None:
+        """Nothing comes of it."""
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -80,26 +71,27 @@ class ClientConnection(HttpToolsProtocol):
     cycle: Any
     """The request that was read last: an `HttpExchange`, uvicorn's own, or None before the first.
     uvicorn's methods ask both for `response_complete` and set `keep_alive`."""
+    flow: FlowControl
+    parser: Any
 
     def __init__(
         self,
-        limits: LimitSettings,
-        body_memory: BodyMemory,
-        direct: DirectRoutes,
+        parts: PortParts,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """The first three are bound beforehand; uvicorn passes the rest by name."""
+        """The first is bound beforehand; uvicorn passes the rest by name."""
         super().__init__(config, server_state, app_state, _loop)
-        self.limits = limits
-        self.body_memory = body_memory
+        self.limits = parts.limits
+        self.body_memory = parts.body_memory
         self.on_writable: Callable[[], None] | None = None
         """Called when the client reads again after it had not."""
         self.stream: OpenStream | None = None
         """The events under way, if there are some."""
-        self._direct = direct
+        self._direct = parts.direct
+        self._refuser = parts.refuser
         self._asked_url = b""
         self._asked: tuple[str, bytes, Any] = ("", b"", None)
         """What the latest request's target comes to."""
@@ -112,7 +104,11 @@ class ClientConnection(HttpToolsProtocol):
         """True while the next request waits for the client to read the answers it has."""
         self._num_header_bytes = 0
         self._num_unparsed_bytes = 0
-        self._is_header_too_large = False
+        self._is_deaf = False
+        """True once nothing of what the client sends is understood any more."""
+        self._refusal: ServiceError | None = None
+        """What it is told after the answers to all before, unless one of these tells it."""
+        self._leaving_since_s: float | None = None
         self._headers_since_s: float | None = self.loop.time()
         self._body_since_s: float | None = None
         self._idle_since_s: float | None = None
@@ -142,6 +138,7 @@ class ClientConnection(HttpToolsProtocol):
             (self._paused_since_s, limits.slow_reader_timeout_s),
             (self._headers_since_s, limits.header_timeout_s),
             (self._idle_since_s, limits.keep_alive_s),
+            (self._leaving_since_s, _DISCARD_S),
         ]
         if self._body_since_s is not None and self.cycle.response_complete:
             waits.append((self._body_since_s, _DISCARD_S))
@@ -177,25 +174,66 @@ class ClientConnection(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._go_on_without_upgrade(data[upgrade.args[0] :])
-        except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
-            return
-        is_too_much = self._num_unparsed_bytes > self.limits.max_header_bytes
-        if is_too_much and not self.transport.is_closing():
-            self._is_header_too_large = True
-            self.send_400_response("")
+        except httptools.HttpParserError as error:
+            self._refuse(explain_framing(error, data))
+        if self._num_unparsed_bytes > self.limits.max_header_bytes:
+            self._refuse(self._refuse_headers())
 
-    def send_400_response(self, msg: str) -> None:
-        """Refuses what cannot be parsed; never inside or ahead of the answer to another request."""
+    def _refuse_headers(self) -> HeadersTooLarge:
+        """The error of a request that has too many or too long ones."""
+        max_bytes = self.limits.max_header_bytes
+        return HeadersTooLarge(f"The request's headers are larger than {max_bytes} bytes.")
+
+    def _refuse(self, error: ServiceError) -> None:
+        """Stops to listen, and says why: after the answers to all requests that came before.
+
+        Where a body is what cannot be read, its request is the one that is refused.
+        """
+        if self._is_deaf or self.transport.is_closing():
+            return
+        self._is_deaf = True
+        self.parser = _Deaf()
+        self._rest = b""
+        self._headers_since_s = None
         cycle = self.cycle
-        is_answering = cycle is not None and cycle.response_started and not cycle.response_complete
-        if is_answering or self.pipeline:
-            self.transport.abort()
-        elif self._is_header_too_large:
-            self.transport.write(_HEADERS_TOO_LARGE)
-            self.transport.close()
+        if self._body_since_s is None:
+            self._refusal = error
+        elif not cycle.response_complete:
+            self._break_body(cycle, error)
+        if cycle is None or (cycle.response_complete and not self.pipeline):
+            self._leave()
+
+    def _break_body(self, cycle: Any, error: ServiceError) -> None:
+        """The body of the request that was read last will never be whole."""
+        self._body_since_s = None
+        if type(cycle) is HttpExchange:
+            cycle.break_body(error)
+        elif cycle.response_started:
+            self.transport.abort()  # nothing that is said now could be told from that answer
         else:
-            super().send_400_response(msg)
+            self._refusal = error
+            if self.pipeline:
+                self.pipeline.popleft()  # nobody serves it
+            else:  # whoever does finds the client gone
+                cycle.disconnected = cycle.response_complete = True
+                cycle.message_event.set()
+
+    def _leave(self) -> None:
+        """Says what is left to say, and reads on for a while so that the client can hear it."""
+        if self._refusal is not None:
+            status, headers, body = self._refuser.refuse(self._refusal)
+            self.transport.write(
+                b"%b%b%bcontent-type: application/json\r\ncontent-length: %d\r\n"
+                b"connection: close\r\n\r\n%b"
+                % (STATUS_LINE[status], self.format_default_headers(), headers, len(body), body)
+            )
+        if not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self._leaving_since_s = self.loop.time()
+        self._body_since_s = self._idle_since_s = None
+        self.flow.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tells whoever watches, at once, and lets go of every request, which hold on to this."""
@@ -231,13 +269,12 @@ class ClientConnection(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Takes a header in; one behind the body is none, but costs as much.
 
-        Raises: `_ConnectionAbused`, which the parser turns into a refusal.
+        Raises: `HeadersTooLarge`, with which the parser stops.
         """
         self._num_unparsed_bytes = 0
         self._num_header_bytes += len(name) + len(value) + _HEADER_OVERHEAD
         if self._num_header_bytes > self.limits.max_header_bytes:
-            self._is_header_too_large = True
-            raise _ConnectionAbused
+            raise self._refuse_headers()
         if self._headers_since_s is not None:
             name = name.lower()
             if name == b"expect" and value.lower() == b"100-continue":
@@ -245,7 +282,10 @@ class ClientConnection(HttpToolsProtocol):
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The headers are here; the body may follow."""
+        """The headers are here; the body may follow.
+
+        Raises: `VersionUnsupported`, `PoolSaturated`, with which the parser stops.
+        """
         self._num_unparsed_bytes = 0
         parser = self.parser
         if parser.should_upgrade():
@@ -253,13 +293,18 @@ class ClientConnection(HttpToolsProtocol):
         if self.url != self._asked_url:  # mostly a client asks for the same again
             self._asked_url, self._asked = self.url, self._find(self.url)
         path, query, found = self._asked
+        version = parser.get_http_version()
+        if version != "1.1" and version != "1.0":
+            raise refuse_version()
+        if len(self.connections) >= self.limits.max_connections:
+            raise PoolSaturated("This gateway has as many connections as it can hold.")
         self._body_since_s, self._headers_since_s = self._headers_since_s, None
-        if found is None or len(self.connections) >= self.limits.max_connections:
+        if found is None:
             self.scope = cast("Any", self._create_scope())
             super().on_headers_complete()
             return
         previous = self.cycle
-        exchange = HttpExchange(self, parser.get_method(), path, query, parser.get_http_version())
+        exchange = HttpExchange(self, parser.get_method(), path, query, version)
         self.cycle = exchange
         if previous is None or previous.response_complete:
             self._task = self.loop.create_task(self._direct.serve(found, exchange))
@@ -270,9 +315,11 @@ class ClientConnection(HttpToolsProtocol):
     def _find(self, target: bytes) -> tuple[str, bytes, Any]:
         """Decoded path and raw query of a request's target, and who serves that past ASGI.
 
-        Raises: `httptools.HttpParserInvalidURLError`.
+        Raises: `httptools.HttpParserInvalidURLError`, `InvalidRequest` for one without a path.
         """
         url = httptools.parse_url(target)
+        if not url.path:
+            raise InvalidRequest("The request's target has no path.")
         path = url.path.decode("ascii")
         if "%" in path:
             path = unquote(path)
@@ -322,6 +369,9 @@ class ClientConnection(HttpToolsProtocol):
                 self._task = self.loop.create_task(self._direct.serve(rest, cycle))
             else:
                 self._start_asgi_task(cycle, rest)
+        elif self._is_deaf:
+            self._leave()
+            return
         else:
             self._idle_since_s = self.loop.time()
         if self._rest:
@@ -375,10 +425,11 @@ class ClientConnection(HttpToolsProtocol):
         """
         headers = [(name, value) for name, value in self.headers if name != _UPGRADE]
         if len(headers) == len(self.headers):  # CONNECT asks without the header
-            self.send_400_response("Invalid HTTP request received.")
+            self._refuse(InvalidRequest("No tunnels are made here."))
             return
         method, version = self.parser.get_method(), self.parser.get_http_version()
         lines = [b"%b %b HTTP/%b\r\n" % (method, self.url, version.encode())]
         lines += [b"%b: %b\r\n" % header for header in headers]
         self.parser = httptools.HttpRequestParser(self)
-        self.data_received(b"".join([*lines, b"\r\n", rest]))
+        self._rest = b"".join([*lines, b"\r\n", rest, self._rest])
+        self._read_rest()

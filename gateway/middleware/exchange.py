@@ -14,7 +14,13 @@ from typing import Any, Final, Protocol
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from contracts.errors import InvalidRequest, PayloadTooLarge, PoolSaturated, RequestTimeout
+from contracts.errors import (
+    InvalidRequest,
+    PayloadTooLarge,
+    PoolSaturated,
+    RequestTimeout,
+    ServiceError,
+)
 from gateway.middleware.body_memory import BodyMemory
 from gateway.settings import LimitSettings
 
@@ -60,6 +66,7 @@ class HttpExchange:
 
     __slots__ = (
         "_body",
+        "_broken",
         "_connection",
         "_has_sent",
         "_http_version",
@@ -108,6 +115,7 @@ class HttpExchange:
         """Also what this request holds of the memory that all bodies share."""
         self._is_body_whole = False
         self._is_memory_full = False
+        self._broken: ServiceError | None = None
         self._on_lost: Callable[[], None] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._has_sent = True
@@ -178,6 +186,13 @@ class HttpExchange:
             self._connection.flow.pause_reading()  # until somebody wants to read it
         elif self._num_body_bytes > self._connection.limits.max_body_bytes:
             self._wake()
+
+    def break_body(self, error: ServiceError) -> None:
+        """The rest of the body cannot be read, and nothing behind it."""
+        self._broken = error
+        if self.keep_alive:
+            self.extra_headers += _CLOSE
+        self._wake()
 
     def end_body(self) -> None:
         """The body is whole."""
@@ -315,6 +330,8 @@ class HttpExchange:
 
     def _check_size(self) -> None:
         """Raises when the body is larger than one may be, or than there is room for."""
+        if self._broken is not None:
+            raise self._broken
         max_bytes = self._connection.limits.max_body_bytes
         if self._num_body_bytes > max_bytes:
             raise _too_large(max_bytes)

@@ -15,7 +15,8 @@ import uvicorn
 
 from contracts.sections import MetricsSettings
 from gateway.middleware.body_memory import BodyMemory
-from gateway.middleware.client_connection import ClientConnection, DirectRoutes, NoDirectRoutes
+from gateway.middleware.client_connection import ClientConnection, PortParts
+from gateway.middleware.direct_routes import DirectRoutes, NoDirectRoutes, Refuser
 from gateway.settings import AdminSettings, LimitSettings, ListenSettings
 
 BACKLOG: Final = 2048
@@ -41,20 +42,21 @@ class Port:
         application: Any,
         listen: ListenSettings | AdminSettings | MetricsSettings,
         limits: LimitSettings,
+        refuser: Refuser,
         direct: DirectRoutes = _NO_DIRECT_ROUTES,
     ) -> None:
-        """`application` is an ASGI callable for what `direct` does not serve. Nothing is bound."""
+        """`application` is an ASGI callable for what `direct` does not serve, `refuser` answers
+        what is no request. Nothing is bound.
+        """
         tls = listen.tls
         self._direct = direct
         self._body_memory = BodyMemory(limits.max_body_bytes_in_all)
         self._listen = listen
+        parts = PortParts(limits, self._body_memory, direct, refuser)
         self._server = _Server(
             uvicorn.Config(
                 application,
-                http=cast(
-                    "type[asyncio.Protocol]",
-                    partial(ClientConnection, limits, self._body_memory, direct),
-                ),
+                http=cast("type[asyncio.Protocol]", partial(ClientConnection, parts)),
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
