@@ -144,6 +144,9 @@ class MethodNotAllowed(RequestError):
 
     code = "method_not_allowed"
 
+    allowed: tuple[str, ...] = ()
+    """The methods that it has."""
+
 
 class Unimplemented(RequestError):
     """No route knows this method, or this way to send a body."""

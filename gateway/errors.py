@@ -6,6 +6,7 @@ Must not know sockets. Read next: `contracts.errors`, whose leaves a test compar
 """
 
 import math
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -149,6 +150,13 @@ class FailureBody(msgspec.Struct, frozen=True):
 _encoder: Final = msgspec.json.Encoder()
 
 
+def refuse_method(method: str, allowed: Iterable[str]) -> MethodNotAllowed:
+    """The error of a request with `method` where there are only those `allowed`."""
+    error = MethodNotAllowed(f"{method} not supported for requested URI.")
+    error.allowed = tuple(sorted(allowed))
+    return error
+
+
 def find_row(error: ServiceError) -> ErrorRow:
     """The row of `error`'s leaf; one that is missing counts as a defect of ours."""
     return ERROR_TABLE.get(type(error), ERROR_TABLE[InvariantBroken])
@@ -171,6 +179,10 @@ def list_error_headers(error: ServiceError) -> Headers:
     if pause_s is not None and row.should_retry:
         seconds = min(max(math.ceil(pause_s), 1), _MAX_RETRY_AFTER_S)
         headers.append((b"retry-after", b"%d" % seconds))
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", ", ".join(error.allowed).encode()))
+    if type(error) is AdapterUnsupported:  # the contract's status, which calls for the header
+        headers.append((b"allow", b"POST"))
     if type(error) is Unauthenticated:
         headers.append((b"www-authenticate", b"Bearer"))
     return headers

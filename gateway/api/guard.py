@@ -14,13 +14,13 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.routing import Route as StarletteRoute
 
 from contracts.errors import (
     InvalidIdentifier,
     InvalidRequest,
     InvariantBroken,
-    MethodNotAllowed,
     NotFound,
     ServiceError,
 )
@@ -30,7 +30,13 @@ from gateway.api.turns import Turns
 from gateway.auth.access import Access, OperatorOnly, OperatorOrStandby, OperatorSession, Public
 from gateway.auth.caller import Caller
 from gateway.auth.composition import Authenticators
-from gateway.errors import find_row, format_error_headers, list_error_headers, render_error
+from gateway.errors import (
+    find_row,
+    format_error_headers,
+    list_error_headers,
+    refuse_method,
+    render_error,
+)
 from gateway.middleware.direct_routes import Refusal
 from gateway.request_context import OpenRequests, RequestContext
 from gateway.telemetry import Telemetry
@@ -128,8 +134,8 @@ class Guard:
         """The envelope for a path or method that no route has."""
         context = self._requests.begin("unrouted")
         if error.status_code == 405:
-            message = f"{request.method} not supported for requested URI."
-            return self._finish(context, _to_response(MethodNotAllowed(message)))
+            refusal = refuse_method(request.method, _list_methods(request))
+            return self._finish(context, _to_response(refusal))
         refusal = NotFound("There is no route for this URI.")
         return self._finish(context, _to_response(refusal))
 
@@ -157,6 +163,13 @@ def create_unroutable() -> InvalidIdentifier:
     It does not quote the address: what stands where an id should could be a secret gone astray.
     """
     return InvalidIdentifier("Could not route to this URI: its object identifier is invalid.")
+
+
+def _list_methods(request: Request) -> set[str]:
+    """What may be done with the path of `request`, which several routes may share."""
+    routes: list[Any] = request.app.routes
+    found = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in found for method in route.methods}
 
 
 def _refuse(request: Request, error: ServiceError) -> Response:

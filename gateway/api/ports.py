@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from starlette.applications import Starlette
 
-from contracts.errors import MethodNotAllowed
 from gateway.api.cross_origin import CrossOrigin, describe_preflight, is_preflight
 from gateway.api.guard import Guard, create_unroutable
 from gateway.api.inference_paths import InferencePaths
 from gateway.api.route_table import Route
+from gateway.errors import refuse_method
 from gateway.inference_call import InferenceCall
 from gateway.middleware.direct_routes import DirectRoutes
 from gateway.middleware.exchange import HttpExchange
@@ -65,8 +65,7 @@ class InferenceRoutes:
             exchange.extra_headers += granted
         refusal = None
         if exchange.method != _INFERENCE_METHOD:
-            method = exchange.method.decode("ascii")
-            refusal = MethodNotAllowed(f"{method} not supported for requested URI.")
+            refusal = refuse_method(exchange.method.decode("ascii"), (_INFERENCE_METHOD.decode(),))
         elif not found.is_account_possible:
             refusal = create_unroutable()
         return self._request_path.serve(found, exchange, refusal)

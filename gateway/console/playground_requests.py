@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from contracts.errors import (
     Forbidden,
-    MethodNotAllowed,
     NotFound,
     ServiceError,
     StoreUnavailable,
@@ -25,6 +24,7 @@ from gateway.auth.operator_sessions import LIVE_HEADER, Headers, OperatorSession
 from gateway.console.page_table import PREFIX
 from gateway.console.posted_form import is_form_token, is_ours
 from gateway.dialects.openai_chat import OPENAI_CHAT
+from gateway.errors import refuse_method
 from gateway.inference_call import InferenceCall, InferenceRoute
 from gateway.middleware.exchange import HttpExchange
 from gateway.request_path import RequestPath
@@ -75,7 +75,7 @@ class PlaygroundRoutes:
     async def _let_in(self, call: InferenceCall, exchange: HttpExchange) -> None:
         """Makes a tenant's request of it. Raises: `ServiceError` where it may not be one."""
         if exchange.method != b"POST":
-            raise MethodNotAllowed("The playground takes posts only.")
+            raise refuse_method(exchange.method.decode("ascii"), ("POST",))
         session, _ = await self._sessions.find(exchange.headers)
         credential = _find_credential(call, exchange, session)
         exchange.headers = [

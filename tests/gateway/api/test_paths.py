@@ -5,6 +5,7 @@ one gateway: starting it takes longer than asking it.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,6 +208,34 @@ async def test_pages_are_get_and_nothing_else(gateway: RunningGateway) -> None:
         for method in ("POST", "OPTIONS", "PUT", "DELETE", "PATCH"):
             reply = await send_authorised(gateway, method, path)
             assert (method, path, reply.status, reply.code) == (method, path, 405, 7001)
+
+
+@pytest.mark.parametrize("port", ["tenants", "operators"])
+async def test_a_wrong_method_is_told_the_right_ones_on_every_route(
+    gateway: RunningGateway, port: str
+) -> None:
+    origin = gateway.base if port == "tenants" else gateway.admin
+    document = await gateway.send("GET", "/openapi.json", api_token=None, origin=origin)
+    paths: dict[str, set[str]] = {}
+    for template in document.json["paths"]:
+        path = re.sub("{.*?}", "x", template.replace("{account_id}", "0" * 32))
+        paths[path] = {
+            method.upper()
+            for other, known in document.json["paths"].items()  # `/tokens/verify` is a token's, too
+            if re.fullmatch(re.sub("{.*?}", "[^/]+", other), path)
+            for method in known
+        }
+    assert len(paths) > 20
+    for path, known in paths.items():
+        allowed = known | {"HEAD"} if "GET" in known else known
+        for method in {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} - allowed:
+            reply = await gateway.send(method, path, api_token=None, origin=origin)
+            assert (method, path, reply.status) == (method, path, 405)
+            assert set(reply.headers["allow"].split(", ")) == allowed, path
+        for method in known:  # the control: who asks nobody's leave is told of no method
+            reply = await gateway.send(method, path, api_token=None, origin=origin)
+            assert "allow" not in reply.headers
+            assert reply.status != 405
 
 
 async def test_a_page_without_its_body_is_guarded_like_the_page(gateway: RunningGateway) -> None:
