@@ -30,10 +30,10 @@ class ExportOrder:
     first: int = 0
     """Blocks before this one are not wanted, except of groups that look back only so far."""
     is_firm: bool = False
-    """Room for all is taken at once, or the sequence is refused: an account gets half of all room
-    at most, since nobody may ever fetch what it orders. Else what finds no room is copied by later
-    steps, as long as the sequence has the blocks, and half of all room is left to others: a sink
-    that is slow keeps its copies for long."""
+    """Room for all is taken at once, or the sequence is refused: nobody may ever fetch what it
+    orders, so it has to leave room for others (`HostPool.fits_firmly`). Else what finds no room is
+    copied by later steps, as long as the sequence has the blocks, and half of all room is left to
+    others: a sink that is slow keeps its copies for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,8 @@ class Exports:
         self._num_chunks = 0
         self._num_ordered: Counter[tuple[AccountId, int]] = Counter()
         """Host blocks of firm orders, by account and group."""
+        self._num_firm = [0 for _ in groups]
+        """The same of all accounts, by group."""
 
     @property
     def has_sinks(self) -> bool:
@@ -235,12 +237,12 @@ class Exports:
         assert export.order.num_blocks is not None, "room for what has no end"
         counts = [max(0, export.order.num_blocks - first) for first in export.next_blocks]
         for place, (group, count) in enumerate(zip(self._groups, counts, strict=True)):
-            num_left = group.host.num_blocks // 2 - self._num_ordered[export.account_id, place]
-            if count > min(group.host.num_free, num_left):
+            num_own = self._num_ordered[export.account_id, place]
+            if not group.host.fits_firmly(count, num_own, self._num_firm[place]):
                 return False
         for place, (group, count) in enumerate(zip(self._groups, counts, strict=True)):
             export.reserved[place] = list(group.host.reserve(count))
-            self._num_ordered[export.account_id, place] += count
+            self._count_firm(export, place, count)
         return True
 
     def _take_room(self, export: Export, place: int, count: int) -> tuple[HostBlockId, ...]:
@@ -259,7 +261,12 @@ class Exports:
         """Frees host blocks of one group."""
         self._groups[place].host.give_back(host_ids)
         if export.order.is_firm:
-            ordered = export.account_id, place
-            self._num_ordered[ordered] -= len(host_ids)
-            if not self._num_ordered[ordered]:
-                del self._num_ordered[ordered]
+            self._count_firm(export, place, -len(host_ids))
+
+    def _count_firm(self, export: Export, place: int, count: int) -> None:
+        """Keeps the sums of what firm orders hold; no account stays in them that holds nothing."""
+        ordered = export.account_id, place
+        self._num_firm[place] += count
+        self._num_ordered[ordered] += count
+        if not self._num_ordered[ordered]:
+            del self._num_ordered[ordered]

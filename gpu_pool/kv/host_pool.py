@@ -62,6 +62,19 @@ class HostPool:
         """
         return max(0, self.num_free - self._num_blocks + bound_fetches(self._num_blocks))
 
+    def fits_firmly(self, count: int, num_own: int, num_firm: int) -> bool:
+        """True when `count` blocks may be taken that others keep for as long as they like.
+
+        `num_own` are held like that for the same account already, `num_firm` for all. All together
+        leave a quarter of the blocks to those who come back or bring KV. Of the other three an
+        order leaves one free, or as much as its account holds then: so one has half of all where
+        nobody else has any, and whoever has none finds some, however many others take theirs.
+        """
+        most = bound_fetches(self._num_blocks)
+        num_left = min(most - num_firm, self.num_free) - count
+        num_enough = min(num_own + count, most - self._num_blocks // 2)
+        return count == 0 or num_left >= num_enough
+
     def move_out(self, block_ids: Sequence[BlockId]) -> tuple[HostBlockId, ...]:
         """Host blocks that will hold what `block_ids` hold now. Only while enough are free."""
         taken = self.reserve(len(block_ids))
@@ -114,5 +127,7 @@ class HostPool:
 
 
 def bound_fetches(num_blocks: int) -> int:
-    """How many of a group's host blocks fetches may have; the other quarter is never theirs."""
+    """How many of a group's host blocks fetches may have, and what is kept for other nodes; the
+    other quarter is never theirs.
+    """
     return 3 * num_blocks // 4

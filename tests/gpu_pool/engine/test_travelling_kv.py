@@ -225,18 +225,20 @@ class NeverDone(Sink):
 
 
 @pytest.mark.parametrize("name", ["full", "full and sliding"])
-def test_an_account_has_half_of_the_room_for_what_it_orders(name: str) -> None:
-    """Nobody fetches any of it: of 40 host blocks, four prompts of five each get theirs. Others
-    have theirs beside them, until there is none; what is given back is the account's again.
+def test_accounts_that_take_all_they_get_leave_others_some(name: str) -> None:
+    """Nobody fetches any of it. Of 40 host blocks four prompts of five each are the first
+    account's; the quarter that is left of three is for accounts that hold no more than they leave,
+    and nothing that is kept has the last quarter: a sequence that gives way finds room there. What
+    is given back is everybody's again.
     """
     rig = Rig(MIXES[name], num_blocks=256, order=ExportOrder(0, is_firm=True))
     rig.store.random = Holding()
     numbers = itertools.count(1)
 
-    def ask(account: str) -> list[str]:
+    def ask(account: str, num_blocks: int = 5) -> list[str]:
         request = create_request(
             number := next(numbers),
-            [*PROMPT[:20], number, number],
+            [*PROMPT[: 4 * num_blocks], number, number],
             max_tokens=1,
             account_id=AccountId(account * 32),
         )
@@ -244,15 +246,21 @@ def test_an_account_has_half_of_the_room_for_what_it_orders(name: str) -> None:
         rig.run()
         return outcome.error_codes
 
-    assert [ask("a") for _ in range(5)] == [[]] * 4 + [["pool_saturated"]]
-    assert [ask("b") for _ in range(5)] == [[]] * 4 + [["pool_saturated"]]
-    assert ask("c") == ["pool_saturated"]
-    assert rig.count_travelling(0) == FULL.num_host_blocks
+    refused = ["pool_saturated"]
+    assert [ask("a") for _ in range(5)] == [[]] * 4 + [refused]
+    assert [ask("b") for _ in range(2)] == [[], refused]
+    assert ask("c") == refused  # the control: it would hold more than it leaves
+    assert [ask("c", 2), ask("c", 2)] == [[], refused]
+    assert [ask("d", 1), ask("e", 1)] == [[], []]
+    pool = rig.scheduler.books.passage.exports._groups[0].host
+    assert pool.num_free >= FULL.num_host_blocks // 4
     rig.store.random = Random(1)
     rig.settle()
     assert rig.count_travelling(0) == 0
-    assert not rig.scheduler.books.passage.exports._num_ordered
-    assert [ask(account) for account in "aaab"] == [[]] * 4
+    exports = rig.scheduler.books.passage.exports
+    assert not exports._num_ordered
+    assert not any(exports._num_firm)
+    assert [ask(account) for account in "aabb"] == [[]] * 4
 
 
 def test_copies_that_nobody_has_ordered_leave_half_of_the_room_to_those_who_order() -> None:

@@ -1,6 +1,11 @@
 """Host blocks that a plan still touches are nobody else's."""
 
+import itertools
+from collections import Counter
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpu_pool.kv.host_pool import HostPool
 from gpu_pool.plan import BlockId
@@ -29,3 +34,44 @@ def test_reserved_blocks_are_free_as_soon_as_they_are_given_back() -> None:
     pool.check(num_held=2)
     pool.give_back(reserved)
     assert pool.num_free == 3
+
+
+@given(
+    num_blocks=st.integers(1, 400),
+    orders=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 200)), max_size=40),
+)
+def test_whatever_others_keep_a_newcomer_finds_room(
+    num_blocks: int, orders: list[tuple[int, int]]
+) -> None:
+    """Nobody ever gives anything back: what accounts keep for other nodes leaves a quarter of all
+    blocks and room for who has nothing, unless so little is left that it cannot be divided.
+    """
+    pool = HostPool(0, num_blocks)
+    held: Counter[int] = Counter()
+    for account, count in orders:
+        if pool.fits_firmly(count, held[account], held.total()):
+            pool.reserve(count)
+            held[account] += count
+    room = 3 * num_blocks // 4
+    assert held.total() <= room
+    assert all(count <= num_blocks // 2 for count in held.values())
+    smallest = min((count for count in held.values() if count), default=0)
+    assert room - held.total() >= min(smallest, room - num_blocks // 2)
+    assert pool.fits_firmly((room - held.total()) // 2, 0, held.total())
+
+
+def test_each_further_account_that_takes_all_it_gets_still_leaves_some() -> None:
+    """Each takes block by block; the first has half of all, and none of them the last block."""
+    pool = HostPool(0, 256)
+    kept: list[int] = []
+    for _ in range(5):
+        num_own = next(n for n in itertools.count() if not pool.fits_firmly(1, n, sum(kept) + n))
+        kept.append(num_own)
+        pool.reserve(num_own)
+    assert kept == [128, 32, 16, 8, 4]
+
+
+def test_an_order_of_nothing_fits_where_nothing_is_left() -> None:
+    pool = HostPool(0, 4)
+    assert pool.fits_firmly(0, 2, 3)
+    assert not pool.fits_firmly(1, 0, 3)

@@ -1,9 +1,11 @@
 """Two cores of which one process is killed at a random moment, and what a gateway says of it.
 
-The host blocks of each suffice for exactly one `ask_all`: who has lost one cannot hand all of it
-over. Read next: `core_pair` (the words that are carried), `forked_core`.
+The host blocks of the node that answers suffice for exactly one `ask_all`, what the other one may
+keep for two accounts as well: who has lost one cannot hand all of it over. Each can reserve all its
+host blocks at once. Read next: `core_pair` (the words that are carried), `forked_core`.
 """
 
+import hashlib
 import os
 import signal
 import time
@@ -18,7 +20,7 @@ import msgspec
 from contracts.errors import DeadlineExceeded
 from contracts.ids import AccountId
 from contracts.kv_transfer import KvGaveUp, KvLanded, KvReserved
-from gpu_pool.engine.messages import AbortSequence, ReleaseExport, StopImport
+from gpu_pool.engine.messages import AbortSequence, KvArrival, ReleaseExport, StopImport
 from gpu_pool.plan import SequenceId
 from gpu_pool.transfer.puller import MOST_BATCH_TIMES
 from tests.gpu_pool.engine.engine_rig import create_request
@@ -32,11 +34,12 @@ BLOCK_BYTES: Final = (
 ) * (BLOCK_TOKENS * 4)
 """Of a model of those sizes in fp32."""
 ACCOUNTS: Final = (AccountId("a" * 32), AccountId("b" * 32))
-"""Each may hand over half of what fits."""
+"""Each hands over half of what fits."""
 NUM_AT_ONCE: Final = 6
 PROMPT_BLOCKS: Final = 12
 """Full ones, of each of the prompts that fill the host memory together."""
-NUM_HOST_BLOCKS: Final = NUM_AT_ONCE * PROMPT_BLOCKS
+NUM_HOST_BLOCKS: Final = (NUM_AT_ONCE * PROMPT_BLOCKS, 2 * NUM_AT_ONCE * PROMPT_BLOCKS)
+"""Of the node that answers, and of the one for prompts, half of which two accounts may keep."""
 MAX_TOKENS: Final = 6
 LEASE_MS: Final = int(1000 * (MOST_BATCH_TIMES * create_transfer("nixl").batch_s + 2))
 """How long a lease outlasts the ticket of who reads, with a second to spare."""
@@ -219,6 +222,28 @@ class KilledPair:
         self.run(every, lambda: all(asked.ended_s and asked.is_settled for asked in every))
         return every
 
+    def can_reserve_all(self, salt: bytes) -> bool:
+        """True when each node has every host block for prompts that nobody computes."""
+        return all(self._can_reserve(place, salt) for place in range(2))
+
+    def _can_reserve(self, place: int, salt: bytes) -> bool:
+        core, numbers = self.cores[place], range(NUM_HOST_BLOCKS[place] // PROMPT_BLOCKS)
+        until_ms = time.time_ns() // 1_000_000 + int(PATIENCE_S * 1000)
+        asked: list[int] = []
+        for number in numbers:
+            own_salt = hashlib.sha256(salt + bytes([place, number])).digest()
+            prompt = self.prompts[number % NUM_AT_ONCE]
+            request = create_request(0, prompt, max_tokens=1, salt=own_salt)
+            request = msgspec.structs.replace(request, arrival=KvArrival(until_ms))
+            asked.append(core.open(lambda i, r=request: msgspec.structs.replace(r, sequence_id=i)))
+        answers = [core.answers[number] for number in asked]
+        core.wait(lambda: all(answer.events for answer in answers))
+        has_all = all(answer.find(KvReserved) for answer in answers)
+        for number in asked:
+            core.send(AbortSequence(SequenceId(number)))
+        core.wait(lambda: all(answer.is_over and answer.find(KvGaveUp) for answer in answers))
+        return has_all
+
     def run(
         self, every: Sequence[Asked], is_so: Callable[[], bool], kill: Kill | None = None
     ) -> None:
@@ -280,6 +305,6 @@ class KilledPair:
             self.model,
             self.directory,
             create_transfer(self.engine),
-            swap_bytes=NUM_HOST_BLOCKS * BLOCK_BYTES,
-            kv_bytes=2 * NUM_HOST_BLOCKS * BLOCK_BYTES,
+            swap_bytes=NUM_HOST_BLOCKS[place] * BLOCK_BYTES,
+            kv_bytes=2 * NUM_HOST_BLOCKS[0] * BLOCK_BYTES,
         )

@@ -42,7 +42,9 @@ def open_killed_pair(engine: str, folder: Path) -> Iterator[KilledPair]:
 
 
 def are_all_handed_over(pair: KilledPair, seed: int, number: int) -> bool:
-    """Asks for what needs every host block of both nodes; all answers are whole in any case."""
+    """Asks for what needs every host block of the node that answers, and all that the other may
+    keep for two accounts; all answers are whole in any case.
+    """
     every = pair.ask_all(seed.to_bytes(16, "little") + number.to_bytes(16, "big"))
     ends = [asked.check() for asked in every]
     assert set(ends) <= {"handed over", "computed"}, (seed, ends)
@@ -67,6 +69,7 @@ def run_seed(pair: KilledPair, seed: int) -> Counter[str]:
     counts = Counter(asked.check() for asked in every)
     pair.restore(every, kill)
     assert any(are_all_handed_over(pair, seed, number) for number in range(NUM_TRIES)), (seed, kill)
+    assert pair.can_reserve_all(salt), (seed, kill)
     pair.wait_free()
     return counts + Counter({f"{'core' if kill.is_core else 'agent'} {kill.place} {kill.step}": 1})
 
@@ -89,8 +92,10 @@ def test_one_prompts_blocks_that_are_not_given_back_are_noticed(tmp_path: Path) 
     need_engine("nixl")
     with open_killed_pair("nixl", tmp_path) as pair:
         assert all(asked.split.answer.find(KvLanded) for asked in pair.ask_all(b"b".ljust(32)))
+        assert pair.can_reserve_all(b"q".ljust(32))
         kept = pair.ask(0, b"k".ljust(32), 60_000, 60_000, is_silent=True)
         kept.split.is_released = True  # nobody says so
         pair.run([kept], lambda: bool(kept.ended_s))
+        assert not pair.can_reserve_all(b"r".ljust(32))
         after = pair.ask_all(b"a".ljust(32), patience_ms=1500)
         assert sum(bool(asked.split.answer.find(KvLanded)) for asked in after) < NUM_AT_ONCE
