@@ -1,5 +1,7 @@
 """Who is thought to have which beginning, and how long."""
 
+import random
+import tracemalloc
 from collections.abc import Sequence
 
 from contracts.ids import ModelName, NodeId
@@ -159,6 +161,33 @@ def test_what_is_only_heard_of_is_bounded_and_crowds_out_nothing_of_ones_own() -
     assert index.num_keys == 0
     index.hear(A, range(2000))
     assert index.num_keys == 1000  # as if there had never been anything
+
+
+def test_what_is_sent_and_what_is_heard_of_are_forgotten_in_one_order_of_use() -> None:
+    index = PrefixIndex()
+    index.set_capacity(A, 4)
+    for heard, sent in ((1, 2), (3, 4)):
+        index.hear(A, [heard])
+        index.record(A, [sent])
+    index.hear(A, [1])
+    index.record(A, [5])
+    assert [key for key in range(6) if index.measure(A, [key])] == [1, 3, 4, 5]
+    index.hear(A, [6])
+    assert [key for key in range(7) if index.measure(A, [key])] == [1, 4, 5, 6]
+    index.forget(A)
+    assert index.num_keys == 0
+
+
+def test_a_name_that_is_heard_of_takes_little_memory() -> None:
+    index, rng = PrefixIndex(), random.Random(1)
+    told = [[rng.getrandbits(64) for _ in range(100)] for _ in range(100)]
+    tracemalloc.start()
+    for place, keys in enumerate(told):
+        index.hear(NodeId(f"n{place % 4}"), keys)
+    num_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert index.num_keys == 10_000
+    assert num_bytes < 200 * index.num_keys  # besides the names: a dictionary each takes 184 alone
 
 
 def test_of_those_that_have_it_the_near_ones_are_named_that_come_into_question() -> None:
