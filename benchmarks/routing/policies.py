@@ -39,6 +39,8 @@ class Counting:
 
     weighs_tokens = False
     """True: a request counts as its tokens."""
+    needs_one_cache = False
+    """True: it is told of nodes that share theirs."""
 
     def __init__(self, pool: Sequence[int], seed: int) -> None:
         """Nobody of `pool` has any."""
@@ -81,6 +83,15 @@ class LeastTokens(Counting):
     def pick(self, request: SimRequest) -> int:
         """The first of the least loaded."""
         return self.counts.index(min(self.counts))
+
+
+class OneCache(LeastTokens):
+    """The same, over nodes that have one cache without bounds together: what an even load is that
+    costs no cache anything. No nodes have that: it is the bound for all who place requests one by
+    one and for good.
+    """
+
+    needs_one_cache = True
 
 
 class PowerOfTwo(Counting):

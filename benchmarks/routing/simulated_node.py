@@ -20,6 +20,7 @@ STEP_S = 0.02
 DECODE_PER_S = 3_000.0
 CAPACITY = 400_000
 """Tokens of KV that a node keeps, unless told otherwise."""
+_ENDLESS = 1 << 60
 BLOCK = 16
 _ACCOUNTS = [AccountId(str(tenant)) for tenant in range(64)]
 CARD = ModelCard(name=MODEL, revision="r1", task="", description="", context_window=1 << 17)
@@ -39,7 +40,9 @@ class SimulatedNode:
     """Tokens of requests that are not over."""
     num_open: int = 0
     queue: OrderedDict[int, tuple[float, int]] = field(default_factory=OrderedDict)
-    """Requests whose prefill is not over: when it will be, and its tokens."""
+    """Requests whose prefill is not over: when it will be, and what they will hold."""
+    num_queued_resident: int = 0
+    """Tokens of those, which have no blocks yet."""
     cache: OrderedDict[object, int] = field(default_factory=OrderedDict)
     """Prompts by session, and shared beginnings by tenant, least recently used first."""
     num_cached: int = 0
@@ -53,6 +56,11 @@ class SimulatedNode:
         self.sessions = RecentSessions(lambda: self.now_s)
         self.prefixes = RecentPrefixes(lambda: self.now_s)
 
+    def share_cache(self, other: "SimulatedNode") -> None:
+        """Has what `other` has from now on, and the other way round, and neither forgets any."""
+        self.cache = other.cache
+        self.capacity = other.capacity = _ENDLESS
+
     def count_hit(self, request: SimRequest) -> int:
         """Tokens of the prompt that it has."""
         own = self.cache.get(request.session, 0)
@@ -64,8 +72,10 @@ class SimulatedNode:
         hit = self.count_hit(request)
         num_new = request.num_prompt - hit
         self.free_s = max(self.free_s, now_s) + num_new / self.prefill_per_s
-        self.queue[number] = (self.free_s, num_new)
-        self.num_resident += request.num_prompt + request.num_output
+        num_held = request.num_prompt + request.num_output
+        self.queue[number] = (self.free_s, num_held)
+        self.num_queued_resident += num_held
+        self.num_resident += num_held
         self.num_open += 1
         self.now_s = now_s
         self.sessions.note(request.session)
@@ -82,7 +92,8 @@ class SimulatedNode:
     def count_queued(self, now_s: float) -> int:
         """Tokens still to be prefilled."""
         while self.queue and next(iter(self.queue.values()))[0] <= now_s:
-            self.queue.popitem(last=False)
+            _, (_, num_held) = self.queue.popitem(last=False)
+            self.num_queued_resident -= num_held
         return int(max(self.free_s - now_s, 0.0) * self.prefill_per_s)
 
     def report(self, now_s: float) -> NodeReport:
@@ -90,13 +101,14 @@ class SimulatedNode:
         self.now_s = now_s
         num_queued = self.count_queued(now_s)
         num_blocks = self.capacity // BLOCK
+        num_held = self.num_resident - self.num_queued_resident
         load = ModelLoad(
             name=MODEL,
             is_ready=True,
             num_running=self.num_open - len(self.queue),
             num_waiting=len(self.queue),
             num_blocks=num_blocks,
-            num_free_blocks=max(num_blocks - self.num_resident // BLOCK, 0),
+            num_free_blocks=max(num_blocks - num_held // BLOCK, 0),
             block_size=BLOCK,
             num_queued_tokens=num_queued,
             prefill_tokens_per_s=self.prefill_per_s,

@@ -1,11 +1,13 @@
 """The simulation of the router: the same every time, and worth its while on a small fleet."""
 
+from statistics import median
+
 import pytest
 
 from benchmarks.routing.__main__ import RULES
 from benchmarks.routing.balance import Balance
 from benchmarks.routing.geography import draw_sites, find_centre
-from benchmarks.routing.policies import BySite, Counting, LeastTokens, RoundRobin
+from benchmarks.routing.policies import BySite, Counting, LeastTokens, OneCache, RoundRobin
 from benchmarks.routing.production import Production
 from benchmarks.routing.scenarios import (
     Machine,
@@ -14,8 +16,10 @@ from benchmarks.routing.scenarios import (
     create_pool,
     create_sites,
 )
+from benchmarks.routing.simulated_node import SimulatedNode
 from benchmarks.routing.simulation import Clock, Figures, simulate
-from benchmarks.routing.traces import EndlessCache, Load, draw_trace
+from benchmarks.routing.traces import EndlessCache, Load, SimRequest, draw_trace
+from contracts.ids import NodeId, RegionId
 
 NUM_NODES = 8
 TRACE = list(draw_trace(1, Load(requests_per_s=40.0, end_s=40.0, num_tenants=12)))
@@ -30,9 +34,11 @@ def run_production(
     return simulate(scenario.nodes, TRACE, policy, clock, warm_s=5.0), policy
 
 
-def run_rule(rule: type[Counting]) -> Figures:
+def run_rule(rule: type[Counting], *, has_one_cache: bool = False) -> Figures:
     """A simple rule over the trace."""
     scenario = create_pool(NUM_NODES, 1, Machine())
+    for node in scenario.nodes[1:] if has_one_cache else ():
+        node.share_cache(scenario.nodes[0])
     policy = BySite(rule, scenario.pools)
     return simulate(scenario.nodes, TRACE, policy, Clock(), warm_s=5.0)
 
@@ -74,6 +80,28 @@ def test_every_rule_that_the_router_is_compared_with_serves_the_whole_trace(name
 def test_tokens_are_even_where_nothing_else_counts() -> None:
     even, blind = run_rule(LeastTokens), run_rule(RoundRobin)
     assert sum(even.balance.held) < sum(blind.balance.held)
+
+
+def test_one_cache_for_all_nodes_loses_nothing_however_even_they_are() -> None:
+    shared, apart = run_rule(OneCache, has_one_cache=True), run_rule(OneCache)
+    assert shared.share_of_best == 1.0
+    ours, _ = run_production(has_sessions=True)
+    assert median(shared.balance.held) < median(ours.balance.held)
+    assert apart.share_of_best < 0.8  # the control
+
+
+def test_a_node_says_what_its_blocks_hold_and_what_waits_apart() -> None:
+    node = SimulatedNode(NodeId("0"), RegionId("r"), prefill_per_s=1000.0)
+    first = SimRequest(0.0, 1, 1, 0, 1600, 160)
+    node.start(1, first, 0.0)
+    waiting, running = node.report(1.0).loads[0], node.report(1.7).loads[0]
+    assert (waiting.num_waiting, waiting.num_queued_tokens) == (1, 600)
+    assert waiting.num_free_blocks == waiting.num_blocks
+    assert (running.num_running, running.num_queued_tokens) == (1, 0)
+    assert running.num_free_blocks == running.num_blocks - 110
+    node.end(first)
+    over = node.report(5.0).loads[0]
+    assert (over.num_running, over.num_free_blocks) == (0, over.num_blocks)
 
 
 def test_balance_is_the_most_loaded_over_the_mean_by_pool() -> None:
