@@ -19,26 +19,26 @@ UNKNOWN_WAKE_S: Final = 30.0
 """Until a model can answer that is not ready, where the node does not say; also the most that is
 believed: a wrong figure must not keep a node out for good.
 """
+_OPENING: Final = 0.2
+"""Of an answer: what is read of it first. The rest comes faster than anybody reads."""
 _KV_PRESSURE_S: Final = 0.15
 _FULLEST: Final = 0.99
 NOTHING_SENT: Final = Sent()
 
 
-def estimate_wait_s(load: ModelLoad, sent: Sent, num_new_tokens: int, own_decode_s: float) -> float:
+def estimate_wait_s(load: ModelLoad, sent: Sent, num_new_tokens: int, opening_s: float) -> float:
     """Seconds that a request waits at the node for others: what is before its prompt, and beside
-    its answer.
+    the opening of its answer.
 
     The queue at the speed of prefill; then its share of decode among all others; and the growing
     risk of a preemption as KV memory fills up.
     """
     num_queued = count_queued_tokens(load) + sent.num_tokens
-    num_there = load.num_running + load.num_waiting + load.num_coming
-    num_sharing = num_there + sent.num_requests + 1
-    wait_s = num_sharing * own_decode_s
+    wait_s = (count_sharing(load, sent) + 1) * opening_s
     wait_s += num_queued / (load.prefill_tokens_per_s or DEFAULT_PREFILL_PER_S)
     capacity = load.num_blocks * load.block_size
     if capacity:
-        held = capacity - load.num_free_blocks * load.block_size + sent.num_tokens
+        held = capacity - load.num_free_blocks * load.block_size + sent.num_held
         used = min((held + num_new_tokens) / capacity, _FULLEST)
         wait_s += _KV_PRESSURE_S * used / (1 - used)
     return wait_s
@@ -49,9 +49,10 @@ def estimate_work_s(load: ModelLoad, num_new_tokens: int) -> float:
     return max(num_new_tokens, 1) / (load.prefill_tokens_per_s or DEFAULT_PREFILL_PER_S)
 
 
-def estimate_own_decode_s(load: ModelLoad, need: RouteNeed) -> float:
-    """What the answer takes of the node's decode, in seconds of the node."""
-    return max(need.num_output_tokens, 1) / (load.decode_tokens_per_s or DEFAULT_DECODE_PER_S)
+def estimate_opening_s(load: ModelLoad, need: RouteNeed) -> float:
+    """What the opening of the answer takes of the node's decode, in seconds of the node."""
+    num_tokens = max(_OPENING * need.num_output_tokens, 1)
+    return num_tokens / (load.decode_tokens_per_s or DEFAULT_DECODE_PER_S)
 
 
 def estimate_wake_s(wake_s: float | None) -> float:
@@ -60,9 +61,20 @@ def estimate_wake_s(wake_s: float | None) -> float:
 
 
 def measure_load_tokens(load: ModelLoad, sent: Sent) -> int:
-    """Tokens that a node holds or has to compute: what bounded load compares."""
+    """Tokens that a node holds or has to compute: what is compared for an even load."""
     held = (load.num_blocks - load.num_free_blocks) * load.block_size
-    return held + count_queued_tokens(load) + sent.num_tokens
+    return held + count_queued_tokens(load) + sent.num_held
+
+
+def tells_held(load: ModelLoad) -> bool:
+    """True where the node says what its requests hold: there are engines that do not."""
+    num_held = load.num_blocks - load.num_free_blocks
+    return load.num_blocks > 0 and (num_held > 0 or not load.num_running)
+
+
+def count_sharing(load: ModelLoad, sent: Sent) -> int:
+    """Requests at the node, those on their way to it included."""
+    return load.num_running + load.num_waiting + load.num_coming + sent.num_requests
 
 
 def count_queued_tokens(load: ModelLoad) -> int:

@@ -133,6 +133,7 @@ class Fleet:
         if node is None:
             return
         sent = self._sent.setdefault((plan.node_id, plan.card.name), Sent())
+        sent.num_held -= plan.num_cached_tokens + plan.num_new_tokens
         if node.num_reports == plan.num_reports:
             sent.num_requests -= 1
             sent.num_tokens -= _count_own_tokens(plan)
@@ -293,6 +294,7 @@ class Fleet:
         sent = self._sent.setdefault((plan.node_id, need.model), Sent())
         sent.num_requests += 1
         sent.num_tokens += _count_own_tokens(plan)
+        sent.num_held += plan.num_cached_tokens + plan.num_new_tokens
         self.health.note_sent(plan.node_id)
 
     def _describe(self, rings: Rings, now_s: float) -> FleetState:

@@ -163,6 +163,8 @@ class Sent:
     """Prompt tokens that it has to compute for those."""
     num_over: int = 0
     """That the report counts, and that are over."""
+    num_held: int = 0
+    """All prompt tokens of the former less those of the latter."""
 
 
 class Ring(msgspec.Struct, frozen=True):

@@ -4,7 +4,8 @@ Pure. Owns the comparison: seconds of waiting plus seconds of work, of which the
 more the busier the nodes are. Work that a cache would have saved holds up not this request alone:
 where prefill is in use for the share `u` of the time, one more second of it keeps requests waiting
 for 1/(1-u) seconds until the queue is as it would have been. The share is taken from those nodes
-that are looked at: how many had prompts to compute when they last reported.
+that are looked at: how many had prompts to compute when they last reported. Answers share a step by
+what they hold, so that a node's share counts by its tokens where all nodes tell of theirs.
 Read next: `gateway.routing.choose_node`, `gateway.routing.cost`.
 """
 
@@ -16,11 +17,13 @@ from contracts.ids import NodeId
 from gateway.routing.cost import (
     NOTHING_SENT,
     count_queued_tokens,
-    estimate_own_decode_s,
+    count_sharing,
+    estimate_opening_s,
     estimate_wait_s,
     estimate_wake_s,
     estimate_work_s,
     measure_load_tokens,
+    tells_held,
 )
 from gateway.routing.filters import find_rejection, find_unready
 from gateway.routing.route_plan import (
@@ -36,7 +39,7 @@ from gateway.routing.route_plan import (
 
 MAX_LOOKED_AT: Final = 8
 """Nodes of the nearest region that are all looked at; of more, so many are drawn."""
-MAX_LOAD_RATIO: Final = 1.25
+MAX_LOAD_RATIO: Final = 1.1
 """How far above the mean the load of a session's node may be before the session moves on."""
 
 
@@ -53,6 +56,11 @@ class Candidate(msgspec.Struct, frozen=True):
     """Of the wait, what an idle node like this one would save."""
     num_cached: int
     num_load: int
+    """Tokens that it holds or has to compute."""
+    num_sharing: int
+    """Requests that it has."""
+    opening_s: float
+    """What the first tokens of the answer take of its decode, for each of those."""
     is_idle: bool
     """It had no prompt to compute, as it said last."""
 
@@ -60,7 +68,7 @@ class Candidate(msgspec.Struct, frozen=True):
 class Search:
     """What one choice has seen."""
 
-    __slots__ = ("_now_s", "_seen", "_state", "found", "hints", "need", "rejected")
+    __slots__ = ("_all_tell", "_now_s", "_seen", "_state", "found", "hints", "need", "rejected")
 
     def __init__(self, state: FleetState, need: RouteNeed, hints: Hints, now_s: float) -> None:
         """Nothing seen yet."""
@@ -69,6 +77,8 @@ class Search:
         self.hints = hints
         self._now_s = now_s
         self._seen: set[NodeId] = set()
+        self._all_tell = True
+        """Those that are found say what their requests hold."""
         self.found: list[Candidate] = []
         self.rejected: list[tuple[NodeId, Rejection]] = []
 
@@ -94,9 +104,10 @@ class Search:
             if reason not in LAST_RESORTS:
                 return
         load = node.loads[need.model]
+        self._all_tell = self._all_tell and tells_held(load)
         num_cached = estimate_cached_tokens(need, self.hints, node_id)
-        own_decode_s = estimate_own_decode_s(load, need)
-        wait_s = estimate_wait_s(load, sent, need.num_prompt_tokens - num_cached, own_decode_s)
+        opening_s = estimate_opening_s(load, need)
+        wait_s = estimate_wait_s(load, sent, need.num_prompt_tokens - num_cached, opening_s)
         wait_s += latency_s + estimate_wake_s(wake_s)
         self.found.append(
             Candidate(
@@ -104,9 +115,11 @@ class Search:
                 reason is not None,
                 wait_s,
                 estimate_work_s(load, need.num_prompt_tokens - num_cached),
-                wait_s - own_decode_s,
+                wait_s - opening_s,
                 num_cached,
                 measure_load_tokens(load, sent),
+                count_sharing(load, sent),
+                opening_s,
                 not count_queued_tokens(load),
             )
         )
@@ -138,9 +151,12 @@ class Search:
             return self.found[0]
         usable = [one for one in self.found if not one.is_last_resort] or self.found
         dearness = measure_dearness(usable)
+        per_token = measure_sharing_per_token(usable) if self._all_tell else 0.0
         best, least_s = None, float("inf")
         for one in usable:
             cost_s = one.wait_s + dearness * one.work_s
+            if per_token:  # the wait goes by the number of requests
+                cost_s += one.opening_s * (per_token * one.num_load - one.num_sharing)
             if best is None or cost_s < least_s:
                 best, least_s = one, cost_s
         return best
@@ -169,3 +185,14 @@ def measure_dearness(nodes: list[Candidate]) -> float:
     for one in nodes:
         num_idle += one.is_idle
     return (len(nodes) + 2) / (num_idle + 1)
+
+
+def measure_sharing_per_token(nodes: list[Candidate]) -> float:
+    """Requests for each token that `nodes` hold, on average: by that a node with few large ones is
+    as busy as one with many small ones. 0 where nobody holds any.
+    """
+    num_requests = num_tokens = 0
+    for one in nodes:
+        num_requests += one.num_sharing
+        num_tokens += one.num_load
+    return num_requests / num_tokens if num_tokens > 0 else 0.0

@@ -114,6 +114,39 @@ def test_a_report_takes_over_what_was_sent_before_it(fleet: Fleet) -> None:
     assert fleet.plan(NEED).cost_s > first
 
 
+def record_even_reports(fleet: Fleet, num_running: int) -> None:
+    """Two nodes whose prompts take no time have as many requests of the same size."""
+    num_free = 1000 - 250 * num_running
+    load = create_load(running=num_running, num_blocks=1000, num_free_blocks=num_free)
+    quick = msgspec.structs.replace(load, prefill_tokens_per_s=1e9)
+    for node_id in ("a", "b"):
+        fleet.record_report(msgspec.structs.replace(create_report(node_id), loads=(quick,)))
+
+
+LARGE = msgspec.structs.replace(NEED, num_prompt_tokens=4000, num_prompt_bytes=16_000)
+
+
+def test_what_was_sent_is_held_before_the_node_says_so(fleet: Fleet) -> None:
+    record_even_reports(fleet, 0)
+    fleet.plan(LARGE, NodeId("a"))
+    for _ in range(2):
+        fleet.plan(NEED, NodeId("b"))
+    assert fleet.plan(NEED).node_id == "b"
+    record_even_reports(fleet, 1)
+    assert fleet.plan(NEED).node_id == "a"  # the control: now the nodes have said what they hold
+
+
+def test_what_is_over_is_held_no_more_before_the_node_says_so(fleet: Fleet) -> None:
+    record_even_reports(fleet, 0)
+    over = fleet.plan(LARGE, NodeId("b"))
+    record_even_reports(fleet, 1)
+    control = fleet.plan(NEED)
+    assert control.node_id == "a"
+    fleet.release(control)
+    fleet.release(over)
+    assert fleet.plan(NEED).node_id == "b"
+
+
 def test_a_node_fills_up_between_reports(fleet: Fleet) -> None:
     fleet.record_report(create_report("a"))
     fleet.record_report(msgspec.structs.replace(create_report("b"), is_draining=True))

@@ -19,6 +19,7 @@ from gateway.routing.route_plan import (
     Rejection,
     RoutePlan,
 )
+from gateway.routing.search import measure_sharing_per_token
 from tests.gateway.routing.fleet_words import (
     BOUND,
     BOUNDS,
@@ -113,6 +114,40 @@ def test_what_must_leave_nothing_goes_only_where_nothing_is_kept() -> None:
     assert choose(keeping, busy).node_id == "a"  # the control: others need not mind
 
 
+WORDY = msgspec.structs.replace(NEED, num_output_tokens=1000)
+
+
+def test_others_answers_are_waited_for_as_long_as_the_opening_of_ones_own_takes() -> None:
+    def choose_when(num_running: int) -> str:
+        talking = create_node("talking", loads={MODEL: create_load(running=num_running)})
+        queue = create_node("queue", loads={MODEL: create_load(num_queued_tokens=2000)})
+        return choose(talking, queue, need=WORDY).node_id
+
+    assert choose_when(9) == "talking"  # a fifth of 1,000 tokens is a tenth of a second at each
+    assert choose_when(11) == "queue"
+
+
+def test_a_few_large_requests_are_as_much_as_many_small_ones() -> None:
+    def choose_among(**changes: int) -> str:
+        told = {"running": 2, "num_free_blocks": 400, "num_blocks": 1000}
+        few = create_load(**told | changes)
+        many = create_load(running=10, num_blocks=1000, num_free_blocks=900)
+        nodes = create_node("few", loads={MODEL: few}), create_node("many", loads={MODEL: many})
+        return choose(*nodes, need=WORDY).node_id
+
+    assert choose_among() == "many"
+    assert choose_among(num_free_blocks=950) == "few"  # the control
+    for nothing in (0, 1000):  # of who does not tell, requests are counted
+        assert choose_among(num_blocks=nothing, num_free_blocks=nothing, running=12) == "many"
+        assert choose_among(num_blocks=nothing, num_free_blocks=nothing) == "few"
+
+
+def test_what_nobody_holds_divides_nothing() -> None:
+    idle = create_load(num_free_blocks=100)
+    assert measure_sharing_per_token([]) == 0.0
+    assert choose(*(create_node(name, loads={MODEL: idle}) for name in "ab")).node_id == "a"
+
+
 # -- seconds -------------------------------------------------------------------------------------
 
 LONG = msgspec.structs.replace(NEED, num_prompt_tokens=8000, num_prompt_bytes=32_000)
@@ -187,7 +222,7 @@ def test_the_one_good_node_among_many_is_found_even_if_it_is_not_drawn() -> None
     assert choose(*nodes).node_id == "n3"
 
 
-def test_a_session_stays_where_it_was_unless_that_is_far_busier_than_the_others() -> None:
+def test_a_session_stays_where_it_was_unless_that_is_busier_than_the_others() -> None:
     def choose_when(used_blocks: int) -> RoutePlan:
         own = create_load(num_blocks=10_000, num_free_blocks=10_000 - used_blocks)
         other = create_load(num_blocks=10_000, num_free_blocks=9_000)
@@ -195,9 +230,9 @@ def test_a_session_stays_where_it_was_unless_that_is_far_busier_than_the_others(
         nodes += [create_node(f"n{i}", loads={MODEL: other}) for i in range(3)]
         return choose(*nodes, hints=Hints(pinned=NodeId("own")))
 
-    plan = choose_when(1_200)
+    plan = choose_when(1_100)
     assert (plan.node_id, plan.pick) == ("own", Pick.SESSION)
-    assert choose_when(3_000).node_id != "own"
+    assert choose_when(1_250).node_id != "own"
 
 
 def test_a_session_moves_when_its_node_is_in_trouble_or_abroad() -> None:
