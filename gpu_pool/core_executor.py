@@ -5,6 +5,7 @@ clients or pipes. Read next: `gpu_pool.worker.worker`, `gpu_pool.worker.encoder_
 """
 
 import os
+from typing import Final
 
 import structlog
 
@@ -19,6 +20,9 @@ from gpu_pool.worker.encoder_worker import create_encoder_executor
 from gpu_pool.worker.parallel_executor import RankSurroundings, create_parallel_executor
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
+
+_LEAST_COPY_BYTES: Final = 64 << 20
+"""Smaller models are packed as soon as a copy of them is found."""
 
 
 def load_model(settings: CoreSettings) -> Executor | EncoderExecutor:
@@ -51,6 +55,7 @@ def create_model_executor(settings: CoreSettings) -> Executor | EncoderExecutor:
         num_default_threads=settings.num_default_threads,
         check_weights=settings.engine.check_weights,
         native_kernels=settings.engine.native_kernels,
+        packed_copy_bytes=_LEAST_COPY_BYTES if settings.engine.packed_copies else None,
         cpu_level=settings.engine.cpu_level,
     )
     checked = read_config(worker.model_dir)

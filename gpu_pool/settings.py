@@ -92,6 +92,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     native_kernels: bool = True
     """bf16 on a CPU: computes with kernels of our own, built at the first start, where there is a
     C++ compiler or the installation brought them; False computes with torch alone."""
+    packed_copies: bool = True
+    """Keeps weights, packed for these kernels, in a file beside the checkpoint, which later starts
+    map instead of reading, packing and holding a copy of their own."""
     cpu_level: CpuLevel = CpuLevel.AUTO
     """The vector instructions that these kernels, and torch beside them, use at most: nodes with
     other CPUs compute the same bits at the same level."""

@@ -35,6 +35,7 @@ from contracts.inference import SamplingParams
 from gpu_pool.models.network import CausalModel, Encoder
 from gpu_pool.plan import BlockId, ForwardPlan, NewSequence, ScheduledSequence, SequenceId
 from gpu_pool.weights.cpu_memory import DroppedMemory, KeptMemory
+from gpu_pool.weights.packed_writing import NO_COPY, WeightCopy
 from gpu_pool.weights.tensor_search import find_portions
 from gpu_pool.worker import worker as worker_module
 from gpu_pool.worker.model_memory import CpuPlaces, ModelMemory, list_parts
@@ -55,13 +56,19 @@ class SlowPlaces(CpuPlaces):
         self._bytes_per_s = bytes_per_s
         self._free_s = 0.0
 
-    def finish(self, model: CausalModel | Encoder, kv: Sequence[torch.Tensor] = ()) -> ModelMemory:
+    def finish(
+        self,
+        model: CausalModel | Encoder,
+        kv: Sequence[torch.Tensor] = (),
+        copy: WeightCopy = NO_COPY,
+    ) -> ModelMemory:
         portions = find_portions(model, list_parts(model))
         if self._bytes_per_s is None:
             weights = KeptMemory(portions, os.cpu_count() or 1)
         else:
             weights = KeptMemory(portions, 1, self._read)
-        return ModelMemory(weights, [DroppedMemory(kv)])  # without the CPU's own exception
+        # Without the CPU's own exception.
+        return ModelMemory(weights, [DroppedMemory(kv)], copy=copy)
 
     def _read(self, file: int, views: Sequence[memoryview], offset: int) -> int:
         """One thread calls this: what one piece is early, the next one waits."""

@@ -14,7 +14,7 @@ Shapes: T tokens, K inputs, M outputs. Takes bf16 or fp32, fp32 accumulation.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -32,7 +32,11 @@ from gpu_pool.kernels.small_linear import MAX_ROWS, small_linear
 from gpu_pool.kernels.small_linear_table import SMALL_LINEAR
 from gpu_pool.kernels.triton_language import uses_triton
 
-_PACKING_KERNELS: Final[ContextVar[NativeKernels | None]] = ContextVar("kernels", default=None)
+PackNatively = Callable[[Tensor], Tensor]
+"""What hands out a weight `[M, K]` in the form of our own kernels."""
+_NATIVE_DEVICES: Final = ("cpu", "meta")
+"""A weight without content is for who has it packed already."""
+_PACKING: Final[ContextVar["_Packing | None"]] = ContextVar("packing", default=None)
 _PACKING_HINT_ROWS: Final = 64
 """Row count oneDNN is told when it picks a layout; every count then works with that layout."""
 _ROW_COUNTS: Final = (*range(1, 17), 20, 24, 28, 32, 48, 64, 96, 128, 192, 256)
@@ -63,23 +67,36 @@ class NativeWeight:
 Weight = Tensor | PackedWeight | NativeWeight | BlockScaledWeight
 
 
+@dataclass(frozen=True, slots=True)
+class _Packing:
+    """For which kernels is packed, and by what."""
+
+    kernels: NativeKernels
+    pack: PackNatively
+
+
 @contextmanager
-def packing_with(kernels: NativeKernels | None) -> Generator[None]:
-    """Inside, `pack_weight` packs for `kernels` what they can multiply; None: for torch."""
-    token = _PACKING_KERNELS.set(kernels)
+def packing_with(
+    kernels: NativeKernels | None, pack: PackNatively | None = None
+) -> Generator[None]:
+    """Inside, `pack_weight` packs for `kernels` what they can multiply; None: for torch.
+
+    `pack` does what `kernels.pack` does, for whoever has it done already.
+    """
+    token = _PACKING.set(None if kernels is None else _Packing(kernels, pack or kernels.pack))
     try:
         yield
     finally:
-        _PACKING_KERNELS.reset(token)
+        _PACKING.reset(token)
 
 
 def pack_weight(weight_MK: Tensor | BlockScaledWeight) -> Weight:
     """The weight in the fastest form its device has: packed on most CPUs, else as it is."""
     if isinstance(weight_MK, BlockScaledWeight):
         return weight_MK
-    kernels = _PACKING_KERNELS.get()
-    if kernels and weight_MK.device.type == "cpu" and weight_MK.dtype == torch.bfloat16:
-        return NativeWeight(kernels, kernels.pack(weight_MK), *weight_MK.shape)
+    packing = _PACKING.get()
+    if packing and weight_MK.device.type in _NATIVE_DEVICES and weight_MK.dtype == torch.bfloat16:
+        return NativeWeight(packing.kernels, packing.pack(weight_MK), *weight_MK.shape)
     if not _can_pack(weight_MK):
         return weight_MK
     num_outputs, num_inputs = weight_MK.shape

@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from gpu_pool.models.errors import CheckpointError
-from gpu_pool.models.network import Network
+from gpu_pool.models.network import CausalNetwork, Network, require_causal
 from gpu_pool.models.registry import ModelFamily, find_family
 from gpu_pool.weights.packing import FindPacked, read_packing
 
@@ -35,6 +35,10 @@ class CheckpointConfig:
     find_packed: FindPacked | None
     """None where nothing is packed."""
     eos_token_ids: tuple[int, ...]
+
+    def require_causal(self) -> CausalNetwork:
+        """The network, which generates text. Raises: `CheckpointError` for an encoder."""
+        return require_causal(self.network)
 
 
 class _HeaderJson(msgspec.Struct, frozen=True):

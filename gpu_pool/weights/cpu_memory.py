@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from gpu_pool.weights.landing import ThreadedLanding
-from gpu_pool.weights.pages import Span, discard_pages, punch_hole
+from gpu_pool.weights.pages import Span, bring_pages, discard_pages, punch_hole
 
 _PIECE_BYTES: Final = 8 << 20
+_NOTHING: Final = Span(0, 0)
 _MAX_THREADS: Final = 4
 """More do not copy faster: memory is the bound."""
 
@@ -36,12 +37,15 @@ class KeptMemory:
         portions: Sequence[Iterable[Tensor]],
         num_threads: int,
         read_into: ReadInto = os.preadv,
+        mapped: Span = _NOTHING,
     ) -> None:
         """Holds the tensors: while it lives, nobody else gets their memory. They come back in the
         order of their portions.
 
-        What is smaller than a page, and the ends of others, stays where it is.
+        What is smaller than a page, and the ends of others, stays where it is. What lies in
+        `mapped` is a file's, mapped and unchanged: it leaves and comes back without being copied.
         """
+        self._mapped = mapped
         self._tensors = [tuple(tensors) for tensors in portions]
         spans = [[locate(tensor) for tensor in tensors] for tensors in self._tensors]
         self._pieces = _cut([[span.trim() for span in portion] for portion in spans])
@@ -94,6 +98,8 @@ class KeptMemory:
         """Writes a piece to the host, then gives its pages back."""
         assert self._file is not None
         offset, span = piece
+        if self._mapped.holds(span):
+            return discard_pages(span)
         view, num_done = span.view(), 0
         while num_done < span.num_bytes:
             num_done += os.pwrite(self._file, view[num_done:], offset + num_done)
@@ -103,6 +109,9 @@ class KeptMemory:
         """Reads a piece from the host, which is given back there. Raises: `OSError`."""
         assert self._file is not None
         offset, span = piece
+        if self._mapped.holds(span):
+            bring_pages(span)
+            return span.num_bytes
         view, num_done = span.view(), 0
         while num_done < span.num_bytes:
             num_read = self._read_into(self._file, [view[num_done:]], offset + num_done)

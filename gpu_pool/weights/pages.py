@@ -4,6 +4,7 @@ Owns the system calls; must not know tensors. Read next: `cpu_memory`, the calle
 """
 
 import ctypes
+import errno
 import mmap
 import os
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Final
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+_POPULATE_READ: Final = 22
+"""MADV_POPULATE_READ; systems before Linux 5.14 do not know it. Source: madvise(2)."""
 _PUNCH_HOLE: Final = 3
 """FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE. Source: fallocate(2)."""
 
@@ -26,6 +29,11 @@ class Span:
     def view(self) -> memoryview:
         """Its content, for as long as the memory lives."""
         return memoryview((ctypes.c_char * self.num_bytes).from_address(self.address)).cast("B")
+
+    def holds(self, other: "Span") -> bool:
+        """True when all of `other` lies inside."""
+        end = other.address + other.num_bytes
+        return self.address <= other.address and end <= self.address + self.num_bytes
 
     def trim(self) -> "Span":
         """The whole pages inside; empty where there is none."""
@@ -45,13 +53,23 @@ def discard_pages(span: Span) -> int:
     return pages.num_bytes
 
 
+def bring_pages(span: Span) -> None:
+    """Has the pages of a range that a file fills here before anybody touches them, where the
+    system can be asked to. Raises: `OSError` when the drive fails.
+    """
+    pages = span.trim()
+    if pages.num_bytes:
+        _check(_libc.madvise(pages.address, pages.num_bytes, _POPULATE_READ), errno.EINVAL)
+
+
 def punch_hole(file: int, offset: int, num_bytes: int) -> None:
     """Gives a range of a file in memory back. Raises: `OSError`."""
     _check(_libc.fallocate(file, _PUNCH_HOLE, offset, num_bytes))
 
 
-def _check(result: int) -> None:
-    """Raises: `OSError` for what a call of the C library says went wrong."""
+def _check(result: int, borne: int | None = None) -> None:
+    """Raises: `OSError` for what a call of the C library says went wrong, unless it is `borne`."""
     if result:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        if number != borne:
+            raise OSError(number, os.strerror(number))

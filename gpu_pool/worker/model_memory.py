@@ -21,6 +21,7 @@ from gpu_pool.weights.arena import Arena
 from gpu_pool.weights.cpu_memory import DroppedMemory, KeptMemory
 from gpu_pool.weights.device_memory import DeviceMemory, FixedMemory, LandingMemory
 from gpu_pool.weights.landing import Landing
+from gpu_pool.weights.packed_writing import NO_COPY, WeightCopy
 from gpu_pool.weights.spare_buffers import SpareBuffers
 from gpu_pool.weights.tensor_search import find_portions, find_tensors
 from gpu_pool.weights.virtual_memory import CudaVirtualMemory, VirtualMemory, has_cuda_bindings
@@ -40,18 +41,23 @@ class ModelMemory:
         kv: Sequence[DeviceMemory] = (),
         *,
         shares_cores: bool = False,
+        copy: WeightCopy = NO_COPY,
     ) -> None:
-        """All on the device. With `shares_cores` the cores that compute copy, too: then weights
-        that land under a step cost it more than they save, and all land before it.
+        """All on the device. A `copy` of the weights may be on its way to a file.
+
+        With `shares_cores` the cores that compute copy, too: then weights that land under a step
+        cost it more than they save, and all land before it.
         """
         self._shares_cores = shares_cores
         self.weights_bytes = weights.num_bytes
         self.kv_bytes = sum(part.num_bytes for part in kv)
         self._weights = weights
         self._kv = tuple(kv)
+        self._copy = copy
 
     def leave(self) -> int:
         """Gives all back; returns the bytes. The KV memory goes first: it makes room at once."""
+        self._copy.stop()
         return sum([part.leave() for part in (*self._kv, self._weights)])
 
     def come_back(self) -> int:
@@ -72,6 +78,7 @@ class ModelMemory:
 
     def close(self) -> None:
         """Gives back what is held beside the device's memory."""
+        self._copy.stop()
         for part in (self._weights, *self._kv):
             part.close()
 
@@ -91,8 +98,16 @@ class Places(Protocol):
         """KV memory."""
         ...
 
-    def finish(self, model: CausalModel | Encoder, kv: Sequence[Tensor] = ()) -> ModelMemory:
-        """The memory of the model that was built from what was put, and its KV memory."""
+    def finish(
+        self,
+        model: CausalModel | Encoder,
+        kv: Sequence[Tensor] = (),
+        copy: WeightCopy = NO_COPY,
+    ) -> ModelMemory:
+        """The memory of the model that was built from what was put, and its KV memory.
+
+        `copy` is that of a CPU's weights.
+        """
         ...
 
 
@@ -127,11 +142,18 @@ class CpuPlaces:
         buffer = create_buffer(math.prod(shape) * dtype.itemsize)
         return torch.frombuffer(buffer, dtype=dtype, count=math.prod(shape)).view(*shape)
 
-    def finish(self, model: CausalModel | Encoder, kv: Sequence[Tensor] = ()) -> ModelMemory:
+    def finish(
+        self,
+        model: CausalModel | Encoder,
+        kv: Sequence[Tensor] = (),
+        copy: WeightCopy = NO_COPY,
+    ) -> ModelMemory:
         """All tensors that the model leads to."""
         self._buffers.close()
-        weights = KeptMemory(find_portions(model, list_parts(model)), os.cpu_count() or 1)
-        return ModelMemory(weights, [DroppedMemory(kv)] if kv else (), shares_cores=True)
+        portions = find_portions(model, list_parts(model))
+        weights = KeptMemory(portions, os.cpu_count() or 1, mapped=copy.span)
+        dropped = [DroppedMemory(kv)] if kv else ()
+        return ModelMemory(weights, dropped, shares_cores=True, copy=copy)
 
 
 class GpuPlaces:
@@ -154,9 +176,14 @@ class GpuPlaces:
         """Zeros on the device."""
         return self._kv.create(shape, dtype).zero_()
 
-    def finish(self, model: CausalModel | Encoder, kv: Sequence[Tensor] = ()) -> ModelMemory:
+    def finish(
+        self,
+        model: CausalModel | Encoder,
+        kv: Sequence[Tensor] = (),
+        copy: WeightCopy = NO_COPY,
+    ) -> ModelMemory:
         """The two arenas."""
-        del kv
+        del kv, copy
         self._weights.set_order(find_portions(model, list_parts(model)))
         return ModelMemory(self._weights, [self._kv])
 
@@ -180,8 +207,14 @@ class PlainPlaces:
         """Zeros on the device."""
         return torch.zeros(tuple(shape), dtype=dtype, device=self._device)
 
-    def finish(self, model: CausalModel | Encoder, kv: Sequence[Tensor] = ()) -> ModelMemory:
+    def finish(
+        self,
+        model: CausalModel | Encoder,
+        kv: Sequence[Tensor] = (),
+        copy: WeightCopy = NO_COPY,
+    ) -> ModelMemory:
         """What there is, which stays."""
+        del copy
         weights = sum(tensor.nbytes for tensor in find_tensors(model))
         return ModelMemory(FixedMemory(weights), [FixedMemory(sum(part.nbytes for part in kv))])
 

@@ -8,7 +8,6 @@ import os
 
 import torch
 
-from gpu_pool.models.network import require_causal
 from gpu_pool.parallel.ranks import SOLE_RANK, Ranks
 from gpu_pool.plan import ExecutorInfo
 from gpu_pool.weights.config import read_config
@@ -17,6 +16,7 @@ from gpu_pool.worker.kv_groups import divide_kv
 from gpu_pool.worker.lanes import LaneChoice, choose_lane
 from gpu_pool.worker.model_loading import CreateLoader, ModelLoader, list_files
 from gpu_pool.worker.model_memory import create_places
+from gpu_pool.worker.packed_loading import create_keeper
 from gpu_pool.worker.plan_worker import Worker, create_worker
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.step_memory import CudaMeter, fit_blocks
@@ -38,7 +38,7 @@ def create_executor(
     that no KV memory can be made from.
     """
     checked = read_config(settings.model_dir)
-    network = require_causal(checked.network)
+    network = checked.require_causal()
     is_sole = ranks.place.shape.num_ranks == 1
     if not is_sole:
         network = network.share(ranks.place, ranks.tensor)
@@ -63,6 +63,7 @@ def create_executor(
         keeps_blocks=device.type == "cuda",
     )
     weights_bytes = loader.measure_bytes(network)
+    keeper = create_keeper(settings, kernels, ranks)
     is_measured = device.type == "cuda" and is_sole and settings.leaves_kv_open
     num_blocks = ranks.agree_on_least(
         division.count_all(settings, device, weights_bytes, is_measured=is_measured)
@@ -73,13 +74,15 @@ def create_executor(
         num_blocks * settings.block_size,
     )
     places = create_places(device, weights_bytes, division.bound_bytes(num_blocks))
-    model = loader.load_causal(network, context_window, places.join)
+    model = keeper.load_causal(loader, network, context_window, places.join)
     if is_measured:
         sizes = (context_window, network.vocab_size)
         num_blocks = min(num_blocks, fit_blocks(model, division, settings, sizes, CudaMeter()))
         context_window = min(context_window, num_blocks * settings.block_size)
     groups = division.create_groups(num_blocks, settings, places.create_zeros, kernels, ranks)
-    memory = places.finish(model, [group.cache.blocks for group in groups])
+    revision = keeper.find_revision(loader) if is_sole else ""
+    kv = [group.cache.blocks for group in groups]
+    memory = places.finish(model, kv, keeper.keep(revision))
     info = ExecutorInfo(
         kv_groups=division.describe(groups),
         block_size=settings.block_size,
@@ -87,7 +90,7 @@ def create_executor(
         context_window=context_window,
         vocab_size=network.vocab_size,
         eos_token_ids=checked.eos_token_ids,
-        model_revision=loader.compute_revision() if is_sole else "",
+        model_revision=revision,
         kv_dtype=division.stored_dtype,
         max_in_flight=lane.max_in_flight,
         weights_bytes=memory.weights_bytes,

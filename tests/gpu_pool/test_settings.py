@@ -30,7 +30,8 @@ engine.max_account_waiting_tokens engine.max_batch_tokens engine.max_chunk_token
 engine.max_pause_ms
 engine.max_silence_s engine.max_waiting engine.max_waiting_tokens engine.ngram.max_draft_tokens
 engine.ngram.max_match_tokens engine.ngram.max_step_drafts engine.ngram.min_match_tokens
-engine.native_kernels engine.num_threads engine.prefix_caching engine.row_invariant
+engine.native_kernels engine.num_threads engine.packed_copies engine.prefix_caching
+engine.row_invariant
 engine.swap_bytes
 engine.tiers.file.account_bytes engine.tiers.file.max_bytes engine.tiers.file.path
 engine.tiers.host.account_bytes engine.tiers.host.max_bytes engine.tiers.staging_tokens

@@ -56,7 +56,11 @@ class Llama4Attention:
             bias = None if bias is None else self._reorder(bias)
         self._qkv = Linear(qkv, bias)
         self._o = read_linear(read, f"{prefix}o", config.has_o_bias)
-        self._ones_XH = qkv.new_ones(config.num_heads + config.num_kv_heads, config.head_dim)
+        self._ones_XH = torch.ones(
+            (config.num_heads + config.num_kv_heads, config.head_dim),
+            dtype=qkv.dtype,
+            device="cpu" if qkv.is_meta else qkv.device,  # what is packed already has no content
+        )
 
     def __call__(self, x_TD: Tensor, step: DecoderStep) -> Tensor:
         """The mixed states `[T, D]`."""

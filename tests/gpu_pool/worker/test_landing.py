@@ -11,6 +11,7 @@ import torch
 from gpu_pool.models.network import CausalModel, Encoder
 from gpu_pool.plan import SequenceId
 from gpu_pool.weights.cpu_memory import DroppedMemory, KeptMemory, locate
+from gpu_pool.weights.packed_writing import NO_COPY, WeightCopy
 from gpu_pool.weights.tensor_search import find_portions
 from gpu_pool.worker import worker as worker_module
 from gpu_pool.worker.model_landing import ModelLanding
@@ -37,10 +38,15 @@ class HeldPlaces(CpuPlaces):
         self._copies = copies
         self.weights: KeptMemory | None = None
 
-    def finish(self, model: CausalModel | Encoder, kv: Sequence[torch.Tensor] = ()) -> ModelMemory:
+    def finish(
+        self,
+        model: CausalModel | Encoder,
+        kv: Sequence[torch.Tensor] = (),
+        copy: WeightCopy = NO_COPY,
+    ) -> ModelMemory:
         portions = find_portions(model, list_parts(model))
         self.weights = KeptMemory(portions, 1, self._copies.read)
-        return ModelMemory(self.weights, [DroppedMemory(kv)])
+        return ModelMemory(self.weights, [DroppedMemory(kv)], copy=copy)
 
 
 @pytest.fixture

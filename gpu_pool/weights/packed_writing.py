@@ -1,0 +1,161 @@
+"""Writes a packed copy beside the model that is computed with, by a thread that others go before.
+
+The file has another name until it is whole, and whoever writes holds a lock on it, so that what a
+killed process has left is found and written over. Must not know families.
+Read next: `packed_file`, `gpu_pool.worker.packed_loading` (the caller).
+"""
+
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+
+from gpu_pool.weights.packed_copy import PackedCopy
+from gpu_pool.weights.packed_file import Contents, is_own, write_contents, write_pieces
+from gpu_pool.weights.packed_parameters import PackedRecord
+from gpu_pool.weights.pages import Span
+
+_NICENESS: Final = 10
+"""Enough to stay out of the way of steps, too little to keep Python's lock from them for long."""
+_FREE_SHARE: Final = 20
+"""One part in so many of the drive stays free."""
+
+
+class WeightCopy(Protocol):
+    """The packed copy of a loaded model's weights."""
+
+    @property
+    def span(self) -> Span:
+        """The memory that is the copy's own, mapped."""
+        ...
+
+    def stop(self) -> None:
+        """Returns when the model's memory is no longer read for it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MappedCopy:
+    """A copy that is computed with, or none."""
+
+    span: Span
+
+    def stop(self) -> None:
+        """Nothing is written."""
+
+
+NO_COPY: Final = MappedCopy(Span(0, 0))
+
+
+class StoppedError(Exception):
+    """The memory is wanted for something else."""
+
+
+class PackedWriting:
+    """A copy that is being written. The model's memory is read until `stop`, at most."""
+
+    def __init__(self, copy: PackedCopy, record: PackedRecord, revision: str) -> None:
+        """Begins."""
+        self._copy = copy
+        self._record: PackedRecord | None = record
+        self._revision = revision
+        self._is_stopped = False
+        self._reading = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="packed-copy", daemon=True)
+        self._thread.start()
+
+    @property
+    def span(self) -> Span:
+        """The model's memory is its own."""
+        return NO_COPY.span
+
+    def stop(self) -> None:
+        """Returns when the model's memory is no longer read; what was not written is not kept."""
+        self._is_stopped = True
+        with self._reading:
+            self._record = None
+
+    def wait(self) -> None:
+        """Returns when the copy is there, or will not be."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        log = structlog.get_logger().bind(path=str(self._copy.path))
+        with suppress(OSError, AttributeError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        try:
+            if self._write():
+                log.info("a packed copy of the weights was written: starts need no other")
+        except StoppedError:
+            log.info("no packed copy of the weights was written: they leave the device")
+        except OSError as error:
+            log.info("no packed copy of the weights can be written", reason=str(error))
+        self._record = None
+
+    def _write(self) -> bool:
+        """True when the copy is in its place; False where another process writes it.
+
+        Raises: `OSError`, `StoppedError`.
+        """
+        path = self._copy.path
+        unfinished = path.with_name(f".{path.name}.unfinished")
+        file = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            if not _lock(file, unfinished):
+                return False
+            try:
+                self._fill(file, unfinished.parent)
+                if not self._copy.is_current():
+                    raise OSError("the checkpoint has changed meanwhile")
+                unfinished.replace(path)
+            except BaseException:
+                unfinished.unlink(missing_ok=True)
+                raise
+        finally:
+            os.close(file)
+        return True
+
+    def _fill(self, file: int, folder: Path) -> None:
+        """Writes all into the file and onto the drive. Raises: as `_write`."""
+        record = self._record
+        if record is None:
+            raise StoppedError
+        os.ftruncate(file, 0)
+        if not is_own(file, folder):
+            raise OSError("the folder belongs to others, or others can write it")
+        disk = shutil.disk_usage(folder)
+        if disk.free - record.num_bytes < disk.total // _FREE_SHARE:
+            raise OSError("the drive would be all but full")
+        memories = [Span(tensor.data_ptr(), tensor.nbytes).view() for tensor in record.tensors]
+        digests = write_pieces(file, memories, self._in_turn)
+        contents = Contents(
+            origin=self._copy.origin,
+            revision=self._revision,
+            entries=record.entries,
+            digests=digests,
+        )
+        write_contents(file, record.num_bytes, contents)
+        os.fsync(file)
+
+    def _in_turn(self, write: Callable[[], str]) -> str:
+        """What `write` returns, unless the memory is wanted. Raises: `StoppedError`."""
+        with self._reading:
+            if self._is_stopped:
+                raise StoppedError
+            return write()
+
+
+def _lock(file: int, path: Path) -> bool:
+    """True when this process alone writes the file, and it still has its name."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return path.stat().st_ino == os.fstat(file).st_ino
+    except (BlockingIOError, FileNotFoundError):
+        return False
