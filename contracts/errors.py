@@ -3,9 +3,9 @@
     ServiceError
       RequestError    InvalidRequest · InvalidModelName · UnknownModel · ContextTooLong ·
                       UnsupportedFeature · AdapterUnsupported · ConstraintUnmet ·
-                      PayloadTooLarge · HeadersTooLarge · RequestTimeout · NotFound ·
-                      InvalidIdentifier · MethodNotAllowed · Unimplemented ·
-                      VersionUnsupported · Conflict                       client, never
+                      PayloadTooLarge · HeadersTooLarge · CodingUnsupported ·
+                      RequestTimeout · NotFound · InvalidIdentifier · MethodNotAllowed ·
+                      Unimplemented · VersionUnsupported · Conflict       client, never
       AccessError     Unauthenticated · Forbidden · AddressNotAllowed · ModelNotAllowed ·
                       AccountSuspended · ResidencyViolation               client, never
       LimitError      RateLimited · ConcurrencyLimited · QuotaExceeded ·
@@ -118,6 +118,12 @@ class HeadersTooLarge(RequestError):
     """The headers are larger than the platform accepts."""
 
     code = "headers_too_large"
+
+
+class CodingUnsupported(RequestError):
+    """The body is packed in a way that is not unpacked here."""
+
+    code = "coding_unsupported"
 
 
 class RequestTimeout(RequestError):

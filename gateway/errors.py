@@ -15,6 +15,7 @@ from contracts.errors import (
     AccountSuspended,
     AdapterUnsupported,
     AddressNotAllowed,
+    CodingUnsupported,
     ConcurrencyLimited,
     Conflict,
     ConstraintUnmet,
@@ -83,6 +84,7 @@ ERROR_TABLE: Final[dict[type[ServiceError], ErrorRow]] = {
     ContextTooLong: ErrorRow(400, 7400, INVALID, "context_length_exceeded", False),
     UnsupportedFeature: ErrorRow(400, 7401, INVALID, "unsupported_feature", False),
     PayloadTooLarge: ErrorRow(413, 3006, INVALID, "payload_too_large", False),
+    CodingUnsupported: ErrorRow(415, 7415, INVALID, "coding_unsupported", False),
     HeadersTooLarge: ErrorRow(431, 7431, INVALID, "headers_too_large", False),
     RequestTimeout: ErrorRow(408, 3007, INVALID, "request_timeout", True),
     NotFound: ErrorRow(404, 7000, INVALID, "not_found", False),
@@ -183,6 +185,8 @@ def list_error_headers(error: ServiceError) -> Headers:
         headers.append((b"allow", ", ".join(error.allowed).encode()))
     if type(error) is AdapterUnsupported:  # the contract's status, which calls for the header
         headers.append((b"allow", b"POST"))
+    if type(error) is CodingUnsupported:
+        headers.append((b"accept-encoding", b"identity"))
     if type(error) is Unauthenticated:
         headers.append((b"www-authenticate", b"Bearer"))
     return headers

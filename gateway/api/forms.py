@@ -14,12 +14,14 @@ from starlette.requests import Request
 
 from contracts.errors import InvalidRequest, PayloadTooLarge
 from gateway.dialects.strict_json import decode_json
+from gateway.middleware.coding import CODING, is_coded, refuse_coding
 
 FormT = TypeVar("FormT", bound=msgspec.Struct)
 
 MAX_BODY_BYTES: Final = 256 * 1024
 MAX_PAGE: Final = 1_000_000
 """The last page that a list is asked for."""
+_CODING: Final = CODING.decode()
 _DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
@@ -41,7 +43,9 @@ class FormReader(Generic[FormT]):
         self._may_be_empty = may_be_empty
 
     async def read(self, request: Request) -> FormT:
-        """The body. Raises: `InvalidRequest`, `PayloadTooLarge`."""
+        """The body. Raises: `InvalidRequest`, `CodingUnsupported`, `PayloadTooLarge`."""
+        if any(is_coded(value.encode("latin-1")) for value in request.headers.getlist(_CODING)):
+            raise refuse_coding()
         body = bytearray()
         async for piece in request.stream():
             body += piece

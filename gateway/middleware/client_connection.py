@@ -24,6 +24,7 @@ from uvicorn.server import ServerState
 
 from contracts.errors import HeadersTooLarge, InvalidRequest, PoolSaturated, ServiceError
 from gateway.middleware.body_memory import BodyMemory
+from gateway.middleware.coding import CODING, is_coded
 from gateway.middleware.direct_routes import DirectRoutes, Refuser
 from gateway.middleware.exchange import HttpExchange
 from gateway.middleware.framing import explain_framing, refuse_version
@@ -261,6 +262,7 @@ class ClientConnection(HttpToolsProtocol):
         """A request's first bytes are here. Its scope is made when ASGI needs one."""
         self.url = b""
         self.expect_100_continue = False
+        self.is_coded = False
         self.headers = []
         self._headers_since_s = self.loop.time()
         self._idle_since_s = None
@@ -279,6 +281,8 @@ class ClientConnection(HttpToolsProtocol):
             name = name.lower()
             if name == b"expect" and value.lower() == b"100-continue":
                 self.expect_100_continue = True
+            elif name == CODING:
+                self.is_coded = self.is_coded or is_coded(value)
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:

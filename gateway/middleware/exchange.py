@@ -22,6 +22,7 @@ from contracts.errors import (
     ServiceError,
 )
 from gateway.middleware.body_memory import BodyMemory
+from gateway.middleware.coding import refuse_coding
 from gateway.settings import LimitSettings
 
 _CONTENT_LENGTH: Final = b"content-length"
@@ -45,9 +46,11 @@ class Carrier(Protocol):
     flow: FlowControl
     client: tuple[str, int] | None
     headers: list[tuple[bytes, bytes]]
-    """Of the request that was read last, as are the next two."""
+    """Of the request that was read last, as are the next three."""
     parser: Any
     expect_100_continue: bool
+    is_coded: bool
+    """Its body is packed."""
     on_writable: Callable[[], None] | None
     stream: Any
     """The exchange whose events are under way; it is swept about once a second."""
@@ -71,6 +74,7 @@ class HttpExchange:
         "_has_sent",
         "_http_version",
         "_is_body_whole",
+        "_is_coded",
         "_is_memory_full",
         "_num_body_bytes",
         "_on_lost",
@@ -110,6 +114,7 @@ class HttpExchange:
         self._connection = connection
         self._http_version = http_version
         self._wants_continue = connection.expect_100_continue
+        self._is_coded = connection.is_coded
         self._body: bytes | bytearray = b""
         self._num_body_bytes = 0
         """Also what this request holds of the memory that all bodies share."""
@@ -213,11 +218,11 @@ class HttpExchange:
     def take_body(self) -> bytes | bytearray | None:
         """The whole body if it is here, as almost always; else None: `read_body` waits for it.
 
-        Raises: `PayloadTooLarge`, `PoolSaturated`.
+        Raises: `CodingUnsupported`, `PayloadTooLarge`, `PoolSaturated`.
         """
         if not self._is_body_whole:
             return None
-        self._check_size()
+        self._check_body()
         self._connection.flow.resume_reading()
         body, self._body = self._body, b""
         return body
@@ -225,7 +230,8 @@ class HttpExchange:
     async def read_body(self) -> bytes | bytearray | None:
         """The whole body; None when the client left before its end.
 
-        Raises: `PayloadTooLarge` without reading further, `PoolSaturated`, `RequestTimeout`.
+        Raises: `CodingUnsupported`, `PayloadTooLarge` without reading further, `PoolSaturated`,
+        `RequestTimeout`.
         """
         limits = self._connection.limits
         for name, value in self.headers:
@@ -236,7 +242,7 @@ class HttpExchange:
         try:
             async with asyncio.timeout(limits.body_timeout_s):
                 while not (self._is_body_whole or self.is_lost):
-                    self._check_size()
+                    self._check_body()
                     self._waiter = asyncio.get_running_loop().create_future()
                     self._connection.flow.resume_reading()
                     await self._waiter
@@ -328,8 +334,10 @@ class HttpExchange:
         self._num_body_bytes = 0
         self._body = b""
 
-    def _check_size(self) -> None:
-        """Raises when the body is larger than one may be, or than there is room for."""
+    def _check_body(self) -> None:
+        """Raises for a body that is packed, broken or too large for its bound or the memory."""
+        if self._is_coded:
+            raise refuse_coding()
         if self._broken is not None:
             raise self._broken
         max_bytes = self._connection.limits.max_body_bytes
