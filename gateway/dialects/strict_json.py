@@ -17,6 +17,13 @@ _PATH: Final = re.compile(r" - at `\$\.?([^`]*)`")
 _QUOTED: Final = re.compile(r"^(Invalid (?:enum )?value) .*?(?= - at `|$)", re.DOTALL)
 """What the decoder says of a value by quoting it, though it could be a secret gone astray."""
 
+_HALF_PAIR: Final = re.compile(
+    rb"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+)
+"""The first half of a surrogate pair without the second. At the end of a string the decoder takes
+it for the end of the body."""
+_MAX_SEARCHED: Final = 1 << 20
+"""Bytes that are searched for one: nobody else waits long for an explanation."""
 _UNKNOWN_FIELD: Final = "Object contains unknown field"
 
 
@@ -50,10 +57,22 @@ def decode_json(decoder: msgspec.json.Decoder[ValueT], body: bytes | bytearray) 
     except msgspec.ValidationError as error:
         raise _explain(error, decoder.type) from error
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error}.") from error
+        raise _explain_syntax(error, body) from error
     if len(set(names)) != len(names):
         raise _name_repeated(names)
     return value
+
+
+def _explain_syntax(error: msgspec.DecodeError, body: bytes | bytearray) -> InvalidRequest:
+    """The error of a body that is no JSON."""
+    half = _HALF_PAIR.search(body, 0, _MAX_SEARCHED)
+    if half is None:
+        return InvalidRequest(f"The body is not valid JSON: {error}.")
+    escape, place = half.group(1).decode(), half.start(1)
+    return InvalidRequest(
+        f"The body is not valid JSON: `{escape}` at byte {place} is half of a surrogate pair, "
+        "which is no character."
+    )
 
 
 def _name_repeated(names: list[str]) -> InvalidRequest:

@@ -58,6 +58,29 @@ BAD = {
 }
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"text": "a\\ud800"}',
+        b'{"text": "\\uD800 b"}',
+        b'{"text": "\\\\\\ud800"}',
+        b'{"text": "\\ud800\\ud800"}',
+        b'{"\\ud800": 1}',
+    ],
+)
+def test_half_of_a_surrogate_pair_is_named_wherever_it_is(body: bytes) -> None:
+    with pytest.raises(
+        InvalidRequest, match=r"`\\u[dD]800` at byte \d+ is half of a surrogate pair"
+    ):
+        decode_json(DECODER, body)
+
+
+@pytest.mark.parametrize("body", [b'{"text": "\\\\ud800', b'{"text": "\\ud83d\\ude00'])
+def test_what_only_looks_like_half_of_a_pair_is_not_blamed(body: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="truncated"):
+        decode_json(DECODER, body)
+
+
 @pytest.mark.parametrize("body", BAD.values(), ids=BAD.keys())
 def test_what_is_not_good_json_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidRequest):
