@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -166,7 +166,7 @@ class ClientConnection(HttpToolsProtocol):
 
     def _has_unserved(self) -> bool:
         """True while something that was read waits: reading on would only pile up more."""
-        return bool(self.pipeline or self._rest or self._is_unread)
+        return bool(self.pipeline or self._rest or self._is_unread or _holds_unwanted(self.cycle))
 
     def _parse(self, data: bytes) -> None:
         """Feeds the parser, which may hold back one name or value that has not ended: no more."""
@@ -437,3 +437,12 @@ class ClientConnection(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self._rest = b"".join([*lines, b"\r\n", rest, self._rest])
         self._read_rest()
+
+
+def _holds_unwanted(cycle: Any) -> bool:
+    """True for a request with much of a body that nobody has asked for yet."""
+    if cycle is None:
+        return False
+    if type(cycle) is HttpExchange:
+        return cycle.is_unwanted
+    return len(cycle.body) > HIGH_WATER_LIMIT and not cycle.response_complete

@@ -138,6 +138,12 @@ class HttpExchange:
         return self._connection.flow.write_paused
 
     @property
+    def is_unwanted(self) -> bool:
+        """True while more of the body would only pile up: nobody has asked for it yet."""
+        is_asked_for = self._waiter is not None or self._is_body_whole or self.response_complete
+        return self._num_body_bytes > HIGH_WATER_LIMIT and not is_asked_for
+
+    @property
     def peer(self) -> str | None:
         """The connection's other end: the client, or a proxy before it."""
         client = self._connection.client
@@ -187,8 +193,8 @@ class HttpExchange:
             self._body = bytearray(self._body) + piece
         else:
             self._body += piece
-        if self._num_body_bytes > HIGH_WATER_LIMIT and self._waiter is None:
-            self._connection.flow.pause_reading()  # until somebody wants to read it
+        if self.is_unwanted:
+            self._connection.flow.pause_reading()
         elif self._num_body_bytes > self._connection.limits.max_body_bytes:
             self._wake()
 

@@ -4,9 +4,11 @@ import asyncio
 import resource
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gateway.auth.principal_cache import PrincipalCache
 from tests.gateway.raw_http import connect, format_request, read_status
 from tests.gateway.running_gateway import RunningGateway, run_gateway
 from tests.gateway.scripted_node import ScriptedNode, ScriptedStream
@@ -97,6 +99,31 @@ async def test_headers_that_we_do_not_read_are_not_late(
         await asyncio.sleep(0.1)
         writer.write(LIVE[-5:])
         assert await asyncio.wait_for(read_status(reader), 10) == 200
+
+
+async def test_of_a_body_that_nobody_wants_yet_little_is_read(
+    tmp_path: Path, database_template: Path, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while the database is asked who sends it."""
+    is_known = asyncio.Event()
+    look_up = PrincipalCache.find
+
+    async def wait_and_look_up(*told: Any) -> Any:
+        await is_known.wait()
+        return await look_up(*told)
+
+    monkeypatch.setattr(PrincipalCache, "find", wait_and_look_up)
+    node.script = lambda stream: stream.answer("Hello")
+    limits = {"max_body_bytes": 40_000_000}
+    async with (
+        run_gateway(tmp_path, database_template, [node], limits=limits) as gateway,
+        connect(gateway) as (reader, writer),
+    ):
+        writer.write(format_request(gateway, {"prompt": "Hi", "ignored": "a" * 39_000_000}))
+        await asyncio.sleep(1)
+        assert writer.transport.get_write_buffer_size() > 20_000_000
+        is_known.set()
+        assert await asyncio.wait_for(read_status(reader), 20) == 200
 
 
 async def send_for_ever(writer: asyncio.StreamWriter, piece: bytes) -> None:
