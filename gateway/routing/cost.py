@@ -38,8 +38,7 @@ def estimate_wait_s(load: ModelLoad, sent: Sent, num_new_tokens: int, opening_s:
     wait_s += num_queued / (load.prefill_tokens_per_s or DEFAULT_PREFILL_PER_S)
     capacity = load.num_blocks * load.block_size
     if capacity:
-        held = capacity - load.num_free_blocks * load.block_size + sent.num_held
-        used = min((held + num_new_tokens) / capacity, _FULLEST)
+        used = min((count_held_tokens(load, sent) + num_new_tokens) / capacity, _FULLEST)
         wait_s += _KV_PRESSURE_S * used / (1 - used)
     return wait_s
 
@@ -62,8 +61,17 @@ def estimate_wake_s(wake_s: float | None) -> float:
 
 def measure_load_tokens(load: ModelLoad, sent: Sent) -> int:
     """Tokens that a node holds or has to compute: what is compared for an even load."""
+    return count_held_tokens(load, sent) + count_queued_tokens(load)
+
+
+def count_held_tokens(load: ModelLoad, sent: Sent) -> int:
+    """Tokens in the node's KV memory, as it says, and as has come and gone since.
+
+    Never below none: a report that was on its way as a request came has not counted it, and its
+    end is subtracted all the same.
+    """
     held = (load.num_blocks - load.num_free_blocks) * load.block_size
-    return held + count_queued_tokens(load) + sent.num_held
+    return max(held + sent.num_held, 0)
 
 
 def tells_held(load: ModelLoad) -> bool:

@@ -136,6 +136,17 @@ def test_what_was_sent_is_held_before_the_node_says_so(fleet: Fleet) -> None:
     assert fleet.plan(NEED).node_id == "a"  # the control: now the nodes have said what they hold
 
 
+def test_the_end_of_what_a_report_had_not_counted_yet_makes_a_node_no_emptier_than_empty(
+    fleet: Fleet,
+) -> None:
+    for node_id in ("a", "b"):
+        fleet.record_report(create_report(node_id))
+    elsewhere = fleet.plan(LARGE, NodeId("b"))
+    fleet.record_report(create_report("b"))  # it had left before the request came
+    fleet.release(elsewhere)
+    assert fleet.plan(NEED).node_id == "a"
+
+
 def test_what_is_over_is_held_no_more_before_the_node_says_so(fleet: Fleet) -> None:
     record_even_reports(fleet, 0)
     over = fleet.plan(LARGE, NodeId("b"))

@@ -22,6 +22,7 @@ BOUNDS = RouteBounds(report_ttl_s=5.0, max_waiting_per_model=2)
         (0, 0, Sent(6), 0),
         (4, 2, Sent(0, 0, 3), 3),  # three have ended since: two begin, and a place is free
         (4, 2, Sent(2, 0, 3), 1),
+        (0, 0, Sent(6, 0, 1), 0),  # the report had not counted the one that is over
     ],
 )
 def test_room_is_what_is_free_and_may_wait_less_what_is_coming(
