@@ -15,8 +15,11 @@ What the loads are that are compared: `benchmarks.routing.balance`.
 import argparse
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import islice
+
+from rich.console import Console
+from rich.progress import Progress
 
 from benchmarks.harness import (
     Figure,
@@ -49,6 +52,8 @@ from benchmarks.routing.traces import LEAD_S, Load, SimRequest, draw_trace, meas
 
 _PACKAGES = ("msgspec", "xxhash")
 _SAMPLE = 10_000
+_SHOWN_EACH = 100
+"""Requests."""
 RULES = {
     "round robin": RoundRobin,
     "least requests": LeastRequests,
@@ -64,17 +69,18 @@ _OURS = {"hearth": False, "hearth, affinity": True}
 def main() -> int:
     """Prints a table, and records it if asked."""
     asked = _parse()
-    gc.disable()  # there are no cycles, and millions of objects to look for some in
+    gc.disable()  # millions of objects to look for cycles in
     figures: list[Figure] = []
     for name in (*_OURS, *RULES):
         if asked.only and name not in asked.only:
             continue
+        gc.collect()  # what was before: its callbacks are cycles, and it may have been gigabytes
         scenario = _create_scenario(asked)
         clock = Clock()
         policy = _create_policy(name, scenario, clock, asked)
         came_of_it = simulate(
             scenario.nodes,
-            _draw(asked, scenario),
+            _show_progress(name, *_draw(asked, scenario)),
             policy,
             clock,
             asked.lead,
@@ -116,13 +122,26 @@ def _create_policy(
     return BySite(rule, scenario.pools)
 
 
-def _draw(asked: argparse.Namespace, scenario: Scenario) -> Iterator[SimRequest]:
-    """The trace: as many requests a second as keep prefill this busy, all cached that can be."""
+def _draw(asked: argparse.Namespace, scenario: Scenario) -> tuple[Iterator[SimRequest], float]:
+    """The trace: as many requests a second as keep prefill this busy, all cached that can be; and
+    when it ends.
+    """
     sample = draw_trace(asked.seed, Load(50.0, _SAMPLE / 50.0 + LEAD_S, asked.tenants))
     mean_new = measure_mean_new(islice(sample, _SAMPLE))
     rate = asked.utilisation * asked.nodes * asked.prefill / mean_new
     end_s = asked.lead + asked.requests / rate
-    return draw_trace(asked.seed, Load(rate, end_s, asked.tenants, scenario.site_weights))
+    trace = draw_trace(asked.seed, Load(rate, end_s, asked.tenants, scenario.site_weights))
+    return trace, end_s
+
+
+def _show_progress(name: str, trace: Iterator[SimRequest], end_s: float) -> Generator[SimRequest]:
+    """The trace, with a bar of the simulated time."""
+    with Progress(transient=True, console=Console(stderr=True)) as progress:
+        task = progress.add_task(name, total=end_s)
+        for number, request in enumerate(trace):
+            if not number % _SHOWN_EACH:
+                progress.update(task, completed=request.arrival_s)
+            yield request
 
 
 def _describe(name: str, num_nodes: int, figures: Figures) -> list[Figure]:
