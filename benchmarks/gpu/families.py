@@ -207,6 +207,6 @@ def _generate(
         for index, length in enumerate(lengths)
     ]
     settings = create_settings(len(requests), max_batch_tokens)
-    (run,) = carry(executor, [Streams(requests)], settings)
+    (run,) = carry(executor, [Streams(requests)], settings, is_timed=False)
     executor.close()
     return run.traces

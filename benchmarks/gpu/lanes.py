@@ -185,6 +185,6 @@ def _answer(
     """The tokens of all answers: first of the plain requests alone, then of all."""
     executor = create_tiny_executor(FAMILIES[family], bench.device, lane)
     parts = [Streams(requests[len(_SPECIAL) + 1 :]), Streams(requests)]
-    runs = carry(executor, parts, settings, create_matcher=EvenTokens)
+    runs = carry(executor, parts, settings, create_matcher=EvenTokens, is_timed=False)
     executor.close()
     return [trace.token_ids for run in runs for trace in run.traces]
