@@ -6,6 +6,7 @@ Owns the commands' words and output; the rules are tenancy's. Read next: `cli.te
 from typing import Annotated, Final
 
 import typer
+from msgspec import UNSET
 
 from cli.tenancy_command import AccountIdArgument, TenancyDesk, tenancy_command
 from cli.terminal import format_unix_s, print_table
@@ -31,6 +32,12 @@ ModelsOption = Annotated[
         "--model",
         help="A model that the account may use, or a beginning such as `@cf/meta/*`; repeat for "
         "several. `any` alone, or none of these options at a new account: every model.",
+    ),
+]
+PriorityOption = Annotated[
+    int | None,
+    typer.Option(
+        "--priority", help="Where nodes are full, accounts of a higher one go first; 0 at first."
     ),
 ]
 
@@ -95,22 +102,25 @@ def change(
     account_id: AccountIdArgument,
     region: RegionsOption = None,
     model: ModelsOption = None,
+    priority: PriorityOption = None,
 ) -> None:
-    """Replace the regions or the models of an account; what is not named stays as it is.
+    """Replace the regions, models or priority of an account; what is not named stays as it is.
 
     Example: `hearth accounts change ACCOUNT_ID --region weur --model "@cf/meta/*"`
     """
-    wanted = AccountChange()
-    if region:
-        wanted = AccountChange(allowed_regions=_to_regions(region))
-    if model:
-        wanted = AccountChange(
-            allowed_regions=wanted.allowed_regions, allowed_models=_to_patterns(model)
-        )
+    wanted = AccountChange(
+        allowed_regions=_to_regions(region) if region else UNSET,
+        allowed_models=_to_patterns(model) if model else UNSET,
+        priority=UNSET if priority is None else priority,
+    )
     account = desk.run(lambda tenancy: tenancy.change_account(AccountId(account_id), wanted))
     models = "any" if account.allowed_models is None else ", ".join(account.allowed_models)
     regions = format_regions(account.allowed_regions)
-    desk.report(account, f"Account {account_id}: regions {regions}; models {models or 'none'}.")
+    desk.report(
+        account,
+        f"Account {account_id}: regions {regions}; models {models or 'none'}; "
+        f"priority {account.priority}.",
+    )
 
 
 @tenancy_command(app, "suspend")

@@ -54,6 +54,18 @@ def test_the_salt_is_rotated(commands: TenancyCommands) -> None:
     assert commands.read("rotate-salt", account_id)["cache_salt_generation"] == 3
 
 
+def test_what_is_not_named_stays_as_it_is(commands: TenancyCommands) -> None:
+    account_id = commands.read("create", "demo", "--region", "weur")["account_id"]
+    output = commands.write("change", account_id, "--priority", "7")
+    assert output == f"Account {account_id}: regions weur; models any; priority 7.\n"
+    changed = commands.read("change", account_id, "--model", "@a/*", "--region", "any")
+    assert (changed["allowed_regions"], changed["allowed_models"]) == (None, ["@a/*"])
+    assert commands.read("change", account_id, "--priority", "0")["priority"] == 0
+    assert isinstance(
+        commands.run("change", account_id, "--priority", "101").exception, InvalidRequest
+    )
+
+
 @pytest.mark.parametrize("command", ["suspend", "resume", "rotate-salt"])
 def test_an_unknown_account_is_reported(commands: TenancyCommands, command: str) -> None:
     commands.write("create", "demo")
