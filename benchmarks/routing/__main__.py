@@ -4,6 +4,7 @@ python -m benchmarks.routing                                    # 32 nodes of on
 python -m benchmarks.routing --nodes 8 --requests 16000 --utilisation 0.75 --capacity 1600000
 python -m benchmarks.routing --nodes 8 --gateways 4             # requests come in at any of four
 python -m benchmarks.routing --nodes 8 --gateways 4 --silent    # which do not hear of each other's
+python -m benchmarks.routing --nodes 8 --gateways 4 --silent prompts # but of sessions: the header
 python -m benchmarks.routing --nodes 2000 --sites 330           # sites near their users
 python -m benchmarks.routing --nodes 2000 --sites 330 --central # and all nodes at one of them
 python -m benchmarks.routing --nodes 8 --only "least tokens, one cache"  # how even it can be at all
@@ -38,7 +39,7 @@ from benchmarks.routing.policies import (
     PrefixOnly,
     RoundRobin,
 )
-from benchmarks.routing.production import Production
+from benchmarks.routing.production import Production, Silence
 from benchmarks.routing.scenarios import (
     Machine,
     Scenario,
@@ -114,7 +115,7 @@ def _create_policy(
     """A router or rule for the fleet."""
     if name in _OURS:
         nodes, entries = scenario.nodes, scenario.entries
-        return Production(nodes, entries, clock, asked.seed, _OURS[name], asked.silent)
+        return Production(nodes, entries, clock, asked.seed, _OURS[name], Silence(asked.silent))
     rule = RULES[name]
     if rule.needs_one_cache:
         for node in scenario.nodes[1:]:
@@ -168,7 +169,14 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.routing")
     parser.add_argument("--nodes", type=int, default=32)
     parser.add_argument("--gateways", type=int, default=1, help="of a site")
-    parser.add_argument("--silent", action="store_true", help="nodes tell of no others' requests")
+    parser.add_argument(
+        "--silent",
+        nargs="?",
+        default=Silence.NOTHING.value,
+        const=Silence.ALL.value,
+        choices=[each.value for each in Silence],
+        help="what nodes do not tell of others' requests; without a word: all",
+    )
     parser.add_argument("--sites", type=int, default=0, help="0: no distances")
     parser.add_argument("--central", action="store_true", help="all nodes at one site")
     parser.add_argument("--requests", type=int, default=8000, help="after the lead")

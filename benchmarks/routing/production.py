@@ -1,6 +1,6 @@
 """The production router behind the simulation: gateways, each with its own view of the nodes.
 
-Reports reach every gateway once a second; what a gateway has sent since, only that gateway knows.
+Reports reach gateways as often as they ask for; what one has sent since, only that gateway knows.
 Read next: `gateway.routing.fleet`.
 """
 
@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 import msgspec
@@ -27,6 +28,15 @@ from gateway.upstream.links import choose_report_ms
 _SPRAY: Final = 2_654_435_761
 """A request's gateway among those of its site: any, as behind a balancer that knows nothing."""
 _BOUNDS: Final = RouteBounds(report_ttl_s=5.0, max_waiting_per_model=512)
+
+
+class Silence(StrEnum):
+    """What nodes do not tell gateways of each other's requests."""
+
+    NOTHING = "nothing"
+    PROMPTS = "prompts"
+    """They tell of sessions alone."""
+    ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +59,16 @@ class Production:
         clock: Callable[[], float],
         seed: int,
         has_sessions: bool,
-        are_silent: bool = False,
+        silence: Silence = Silence.NOTHING,
     ) -> None:
         """`has_sessions`: clients name their sessions, or send conversations that tell them apart;
-        else there are only texts. `are_silent`: nodes tell no gateway what others have sent.
+        else there are only texts.
         """
         sources = Sources(clock, clock, random.Random(seed).getrandbits)
         self._nodes = nodes
         self._places = {node.node_id: place for place, node in enumerate(nodes)}
         self._has_sessions = has_sessions
-        self._are_silent = are_silent
+        self._silence = silence
         self._plans: dict[int, tuple[Fleet, RoutePlan]] = {}
         self.decision_s: list[float] = []
         self.fleets = [
@@ -106,8 +116,10 @@ class Production:
         """
         for node in self._nodes:
             report = node.report(now_s)
-            if self._are_silent or not is_whole:
-                report = msgspec.structs.replace(report, sessions=(), prefixes=b"")
+            if self._silence is not Silence.NOTHING or not is_whole:
+                report = msgspec.structs.replace(report, prefixes=b"")
+            if self._silence is Silence.ALL or not is_whole:
+                report = msgspec.structs.replace(report, sessions=())
             for fleet in self._watchers[node.region]:
                 fleet.record_report(report)
 

@@ -8,7 +8,7 @@ from benchmarks.routing.__main__ import RULES
 from benchmarks.routing.balance import Balance
 from benchmarks.routing.geography import draw_sites, find_centre
 from benchmarks.routing.policies import BySite, Counting, LeastTokens, OneCache, RoundRobin
-from benchmarks.routing.production import Production
+from benchmarks.routing.production import Production, Silence
 from benchmarks.routing.scenarios import (
     Machine,
     Scenario,
@@ -26,11 +26,11 @@ TRACE = list(draw_trace(1, Load(requests_per_s=40.0, end_s=40.0, num_tenants=12)
 
 
 def run_production(
-    *, has_sessions: bool, num_gateways: int = 1, are_silent: bool = False
+    *, has_sessions: bool, num_gateways: int = 1, silence: Silence = Silence.NOTHING
 ) -> tuple[Figures, Production]:
     """The production router over the trace."""
     scenario, clock = create_pool(NUM_NODES, num_gateways, Machine()), Clock()
-    policy = Production(scenario.nodes, scenario.entries, clock, 1, has_sessions, are_silent)
+    policy = Production(scenario.nodes, scenario.entries, clock, 1, has_sessions, silence)
     return simulate(scenario.nodes, TRACE, policy, clock, warm_s=5.0), policy
 
 
@@ -65,9 +65,19 @@ def test_prompts_are_sent_where_their_beginning_is() -> None:
 def test_gateways_find_what_others_have_sent_by_what_nodes_say(*, has_sessions: bool) -> None:
     alone, _ = run_production(has_sessions=has_sessions)
     among_four, _ = run_production(has_sessions=has_sessions, num_gateways=4)
-    silent, _ = run_production(has_sessions=has_sessions, num_gateways=4, are_silent=True)
+    silent, _ = run_production(has_sessions=has_sessions, num_gateways=4, silence=Silence.ALL)
     assert among_four.share_of_best > alone.share_of_best - 0.05
     assert among_four.hit_ratio > silent.hit_ratio + 0.1  # the control: no word, no finding
+
+
+def test_where_nodes_tell_of_sessions_alone_naming_them_is_what_finds_caches() -> None:
+    named, nameless = (
+        run_production(has_sessions=has_sessions, num_gateways=4, silence=Silence.PROMPTS)[0]
+        for has_sessions in (True, False)
+    )
+    untold, _ = run_production(has_sessions=True, num_gateways=4, silence=Silence.ALL)
+    assert named.hit_ratio > nameless.hit_ratio + 0.1
+    assert named.hit_ratio > untold.hit_ratio + 0.1  # the control: a name that nobody hears of
 
 
 @pytest.mark.parametrize("name", RULES)
