@@ -4,7 +4,8 @@ Owns the order alone; must not know keys or sequences. First go blocks without c
 then those beyond every account's floor, least recently used first. The newest free blocks of each
 active account, as many as its floor, are spared as long as anything else can be had, so that no
 account can flush another's prefixes. All floors together are at most half of the blocks.
-Every call is constant in time, those that move blocks over a floor on average.
+Every call is constant in time, those that move blocks over a floor on average; only an account that
+becomes active costs a look at each of those that are.
 Read next: `block_pool`, its only caller.
 """
 
@@ -86,9 +87,11 @@ class FlooredLru:
         return self._max_protected // max(1, len(self._protected))
 
     def activate(self, account_id: AccountId) -> None:
-        """Gives an account a floor."""
+        """Gives an account a floor, for which those of all others become lower."""
         if account_id not in self._protected:
             self._protected[account_id] = Ring()
+            for ring in self._protected.values():
+                self._lower(ring)
 
     def deactivate(self, account_id: AccountId) -> None:
         """Takes the floor away; the blocks may be reused in their turn."""
@@ -108,8 +111,7 @@ class FlooredLru:
             block.is_protected = True
             ring.add(block)
             self._num_protected += 1
-            while len(ring) > self.floor:
-                self._expose(ring)
+            self._lower(ring)
 
     def remove(self, block: Block) -> None:
         """Lets go of a block that is used again with its content."""
@@ -143,6 +145,12 @@ class FlooredLru:
             block = (own or next(rings)).oldest
         self.remove(block)
         return block
+
+    def _lower(self, ring: Ring) -> None:
+        """Leaves an account no more than its floor."""
+        floor = self.floor
+        while len(ring) > floor:
+            self._expose(ring)
 
     def _expose(self, ring: Ring) -> None:
         """Moves the oldest block of a floor among those that may be reused."""

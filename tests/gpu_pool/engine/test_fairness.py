@@ -86,6 +86,23 @@ def test_idling_earns_no_credit() -> None:
     assert fair.read(B) == 1005
 
 
+def test_what_others_have_left_in_the_cache_delays_nobody() -> None:
+    """Accounts have come one after the other and wait for nothing now; one answer is under way."""
+    simulation = Simulation(SETTINGS, 240)
+    under_way = simulation.add(A, 160, 1200)
+    simulation.step()
+    for letter in "cdefghijklmn":
+        for _ in range(10):
+            last = simulation.add(AccountId(letter * 32), 110, 2)
+            while simulation.times[last].finished is None:
+                simulation.step()
+    probe = simulation.add(B, 1000, 5)
+    for _ in range(3):
+        simulation.step()
+    assert simulation.times[probe].started is not None
+    assert simulation.times[under_way].finished is None  # nor did that one have to end for it
+
+
 def test_the_lower_priority_gives_its_place_to_the_higher() -> None:
     settings = SchedulerSettings(max_batch_tokens=512, max_running=4)
     simulation = Simulation(settings, 1 << 10)

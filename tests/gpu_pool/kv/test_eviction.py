@@ -116,10 +116,24 @@ def test_floors_shrink_as_accounts_come() -> None:
     assert eviction.count(B, takes_floors=False) == 0
     eviction.activate(B)
     eviction.activate(C)
-    eviction.remove(blocks[7])
-    eviction.add(blocks[7])
     assert eviction.floor == 2
     assert pop_available(eviction, C) == blocks[:6]
+
+
+def test_accounts_that_come_one_after_the_other_leave_half_of_the_blocks_to_the_next() -> None:
+    """Each fills whatever it can have, and stays active."""
+    eviction = FlooredLru(64)
+    add_all(eviction, create_blocks(64, None))
+    for number in range(12):
+        newcomer = AccountId(f"{number:032x}")
+        assert eviction.count(newcomer, takes_floors=False) >= 32
+        eviction.activate(newcomer)
+        taken = pop_available(eviction, newcomer)
+        for block in taken:
+            block.owner = newcomer
+        add_all(eviction, taken)
+        kept = eviction.count(newcomer, takes_floors=False) - eviction.count(A, takes_floors=False)
+        assert kept == eviction.floor  # the control: what it has filled last is spared
 
 
 @pytest.mark.parametrize("is_active", [True, False])
