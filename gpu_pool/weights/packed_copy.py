@@ -32,6 +32,8 @@ class PackedCopy:
         self.path = model_dir / COPY_FILE
         self._kernels = kernels
         self._is_compared = WeightGuard(model_dir, check).expected is not None
+        self.is_ever_opened = not (self._is_compared and check is WeightCheck.ALWAYS)
+        """False where every start compares the checkpoint."""
         self.origin = self._describe()
 
     def open(self, num_threads: int) -> PackedFile | None:

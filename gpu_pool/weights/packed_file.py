@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,8 @@ import msgspec
 import xxhash
 
 COPY_FILE: Final = "hearth-packed.weights"
+UNFINISHED_FILE: Final = f".{COPY_FILE}.unfinished"
+"""What it is called until it is whole."""
 _MAGIC: Final = b"hearth packed 1\n"
 _ALIGNMENT: Final = 4096
 _PIECE_BYTES: Final = 8 << 20
@@ -125,8 +128,8 @@ def open_copy(path: Path, origin: str, num_threads: int) -> PackedFile | None:
         return None
     finally:
         os.close(file)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)  # read from the drive, it comes in large pages as well
+    with suppress(OSError, AttributeError):  # not every system and kernel has large pages
+        memory.madvise(mmap.MADV_HUGEPAGE)  # read from the drive, it comes in these as well
     if not _is_sound(memory, contents.digests, num_threads):
         return None
     memory.madvise(mmap.MADV_DONTNEED)  # only what is computed with counts as this process's

@@ -17,8 +17,15 @@ from typing import Final, Protocol
 
 import structlog
 
+from gpu_pool.models.errors import CheckpointError
 from gpu_pool.weights.packed_copy import PackedCopy
-from gpu_pool.weights.packed_file import Contents, is_own, write_contents, write_pieces
+from gpu_pool.weights.packed_file import (
+    UNFINISHED_FILE,
+    Contents,
+    is_own,
+    write_contents,
+    write_pieces,
+)
 from gpu_pool.weights.packed_parameters import PackedRecord
 from gpu_pool.weights.pages import Span
 
@@ -95,17 +102,17 @@ class PackedWriting:
                 log.info("a packed copy of the weights was written: starts need no other")
         except StoppedError:
             log.info("no packed copy of the weights was written: they leave the device")
-        except OSError as error:
+        except (OSError, CheckpointError) as error:  # the checkpoint may be gone by now
             log.info("no packed copy of the weights can be written", reason=str(error))
         self._record = None
 
     def _write(self) -> bool:
         """True when the copy is in its place; False where another process writes it.
 
-        Raises: `OSError`, `StoppedError`.
+        Raises: `CheckpointError`, `OSError`, `StoppedError`.
         """
         path = self._copy.path
-        unfinished = path.with_name(f".{path.name}.unfinished")
+        unfinished = path.with_name(UNFINISHED_FILE)
         file = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             if not _lock(file, unfinished):

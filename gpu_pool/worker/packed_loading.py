@@ -136,7 +136,7 @@ def create_keeper(
     if _measure(settings.model_dir) < least_bytes:
         return NoCopies()
     copy = PackedCopy(settings.model_dir, kernels, settings.check_weights)
-    return PackedCopies(copy, kernels)
+    return PackedCopies(copy, kernels) if copy.is_ever_opened else NoCopies()
 
 
 def _measure(model_dir: Path) -> int:

@@ -8,6 +8,8 @@ not know budgets or requests. Read next: `download`, `gpu_pool.server.placement.
 import asyncio
 import fcntl
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -22,8 +24,11 @@ from gpu_pool.server.remote.download import (
     FileFetcher,
 )
 from gpu_pool.weight_origin import WeightOrigin, read_origin
+from gpu_pool.weights.packed_file import COPY_FILE, UNFINISHED_FILE
 
 _LOCK_FILE: Final = ".hearth-weights.lock"
+_MADE: Final = (COPY_FILE, UNFINISHED_FILE)
+"""What a core makes of the files beside them."""
 _POLL_S: Final = 0.2
 """How often a lock that another process holds is tried."""
 
@@ -90,20 +95,13 @@ class FetchedWeights:
 
     @property
     def disk_bytes(self) -> int:
-        """Whole files and the beginnings of others."""
-        present = 0
-        for file in self._origin.files:
-            for name in (file.name, file.name + PARTIAL):
-                try:
-                    present += (self._folder / name).stat().st_size
-                except FileNotFoundError:
-                    continue
-        return present
+        """Whole files and the beginnings of others; of what is here, its packed copy, too."""
+        return self._measure(self._fetched) + (self._measure(_MADE) if self.are_here else 0)
 
     @property
     def missing_bytes(self) -> int:
         """What is not on disk yet."""
-        return max(0, self._origin.num_bytes - self.disk_bytes)
+        return max(0, self._origin.num_bytes - self._measure(self._fetched))
 
     async def fetch(self) -> None:
         """Fetches what is missing; what another node is fetching into the folder is waited for."""
@@ -116,6 +114,7 @@ class FetchedWeights:
                 return
             await asyncio.sleep(_POLL_S)
         try:
+            self._remove(_MADE)  # of other files than those that come
             async with aiohttp.ClientSession(auto_decompress=False) as session:
                 fetcher = FileFetcher(session, self._folder, self._token, self._patience)
                 for file in self._origin.files:
@@ -127,17 +126,35 @@ class FetchedWeights:
         self.are_here = self._try_lock(fcntl.LOCK_SH)
 
     def drop(self) -> bool:
-        """Removes whole files and beginnings; False where another node relies on them."""
+        """Removes whole files, beginnings and packed copies; False where another node relies on
+        them.
+        """
         if not self._try_lock(fcntl.LOCK_EX):
             self._try_lock(fcntl.LOCK_SH)
             return False
         self.are_here = False
-        for file in self._origin.files:
-            for name in (file.name, file.name + PARTIAL):
-                (self._folder / name).unlink(missing_ok=True)
+        self._remove((*_MADE, *self._fetched))
         self._unlock()
         structlog.get_logger().info("weights left the disk", folder=str(self._folder))
         return True
+
+    @property
+    def _fetched(self) -> Sequence[str]:
+        """What may be there of the origin's files."""
+        return [file.name + ending for file in self._origin.files for ending in ("", PARTIAL)]
+
+    def _measure(self, names: Sequence[str]) -> int:
+        """The bytes of those that are there."""
+        present = 0
+        for name in names:
+            with suppress(FileNotFoundError):
+                present += (self._folder / name).stat().st_size
+        return present
+
+    def _remove(self, names: Sequence[str]) -> None:
+        """Removes those that are there."""
+        for name in names:
+            (self._folder / name).unlink(missing_ok=True)
 
     def _are_whole(self) -> bool:
         """True when every file is there; digests were compared when they came."""

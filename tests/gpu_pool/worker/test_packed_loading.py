@@ -1,5 +1,6 @@
 """Starts from the packed copy of a model's weights: the same bits, and never those of others."""
 
+import mmap
 import os
 import threading
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import torch
 from gpu_pool.compute_choice import CpuLevel, DtypeChoice, WeightCheck
 from gpu_pool.weights import packed_writing
 from gpu_pool.weights.guard import note_digests
-from gpu_pool.weights.packed_file import COPY_FILE
+from gpu_pool.weights.packed_file import COPY_FILE, UNFINISHED_FILE
 from gpu_pool.weights.packed_writing import MappedCopy, PackedWriting
 from gpu_pool.weights.tensor_search import find_tensors
 from gpu_pool.worker.settings import WorkerSettings
@@ -32,7 +33,6 @@ VARIANTS = {
     for name, variant in variants.items()
 }
 PROMPT = [1 + i % 200 for i in range(40)]
-UNFINISHED = f".{COPY_FILE}.unfinished"
 
 
 def start(folder: Path, **changes: Any) -> PlanDriver:
@@ -195,7 +195,7 @@ def test_weights_that_are_to_be_compared_are_read(tmp_path: Path) -> None:
     note_digests(tmp_path)
     leave_copy(tmp_path)
     assert is_mapped(start(tmp_path))
-    assert not is_mapped(start(tmp_path, check_weights=WeightCheck.ALWAYS))
+    assert find_copy(start(tmp_path, check_weights=WeightCheck.ALWAYS)) is packed_writing.NO_COPY
 
 
 def test_a_small_model_has_no_copy(tmp_path: Path) -> None:
@@ -206,9 +206,9 @@ def test_a_small_model_has_no_copy(tmp_path: Path) -> None:
 
 def test_what_a_killed_writer_has_left_is_written_over(tmp_path: Path) -> None:
     write_tiny_llama(tmp_path)
-    (tmp_path / UNFINISHED).write_bytes(b"half" * 1_000_000)
+    (tmp_path / UNFINISHED_FILE).write_bytes(b"half" * 1_000_000)
     leave_copy(tmp_path)
-    assert not (tmp_path / UNFINISHED).exists()
+    assert not (tmp_path / UNFINISHED_FILE).exists()
     assert is_mapped(start(tmp_path))
 
 
@@ -223,7 +223,7 @@ def test_two_writers_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(packed_writing, "write_pieces", wait_then_write)
     first = start(tmp_path)
-    while not (tmp_path / UNFINISHED).exists():
+    while not (tmp_path / UNFINISHED_FILE).exists():
         pass
     find_copy(start(tmp_path)).wait()
     assert not (tmp_path / COPY_FILE).exists()  # the second has left it to the first
@@ -283,3 +283,42 @@ def test_a_checkpoint_that_changes_while_its_copy_is_written_has_none(
     monkeypatch.setattr(packed_writing, "write_contents", touch_and_write)
     find_copy(start(tmp_path)).wait()
     assert not (tmp_path / COPY_FILE).exists()
+
+
+def test_a_checkpoint_that_is_removed_while_its_copy_is_written_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer says so, instead of falling over it: pytest fails for what a thread throws."""
+    write_tiny_llama(tmp_path)
+    write = packed_writing.write_contents
+
+    def write_and_remove(*told: Any) -> Any:
+        write(*told)
+        (tmp_path / "model.safetensors").unlink()
+
+    monkeypatch.setattr(packed_writing, "write_contents", write_and_remove)
+    driver = start(tmp_path)
+    find_copy(driver).wait()
+    assert sorted(path.name for path in tmp_path.glob("*hearth-packed*")) == []
+    assert find_copy(driver)._record is None  # nor does it hold what it was to write
+    assert len(ask(driver)) == 6
+
+
+class SmallPages(mmap.mmap):
+    """What a kernel without large pages makes of being asked for some."""
+
+    def madvise(self, option: int, *span: int) -> None:
+        if option == mmap.MADV_HUGEPAGE:
+            raise OSError(22, "Invalid argument")
+        super().madvise(option, *span)
+
+
+def test_a_copy_is_mapped_where_the_kernel_has_no_large_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny_llama(tmp_path)
+    expected = leave_copy(tmp_path)
+    monkeypatch.setattr("gpu_pool.weights.packed_file.mmap.mmap", SmallPages)
+    driver = start(tmp_path)
+    assert is_mapped(driver)
+    assert ask(driver) == expected

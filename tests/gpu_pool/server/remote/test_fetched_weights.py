@@ -16,6 +16,7 @@ from contracts.errors import UnsupportedFeature
 from gpu_pool.server.remote.download import FetchRefusedError
 from gpu_pool.server.remote.fetched_weights import OwnWeights, WeightFiles, find_weights
 from gpu_pool.weight_origin import ORIGIN_FILE, WeightOrigin, read_origin
+from gpu_pool.weights.packed_file import COPY_FILE, UNFINISHED_FILE
 from tests.fixtures.mirror import Mirror, serve_mirror
 from tests.fixtures.node_process import wait_until
 from tests.fixtures.remote_model import describe_files, write_remote_model
@@ -61,6 +62,22 @@ async def test_weights_are_fetched_and_given_up(folder: Path, mirror: Mirror) ->
     assert read_all(folder) == FILES
     assert find_weights(folder, None).are_here  # as the next start finds it
     assert mirror.num_sent == SIZE
+
+
+async def test_packed_copies_take_room_and_go_with_the_weights(folder: Path) -> None:
+    files = find_weights(folder, None)
+    (folder / COPY_FILE).write_bytes(b"of what was here before")
+    assert (files.disk_bytes, files.missing_bytes) == (0, SIZE)  # it makes nothing else possible
+    await files.fetch()
+    assert not (folder / COPY_FILE).exists()
+    (folder / COPY_FILE).write_bytes(bytes(5000))
+    (folder / UNFINISHED_FILE).write_bytes(bytes(300))
+    assert (files.disk_bytes, files.missing_bytes) == (SIZE + 5300, 0)
+    (folder / "tokenizer.json").touch()
+    assert files.drop()
+    assert not list(folder.glob("*hearth-packed*"))
+    assert (files.disk_bytes, files.missing_bytes) == (0, SIZE)
+    assert (folder / "tokenizer.json").exists()  # the control: what was not fetched stays
 
 
 async def test_a_model_without_an_origin_is_never_removed(tmp_path: Path) -> None:
