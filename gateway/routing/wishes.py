@@ -3,6 +3,7 @@
 Owns the headers' names and their reading. Read next: `gateway.forwarding`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -36,11 +37,15 @@ NO_WISHES: Final = Wishes()
 def read_wishes(headers: Iterable[tuple[bytes, bytes]]) -> Wishes:
     """The wishes in `headers`, whose names are in lower case.
 
-    Raises: `InvalidRequest` for a list that is too long: cut, its last name could be another's.
+    Raises: `InvalidRequest` for a list that is too long: cut, its last name could be another's; and
+    for one that comes twice: whoever wrote the other means it, too.
     """
-    found = {name: value for name, value in headers if name.startswith(b"x-")}
-    if not found:
+    wished = [(name, value) for name, value in headers if name.startswith(b"x-")]
+    if not wished:
         return NO_WISHES
+    found = dict(wished)
+    if len(found) < len(wished):
+        _require_single(name for name, _ in wished)
     regions, jurisdictions = found.get(REGIONS_HEADER), found.get(JURISDICTIONS_HEADER)
     for name, value in ((REGIONS_HEADER, regions), (JURISDICTIONS_HEADER, jurisdictions)):
         if value is not None and len(value) > _MAX_BYTES:
@@ -100,6 +105,14 @@ def format_explanation(plan: RoutePlan, queued_s: float = 0.0) -> bytes:
         *(f"{reason}={count}" for reason, count in sorted(reasons.items())),
     ]
     return b"x-hearth-explain: " + "; ".join(parts).encode() + b"\r\n"
+
+
+def _require_single(names: Iterable[bytes]) -> None:
+    """Raises: `InvalidRequest` when a header that narrows is there more than once."""
+    counts = Counter(names)
+    for name in (REGIONS_HEADER, JURISDICTIONS_HEADER):
+        if counts[name] > 1:
+            raise InvalidRequest(f"`{name.decode()}` must not come more than once.")
 
 
 def _split(value: bytes) -> list[str]:

@@ -37,6 +37,15 @@ def test_a_list_is_taken_whole_or_not_at_all(name: bytes) -> None:
         read_wishes([(name, b"," * 508 + b"enam2")])  # cut, it would ask for another
 
 
+@pytest.mark.parametrize("name", [b"x-hearth-regions", b"x-hearth-jurisdictions"])
+def test_a_list_that_comes_twice_is_refused(name: bytes) -> None:
+    """One of the two would be passed over, and with it the regions that somebody has asked for."""
+    with pytest.raises(InvalidRequest, match="more than once"):
+        read_wishes([(name, b"weur"), (b"accept", b"*/*"), (name, b"enam")])
+    twice = [(b"x-session-affinity", b"a"), (name, b"weur"), (b"x-session-affinity", b"b")]
+    assert read_wishes(twice).session == b"b"  # the control: what narrows nothing may
+
+
 @given(
     allowed=st.none() | st.lists(REGIONS, max_size=3),
     regions=st.none() | st.frozensets(REGIONS),
