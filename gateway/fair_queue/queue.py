@@ -212,7 +212,7 @@ class FairQueue:
         need, node_id = waiter.need, node.node_id
         if node_id in need.tried or waiter.refused.get(node_id) == node.num_reports:
             return False
-        kind = need.revision, need.rejects_busy
+        kind = need.revision, need.rejects_busy, need.leaves_nothing
         if kind in stuck:
             return False
         takes = self._fleet.takes(node_id, need)

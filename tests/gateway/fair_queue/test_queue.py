@@ -17,7 +17,7 @@ from tests.gateway.fair_queue.queue_words import (
     refusal_of,
     settle,
 )
-from tests.gateway.routing.fleet_words import MODEL, create_report
+from tests.gateway.routing.fleet_words import MODEL, create_card, create_load, create_report
 
 
 async def test_who_waits_goes_one_by_one_as_a_node_has_room() -> None:
@@ -66,6 +66,29 @@ async def test_who_may_go_to_one_region_only_is_in_nobodys_way() -> None:
     world.report("a", 0, 0)
     await settle()
     assert {one.plan.region for one in bound if one.is_placed} == {"weur"}
+
+
+@pytest.mark.parametrize(
+    "need",
+    [
+        RouteNeed(MODEL, None, leaves_nothing=True),
+        RouteNeed(MODEL, None),  # the control
+    ],
+    ids=["keeps", "any"],
+)
+async def test_who_may_not_go_to_a_node_is_in_nobodys_way_there(need: RouteNeed) -> None:
+    world = World()
+    keeping = msgspec.structs.replace(create_card(), may_keep=True)
+    bound = world.ask("1", need=need)
+    await settle()
+    free = world.ask("2")
+    await settle()
+    load = create_load(running=FULL_RUNNING, waiting=MAX_WAITING - 1, max_running=FULL_RUNNING)
+    report = create_report("b", "enam")
+    world.fleet.record_report(msgspec.structs.replace(report, models=(keeping,), loads=(load,)))
+    await settle()  # and nobody has swept
+    may_go = need == RouteNeed(MODEL, None)
+    assert (bound.is_placed, free.is_placed) == (may_go, not may_go)
 
 
 async def test_the_higher_priority_goes_first_and_accounts_take_turns() -> None:
