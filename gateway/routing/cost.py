@@ -10,9 +10,13 @@ from typing import Final
 from contracts.fleet import ModelLoad
 from gateway.routing.route_plan import RouteNeed, Sent
 
-DEFAULT_PREFILL_PER_S: Final = 2000.0
-DEFAULT_DECODE_PER_S: Final = 2000.0
+_DEFAULT_PREFILL_PER_S: Final = 2000.0
+_DEFAULT_DECODE_PER_S: Final = 2000.0
 """Of nodes that have not measured theirs yet. Units: tokens per second."""
+_SLOWEST_PER_S: Final = 1.0
+"""That is believed: by a rate next to none a cost would be infinite or no number, which compares
+with nothing.
+"""
 _UNKNOWN_TOKENS: Final = 512
 """Of a waiting request, where the node does not say."""
 UNKNOWN_WAKE_S: Final = 30.0
@@ -35,7 +39,7 @@ def estimate_wait_s(load: ModelLoad, sent: Sent, num_new_tokens: int, opening_s:
     """
     num_queued = count_queued_tokens(load) + sent.num_tokens
     wait_s = (count_sharing(load, sent) + 1) * opening_s
-    wait_s += num_queued / (load.prefill_tokens_per_s or DEFAULT_PREFILL_PER_S)
+    wait_s += num_queued / find_prefill_per_s(load)
     capacity = load.num_blocks * load.block_size
     if capacity:
         used = min((count_held_tokens(load, sent) + num_new_tokens) / capacity, _FULLEST)
@@ -45,13 +49,23 @@ def estimate_wait_s(load: ModelLoad, sent: Sent, num_new_tokens: int, opening_s:
 
 def estimate_work_s(load: ModelLoad, num_new_tokens: int) -> float:
     """What of the prompt is to be computed, in seconds of the node."""
-    return max(num_new_tokens, 1) / (load.prefill_tokens_per_s or DEFAULT_PREFILL_PER_S)
+    return max(num_new_tokens, 1) / find_prefill_per_s(load)
 
 
 def estimate_opening_s(load: ModelLoad, need: RouteNeed) -> float:
     """What the opening of the answer takes of the node's decode, in seconds of the node."""
     num_tokens = max(_OPENING * need.num_output_tokens, 1)
-    return num_tokens / (load.decode_tokens_per_s or DEFAULT_DECODE_PER_S)
+    return num_tokens / find_decode_per_s(load)
+
+
+def find_prefill_per_s(load: ModelLoad) -> float:
+    """How fast the node computes prompts, as it says and as far as that is believed."""
+    return max(load.prefill_tokens_per_s or _DEFAULT_PREFILL_PER_S, _SLOWEST_PER_S)
+
+
+def find_decode_per_s(load: ModelLoad) -> float:
+    """The same of generated tokens, of all requests together."""
+    return max(load.decode_tokens_per_s or _DEFAULT_DECODE_PER_S, _SLOWEST_PER_S)
 
 
 def estimate_wake_s(wake_s: float | None) -> float:
@@ -75,9 +89,13 @@ def count_held_tokens(load: ModelLoad, sent: Sent) -> int:
 
 
 def tells_held(load: ModelLoad) -> bool:
-    """True where the node says what its requests hold: there are engines that do not."""
-    num_held = load.num_blocks - load.num_free_blocks
-    return load.num_blocks > 0 and (num_held > 0 or not load.num_running)
+    """True where the node says what its requests hold: there are engines that do not.
+
+    Blocks of no size hold nothing, however many requests have some.
+    """
+    num_held = (load.num_blocks - load.num_free_blocks) * load.block_size
+    has_memory = load.num_blocks > 0 and load.block_size > 0
+    return has_memory and (num_held > 0 or not load.num_running)
 
 
 def count_sharing(load: ModelLoad, sent: Sent) -> int:

@@ -17,10 +17,10 @@ from contracts.kv_transfer import KvEndpoint
 from contracts.node_roles import NodeRole
 from gateway.routing.choose_node import Draw, choose_node, draw_some
 from gateway.routing.cost import (
-    DEFAULT_DECODE_PER_S,
-    DEFAULT_PREFILL_PER_S,
     NOTHING_SENT,
     count_queued_tokens,
+    find_decode_per_s,
+    find_prefill_per_s,
 )
 from gateway.routing.empty_choice import is_lawful
 from gateway.routing.filters import find_rejection
@@ -165,10 +165,10 @@ def _estimate_here_s(state: FleetState, need: RouteNeed, plan: RoutePlan) -> flo
     not felt.
     """
     load = state.nodes[plan.node_id].loads[need.model]
-    per_s = load.prefill_tokens_per_s or DEFAULT_PREFILL_PER_S
+    per_s = find_prefill_per_s(load)
     sent = state.sent.get((plan.node_id, need.model), NOTHING_SENT)
     waited_s = (count_queued_tokens(load) + sent.num_tokens) / per_s
-    step_s = load.num_running / (load.decode_tokens_per_s or DEFAULT_DECODE_PER_S)
+    step_s = load.num_running / find_decode_per_s(load)
     num_felt = max(plan.num_new_tokens - step_s * per_s, 0.0)
     pause_s = min(num_felt, max(_LEAST_PAUSE_TOKENS, _PAUSE_S * per_s)) / per_s
     share_felt = min(pause_s / _LONG_PAUSE_S, 1.0)
@@ -189,7 +189,7 @@ def _weigh(
     num_new = max(need.num_prompt_tokens - num_cached, 1)
     sent = state.sent.get((node.node_id, need.model), NOTHING_SENT)
     num_before = count_queued_tokens(load) + sent.num_tokens
-    per_s = load.prefill_tokens_per_s or DEFAULT_PREFILL_PER_S
+    per_s = find_prefill_per_s(load)
     cost_s = (num_before + num_new) / per_s + away_s
     assert node.region is not None, "a node of no region passed the filters"
     return PrefillPlan(

@@ -1,0 +1,82 @@
+"""Figures that no node in order has: the node is compared with the others all the same."""
+
+import math
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contracts.fleet import ModelLoad
+from gateway.routing.cost import estimate_opening_s, estimate_wait_s, estimate_work_s
+from gateway.routing.fleet import Fleet
+from gateway.routing.route_plan import RouteNeed, Sent
+from gateway.sources import Sources
+from tests.gateway.routing.fleet_words import MODEL, create_fleet, create_load, create_report
+
+NEED = RouteNeed(MODEL, None, num_prompt_bytes=4000, num_prompt_tokens=1000, num_output_tokens=128)
+HONEST = create_load(
+    running=8,
+    num_blocks=10_000,
+    num_free_blocks=6_000,
+    max_running=64,
+    prefill_tokens_per_s=20_000.0,
+    decode_tokens_per_s=2000.0,
+)
+COUNTS = st.integers(0, 2**48 - 1)
+RATES = st.floats(0, 1e12)
+
+
+def create_fleet_with(**figures: Any) -> Fleet:
+    """Three nodes, of which the first differs in `figures`."""
+    sources = Sources(monotonic_s=lambda: 0.0, unix_s=lambda: 0.0, random_bits=lambda _: 0)
+    fleet = create_fleet("odd", "b", "c", sources=sources)
+    for node_id in ("odd", "b", "c"):
+        load = msgspec.structs.replace(HONEST, **(figures if node_id == "odd" else {}))
+        fleet.record_report(msgspec.structs.replace(create_report(node_id), loads=(load,)))
+    return fleet
+
+
+def count_shares(fleet: Fleet, need: RouteNeed = NEED, num_requests: int = 60) -> Counter[str]:
+    """How many of some requests each node gets."""
+    return Counter(str(fleet.plan(need).node_id) for _ in range(num_requests))
+
+
+@pytest.mark.parametrize("rate", ["decode_tokens_per_s", "prefill_tokens_per_s"])
+def test_a_node_that_says_it_stands_still_gets_nothing_while_others_have_room(rate: str) -> None:
+    assert count_shares(create_fleet_with()) == {"odd": 20, "b": 20, "c": 20}  # the control
+    assert count_shares(create_fleet_with(**{rate: 5e-324})) == {"b": 30, "c": 30}
+
+
+def test_blocks_of_no_size_make_no_node_look_empty() -> None:
+    busy = {"num_running": 40, "num_free_blocks": 2000}
+    short = msgspec.structs.replace(NEED, num_prompt_bytes=20, num_prompt_tokens=5)
+    assert count_shares(create_fleet_with(**busy), short, 10)["odd"] == 0  # the control
+    assert count_shares(create_fleet_with(**busy, block_size=0), short, 10)["odd"] == 0
+
+
+@settings(max_examples=200)
+@given(
+    load=st.builds(
+        ModelLoad,
+        name=st.just(MODEL),
+        is_ready=st.booleans(),
+        num_running=COUNTS,
+        num_waiting=COUNTS,
+        num_blocks=COUNTS,
+        num_free_blocks=COUNTS,
+        block_size=COUNTS,
+        num_queued_tokens=COUNTS,
+        prefill_tokens_per_s=RATES,
+        decode_tokens_per_s=RATES,
+        max_running=COUNTS,
+        num_coming=COUNTS,
+    )
+)
+def test_no_figures_make_a_cost_that_is_no_number(load: ModelLoad) -> None:
+    opening_s = estimate_opening_s(load, NEED)
+    wait_s = estimate_wait_s(load, Sent(1, 1000, 1, 1000), NEED.num_prompt_tokens, opening_s)
+    work_s = estimate_work_s(load, NEED.num_prompt_tokens)
+    assert all(math.isfinite(seconds) for seconds in (opening_s, wait_s, work_s))
