@@ -29,6 +29,13 @@ from gateway.routing.sessions import SessionMap, choose_first_place
 _USUAL_OUTPUT: Final = 128
 _WEIGHT: Final = 0.05
 """Of the latest request in a running mean."""
+_WHOLE_BYTES: Final = 4096
+"""Of a prompt that says how much text its tokens have. Shorter ones count for less: theirs are the
+template's, and one account's many greetings must not make others' documents look longer.
+"""
+_LEAST_RATIO: Final = 0.5
+_MOST_RATIO: Final = 16.0
+"""Bytes of a prompt for each of its tokens, as far as a node's word is believed."""
 _BYTES_PER_PIECE: Final = 512
 _SLACK_TOKENS: Final = 192
 """Nodes cache whole blocks and we whole pieces: so much is no contradiction."""
@@ -109,9 +116,10 @@ class Locality:
     ) -> None:
         """The node has counted the prompt and what it had of it."""
         if need.num_prompt_bytes and num_prompt:
-            ratio = need.num_prompt_bytes / num_prompt
+            ratio = min(max(need.num_prompt_bytes / num_prompt, _LEAST_RATIO), _MOST_RATIO)
+            weight = _WEIGHT * min(need.num_prompt_bytes / _WHOLE_BYTES, 1.0)
             before = self._bytes_per_token.get(need.model, BYTES_PER_TOKEN)
-            self._bytes_per_token[need.model] = max(before + _WEIGHT * (ratio - before), 0.5)
+            self._bytes_per_token[need.model] = before + weight * (ratio - before)
         if plan.num_cached_tokens:
             self._index.correct(plan.node_id, plan.num_cached_tokens, num_cached, _SLACK_TOKENS)
 
