@@ -10,7 +10,13 @@ from typing import Final
 
 import msgspec
 
-from contracts.errors import DeadlineExceeded, ErrorReport, Retry, ServiceError
+from contracts.errors import (
+    ContextTooLong,
+    DeadlineExceeded,
+    ErrorReport,
+    Retry,
+    ServiceError,
+)
 from gateway.attempt_grant import create_grant, is_fault_of_node, read_failure
 from gateway.hand_over import HandOver, StreamOpener
 from gateway.request_context import RequestContext
@@ -181,6 +187,18 @@ class Attempts:
         ended_s = self.sources.monotonic_s()
         context.trace.note_attempt(numbered, opened_s, ended_s, choice, error)
 
+    def may_try_longer(self, context: RequestContext, plan: RoutePlan, error: ServiceError) -> bool:
+        """True when the request was too long for its node, and has an attempt left for a node with
+        a longer context: those of a model have as much as their memory has room for.
+
+        That is nobody's trouble, and costs no retry that others may need.
+        """
+        return (
+            isinstance(error, ContextTooLong)
+            and self._count_attempts(context) < self.settings.max_attempts
+            and self._fleet.has_longer(plan.card)
+        )
+
     def may_try_again(self, context: RequestContext) -> bool:
         """True when this request has an attempt left, and all requests together one more retry.
 
@@ -191,9 +209,12 @@ class Attempts:
         if node is not None and node.is_leaving and node.node_id not in context.emptied:
             context.emptied |= {node.node_id}
             return True
-        num_counted = context.num_attempts - len(context.emptied)
-        has_attempt = num_counted < self.settings.max_attempts
+        has_attempt = self._count_attempts(context) < self.settings.max_attempts
         return has_attempt and self._budget.spend(self.sources.monotonic_s())
+
+    def _count_attempts(self, context: RequestContext) -> int:
+        """Those that count against the request's bound."""
+        return context.num_attempts - len(context.emptied)
 
 
 def may_retry(error: ServiceError) -> bool:

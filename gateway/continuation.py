@@ -113,6 +113,7 @@ class Forwarded:
         """What the next node begins with; None when there is none."""
         before, context, attempts = self.attempt, self.context, self._attempts
         progress, plan = before.stream.progress, before.plan
+        min_context = self._find_min_context()
         self._set_usage_aside()
         attempts.close(context, before, error)
         if not attempts.may_try_again(context):
@@ -121,6 +122,7 @@ class Forwarded:
             before.need,
             tried=before.need.tried | {plan.node_id},
             revision=plan.card.revision,
+            min_context=min_context,
             rejects_busy=False,
             may_wait=False,
             may_move=False,  # most of it has been computed for somebody before
@@ -197,6 +199,18 @@ class Forwarded:
         return msgspec.structs.replace(
             request, sampling=sampling, resumption=progress.to_resumption(), reject_if_busy=False
         )
+
+    def _find_min_context(self) -> int:
+        """Tokens that the next node's context must have: the prompt's and those of the answer, as
+        far as they are there or asked for.
+        """
+        request, usage = self._request, self.stream.read_usage()
+        if usage is None or not isinstance(request, GenerateRequest):
+            return self.attempt.need.min_context
+        sampling = request.sampling
+        wanted = 0 if sampling.is_max_tokens_default else sampling.max_tokens or 0
+        num_output = max(wanted, usage.num_completion_tokens + 1)
+        return max(self.attempt.need.min_context, usage.num_prompt_tokens + num_output)
 
     def _set_usage_aside(self) -> None:
         """Counts the prompt once more, for us and not for the client."""

@@ -87,7 +87,10 @@ class Forwarder:
                 events = await self._try(context, attempt, is_streaming(request), asker)
                 return Forwarded(attempts, context, request, search, attempt, events, asker)
             except ServiceError as error:
-                if not may_retry(error) or asker.is_lost or not attempts.may_try_again(context):
+                if asker.is_lost or not (
+                    attempts.may_try_longer(context, place.plan, error)
+                    or (may_retry(error) and attempts.may_try_again(context))
+                ):
                     raise
                 failure = error
             context.set_usage_aside()

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from contracts.errors import PoolSaturated, Retry, ServiceError, StreamBroken
+from contracts.errors import ContextTooLong, PoolSaturated, Retry, ServiceError, StreamBroken
 from contracts.ids import NodeId
 from contracts.inference import NodeRequest
 from gateway.attempts import Attempts, Place
@@ -109,7 +109,7 @@ class PlaceSearch:
         full, the request waits as if it had just come. Raises: `failure` when there is none, and
         what `narrow` does.
         """
-        self._note(place.plan.node_id, failure)
+        self._note(place, failure)
         self._need = await self.narrow(self._need)
         wanted = [msgspec.structs.replace(self._need, tried=self._tried)]
         if failure.retry is Retry.SAME:
@@ -170,8 +170,13 @@ class PlaceSearch:
         self._context.model = need.model
         return place
 
-    def _note(self, node_id: NodeId, failure: ServiceError) -> None:
-        """The node has failed the request."""
+    def _note(self, place: Place, failure: ServiceError) -> None:
+        """The node has failed the request, or has too short a context for it."""
+        if isinstance(failure, ContextTooLong):
+            min_context = place.plan.card.context_window + 1
+            self._need = msgspec.structs.replace(self._need, min_context=min_context)
+            return
+        node_id = place.plan.node_id
         if isinstance(failure, PoolSaturated):
             node = self._fleet.find(node_id)
             self._refused[node_id] = 0 if node is None else node.num_reports

@@ -28,6 +28,7 @@ _REASONS: Final = {
     Rejection.RESIDENCY: "outside the regions allowed",
     Rejection.MODEL_ABSENT: "without the model",
     Rejection.OTHER_REVISION: "with other weights",
+    Rejection.CONTEXT: "with too short a context",
     Rejection.RETENTION: "may keep something of it",
     Rejection.UNREACHABLE: "unreachable",
     Rejection.DRAINING: "draining",

@@ -212,7 +212,7 @@ class FairQueue:
         need, node_id = waiter.need, node.node_id
         if node_id in need.tried or waiter.refused.get(node_id) == node.num_reports:
             return False
-        kind = need.revision, need.rejects_busy, need.leaves_nothing
+        kind = need.revision, need.min_context, need.rejects_busy, need.leaves_nothing
         if kind in stuck:
             return False
         takes = self._fleet.takes(node_id, need)
@@ -284,4 +284,5 @@ def _find_kind(need: RouteNeed, regions: frozenset[RegionId | None]) -> object:
     """
     allowed = need.allowed_regions
     lawful = None if allowed is None else (not allowed, regions.intersection(allowed))
-    return lawful, need.may_wait, need.revision, need.rejects_busy, need.leaves_nothing, need.tried
+    asked = need.revision, need.min_context, need.rejects_busy, need.leaves_nothing
+    return lawful, need.may_wait, asked, need.tried

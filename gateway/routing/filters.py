@@ -23,6 +23,8 @@ def find_rejection(
         return Rejection.MODEL_ABSENT
     if need.revision is not None and card.revision != need.revision:
         return Rejection.OTHER_REVISION
+    if card.context_window < need.min_context:
+        return Rejection.CONTEXT
     if need.leaves_nothing and card.may_keep:
         return Rejection.RETENTION
     if not node.is_connected:

@@ -254,6 +254,11 @@ class Fleet:
         assert offer is not None, "a model that no node has offered has found a node"
         return offer[1]
 
+    def has_longer(self, card: ModelCard) -> bool:
+        """True when some node offers the card's model with a longer context."""
+        offer = self._find_offer(card.name)
+        return offer is not None and offer[1] > card.context_window
+
     def list_troubled(self) -> Collection[NodeId]:
         """Nodes that have failed lately and get few requests or none."""
         return self.health.list_troubled(self._sources.monotonic_s())

@@ -25,6 +25,8 @@ class Rejection(StrEnum):
     MODEL_ABSENT = "model_absent"
     OTHER_REVISION = "other_revision"
     """It has other weights under the model's name: half an answer cannot be continued there."""
+    CONTEXT = "context"
+    """Its context is too short for the request, as nodes with one as short have said."""
     RETENTION = "retention"
     """Something of the request may remain there, and nothing of it must."""
     UNREACHABLE = "unreachable"
@@ -124,6 +126,9 @@ class RouteNeed(msgspec.Struct, frozen=True):
     """Nodes that refused this request already."""
     revision: str | None = None
     """Of the weights, where an answer has begun with them."""
+    min_context: int = 0
+    """Tokens that the node's context must have: nodes with less have refused the request for that,
+    or cannot go on with what was answered."""
     rejects_busy: bool = False
     """True: rather no answer than one that waits."""
     may_wait: bool = False

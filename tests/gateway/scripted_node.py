@@ -160,6 +160,8 @@ class ScriptedNode:
         self.engine = ""
         """Whose engine its models' cards name."""
         self.memory = MemoryUse()
+        self.context_window = CONTEXT_WINDOW
+        """Of all its models."""
         self.plans: list[PlacementPlan] = []
         """What gateways have asked for."""
         self.port = 0
@@ -239,7 +241,7 @@ class ScriptedNode:
                         revision="r1",
                         task="Text Generation",
                         description=f"The model {name}.",
-                        context_window=CONTEXT_WINDOW,
+                        context_window=self.context_window,
                         created_unix_s=1_700_000_000,
                         features=self.features,
                         engine=self.engine,

@@ -72,9 +72,10 @@ async def test_who_may_go_to_one_region_only_is_in_nobodys_way() -> None:
     "need",
     [
         RouteNeed(MODEL, None, leaves_nothing=True),
+        RouteNeed(MODEL, None, min_context=8192),
         RouteNeed(MODEL, None),  # the control
     ],
-    ids=["keeps", "any"],
+    ids=["keeps", "short", "any"],
 )
 async def test_who_may_not_go_to_a_node_is_in_nobodys_way_there(need: RouteNeed) -> None:
     world = World()

@@ -102,6 +102,14 @@ def test_half_an_answer_goes_on_only_with_the_same_weights() -> None:
     assert (plan.node_id, plan.rejected) == ("b", (("a", Rejection.OTHER_REVISION),))
 
 
+def test_what_is_too_long_for_a_short_context_goes_to_a_longer_one() -> None:
+    need = msgspec.structs.replace(NEED, min_context=4097)
+    long = msgspec.structs.replace(create_card(), context_window=4097)
+    assert choose(create_node("a"), create_node("b", cards={MODEL: long})).node_id == "a"
+    plan = choose(create_node("a"), create_node("b", cards={MODEL: long}), need=need)
+    assert (plan.node_id, plan.rejected) == ("b", (("a", Rejection.CONTEXT),))
+
+
 def test_what_must_leave_nothing_goes_only_where_nothing_is_kept() -> None:
     may_keep = {MODEL: msgspec.structs.replace(create_card(), engine="vllm", may_keep=True)}
     need = msgspec.structs.replace(NEED, leaves_nothing=True)
