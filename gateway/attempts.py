@@ -199,8 +199,9 @@ class Attempts:
             and self._fleet.has_longer(plan.card)
         )
 
-    def may_try_again(self, context: RequestContext) -> bool:
-        """True when this request has an attempt left, and all requests together one more retry.
+    def may_try_again(self, context: RequestContext, *, is_refused: bool = False) -> bool:
+        """True when this request has an attempt left, and all requests together one more retry, or
+        one more of those that nodes have only refused.
 
         Leaving a node that is being emptied is neither: operators want it of all that run there.
         """
@@ -210,7 +211,7 @@ class Attempts:
             context.emptied |= {node.node_id}
             return True
         has_attempt = self._count_attempts(context) < self.settings.max_attempts
-        return has_attempt and self._budget.spend(self.sources.monotonic_s())
+        return has_attempt and self._budget.spend(self.sources.monotonic_s(), is_refused=is_refused)
 
     def _count_attempts(self, context: RequestContext) -> int:
         """Those that count against the request's bound."""

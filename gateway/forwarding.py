@@ -13,6 +13,7 @@ import structlog
 
 from contracts.codec import encode_request
 from contracts.errors import (
+    CapacityError,
     Forbidden,
     InvariantBroken,
     ServiceError,
@@ -87,9 +88,10 @@ class Forwarder:
                 events = await self._try(context, attempt, is_streaming(request), asker)
                 return Forwarded(attempts, context, request, search, attempt, events, asker)
             except ServiceError as error:
+                is_refused = isinstance(error, CapacityError)
                 if asker.is_lost or not (
                     attempts.may_try_longer(context, place.plan, error)
-                    or (may_retry(error) and attempts.may_try_again(context))
+                    or (may_retry(error) and attempts.may_try_again(context, is_refused=is_refused))
                 ):
                     raise
                 failure = error

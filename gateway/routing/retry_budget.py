@@ -25,11 +25,16 @@ class RetryBudget:
         """A request has come in."""
         self._left = min(self._left + _EARNED, self._reserve)
 
-    def spend(self, now_s: float) -> bool:
-        """True when one more retry may be made; it is counted then."""
+    def spend(self, now_s: float, *, is_refused: bool = False) -> bool:
+        """True when one more retry may be made; it is counted then.
+
+        Requests that nodes have only refused leave half of the reserve: clients can have as many
+        refused as they like, and an answer whose node is lost has no other way to go on.
+        """
         self._left = min(self._left + (now_s - self._then_s) * self._per_s, self._reserve)
         self._then_s = now_s
-        if self._left < 1:
+        kept = self._reserve / 2 if is_refused else 0.0
+        if self._left < kept + 1:
             return False
         self._left -= 1
         return True

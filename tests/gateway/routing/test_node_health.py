@@ -119,3 +119,9 @@ def test_gateways_agree_on_where_a_session_begins_and_a_lost_node_moves_only_its
             assert choose_first_place(session, nodes[1:]) == place
     many = [NodeId(f"n{i}") for i in range(1000)]
     assert len({choose_first_place(session * 7919, many) for session in range(1000)}) > 400
+
+
+def test_requests_that_are_refused_leave_half_of_the_retries_to_those_that_are_lost() -> None:
+    budget = RetryBudget(reserve=10, per_s=0.0, now_s=0.0)
+    assert sum(budget.spend(0.0, is_refused=True) for _ in range(20)) == 5
+    assert sum(budget.spend(0.0) for _ in range(20)) == 5
