@@ -88,8 +88,9 @@ def choose_prefill(
     """
     if not need.may_move or not state.prefill_rings:
         return None
-    target = state.nodes[plan.node_id].kv_endpoints.get(need.model)
-    if target is None:
+    node = state.nodes[plan.node_id]
+    target = node.kv_endpoints.get(need.model)
+    if target is None or need.model not in node.loads:  # it may have reported since it was chosen
         return None
     best = None
     least_s = _estimate_here_s(state, need, plan)

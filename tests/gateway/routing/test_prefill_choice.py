@@ -1,5 +1,6 @@
 """Who computes the prompt: another node where that spares streams more seconds than it costs."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -169,6 +170,21 @@ def test_a_node_that_is_not_in_order_computes_nothing_for_others(name: str) -> N
 def test_a_node_that_takes_no_blocks_gets_none() -> None:
     mute = create_node("answers", role=NodeRole.DECODE, loads={MODEL: BUSY}, kv_endpoints={})
     assert find(create_prefill(), answering=mute) is None
+
+
+def test_a_node_that_has_lost_the_model_since_it_was_chosen_gets_none() -> None:
+    """Asked while a connection is read, where an error would end all that runs on it."""
+    answers = create_node("answers", role=NodeRole.DECODE, loads={MODEL: BUSY})
+    chosen = create_state([answers, create_prefill()])
+    plan = choose_node(chosen, LONG, BOUNDS, NOW_S, lambda count: 0)
+    found: list[PrefillPlan | None] = []
+    for loads in ({MODEL: BUSY}, {}):
+        state = create_state([replace(answers, loads=loads), create_prefill()])
+        found.append(
+            choose_prefill(state, LONG, plan, BOUNDS, NOW_S, create_meter(), lambda count: 0)
+        )
+    assert found[0] is not None  # the control
+    assert found[1] is None
 
 
 def test_both_ends_are_named_so_that_an_earlier_life_is_told_apart() -> None:
