@@ -9,6 +9,9 @@ from typing import Final
 
 _WEIGHT: Final = 0.2
 _FADE: Final = 0.999
+_MOST_TIMES: Final = 2
+"""A step that took more than so many times what is known was held up by something else, or says
+that steps have become longer only together with those after it."""
 _FEW_TOKENS: Final = 32
 """A step with fewer prompt tokens than this tells nothing of prefill."""
 
@@ -31,7 +34,8 @@ class SpeedMeter:
             self.prefill_per_s = _blend(self.prefill_per_s, num_prefill / seconds)
         elif num_decode and not num_prefill:
             self.decode_per_s = max(num_decode / seconds, self.decode_per_s * _FADE)
-            self.decode_step_s = _blend(self.decode_step_s, seconds)
+            known_s = self.decode_step_s
+            self.decode_step_s = _blend(known_s, min(seconds, _MOST_TIMES * known_s or seconds))
 
 
 def _blend(before: float, news: float) -> float:

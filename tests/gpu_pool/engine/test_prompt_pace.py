@@ -61,6 +61,19 @@ def test_a_step_that_was_held_up_by_something_else_is_soon_forgotten() -> None:
     assert play(pace, lambda num_tokens: num_tokens / 40_000, num_steps=8) >= usual - 128
 
 
+def test_an_answers_step_that_was_held_up_does_not_make_answers_wait_for_longer() -> None:
+    """Nor does a clock that is put forward; where prompts always wait no other such step comes."""
+    speed = SpeedMeter()
+    pace = PromptPace(25, ROOM, speed)
+    speed.note_step(0, 8, 0.007)
+    usual = play(pace, lambda num_tokens: num_tokens / 28_000)
+    speed.note_step(0, 8, 60.0)
+    assert play(pace, lambda num_tokens: num_tokens / 28_000) <= usual + 128
+    for _ in range(30):  # the control: steps that have become longer are learnt from
+        speed.note_step(0, 8, 0.060)
+    assert play(pace, lambda num_tokens: num_tokens / 28_000) == ROOM
+
+
 def test_steps_that_were_not_full_or_had_no_answers_let_nothing_grow() -> None:
     pace = create_pace(25, 0.007)
     for _ in range(50):
