@@ -174,7 +174,10 @@ def read_rope(rope: RopeJson, theta: float, context_window: int) -> RotaryForm:
         raise CheckpointError(f"rope_theta is {theta}; it must be positive.")
     if rope.partial_rotary_factor != 1.0:
         raise CheckpointError("partial_rotary_factor is not supported; heads turn as a whole.")
-    return RotaryForm(theta, _read_scaling(rope, context_window))
+    scaling = _read_scaling(rope, context_window)
+    if isinstance(scaling, YarnScaling) and theta <= 1:
+        raise CheckpointError(f"rope type `yarn` needs a rope_theta above 1; it is {theta}.")
+    return RotaryForm(theta, scaling)
 
 
 def _read_scaling(rope: RopeJson, context_window: int) -> RotaryScaling | None:
@@ -220,14 +223,15 @@ def _read_yarn(rope: RopeJson, context_window: int) -> YarnScaling:
     factor = _require_factor(rope, "yarn")
     original = rope.original_max_position_embeddings or context_window
     fast, slow = rope.beta_fast or 32.0, rope.beta_slow or 1.0
-    if original <= 0 or slow <= 0 or fast <= slow:
+    weights = (rope.mscale or 0.0, rope.mscale_all_dim or 0.0)
+    if original <= 0 or slow <= 0 or fast <= slow or min(weights) < 0:
         raise CheckpointError("The values of rope type `yarn` are out of range.")
     amplitude = rope.attention_factor
     if amplitude is None:
         amplitude = compute_yarn_amplitude(factor)
-        if rope.mscale and rope.mscale_all_dim:
-            amplitude = compute_yarn_amplitude(factor, rope.mscale) / compute_yarn_amplitude(
-                factor, rope.mscale_all_dim
+        if all(weights):
+            amplitude = compute_yarn_amplitude(factor, weights[0]) / compute_yarn_amplitude(
+                factor, weights[1]
             )
     return YarnScaling(factor, original, fast, slow, rope.truncate, amplitude)
 

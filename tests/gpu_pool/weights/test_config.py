@@ -126,6 +126,8 @@ def test_the_generation_config_decides_what_ends_a_sequence(
         ({"rope_scaling": SCALING | {"factor": 0.5}}, "out of range"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"rope_theta": -1.0}, "rope_theta"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0}, "rope_theta": 1.0}, "above 1"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": -1.0}}, "yarn"),
         ({"hidden_size": 0}, "hidden_size"),
         ({"num_hidden_layers": -1}, "num_hidden_layers"),
         ({"num_key_value_heads": 3}, "multiple"),
