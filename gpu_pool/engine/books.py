@@ -69,6 +69,7 @@ class Books:
     def leave(self, sequence: Sequence) -> None:
         """Forgets a sequence, wherever it stands; its blocks are free."""
         del self._live[sequence.sequence_id]
+        self.fair.charge(sequence.account_id, sequence.held_cost)
         self.fair.leave(sequence.account_id)
         self.passage.leave(sequence)
         if sequence.is_running:

@@ -59,9 +59,12 @@ class Planner:
         self._displacement = Displacement(books.batch, books.fair, kv)
         self._is_short = False
         """Somebody could not start in the last step for want of blocks."""
+        self._cost = 0
+        """What the step in the making costs all accounts together."""
 
     def plan(self, step: Step) -> None:
         """Fills `step`."""
+        self._cost = 0
         if len(self._waiting) and (self._is_short or self._is_full):
             self._make_room(step)
         self._schedule_decodes(step)
@@ -148,7 +151,7 @@ class Planner:
                 charges[sequence.account_id] = charges.get(sequence.account_id, 0) + cost
             index += 1
         for account_id, cost in charges.items():
-            self._fair.charge(account_id, cost)
+            self._charge(account_id, cost)
 
     def _may_decode(self, sequence: Sequence) -> bool:
         """Whether one token is left to compute, and may be now."""
@@ -237,7 +240,8 @@ class Planner:
         """Starts the next sequence of a line, which then stands in `heap` again if it goes on.
 
         Returns the tokens planned. Nobody else starts while an account that holds less than its
-        share cannot: what becomes free is for it.
+        share cannot: what becomes free is for it. It pays for such steps as if they were its own,
+        once it starts or leaves; before, somebody else would come first and take what is free.
         """
         found = self._find_startable(key)
         if found is None:
@@ -252,6 +256,8 @@ class Planner:
             return num_tokens
         self._is_short |= outcome is _Start.NO_ROOM
         if outcome is _Start.NO_PLACE or self._displacement.is_owed(key[1], self._shares):
+            if outcome is _Start.NO_ROOM and _has_others(heap, key[1]):
+                sequence.held_cost += self._cost
             heap[:] = [entry for entry in heap if not entry[2]]
             heapq.heapify(heap)
         return 0
@@ -291,6 +297,8 @@ class Planner:
             return _Start.NO_ROOM
         sequence.num_computed_tokens = sequence.num_cached_tokens = prefix.num_tokens
         sequence.started_step = step.number
+        self._fair.charge(sequence.account_id, sequence.held_cost)
+        sequence.held_cost = 0
         self._waiting.remove(sequence)
         self._batch.start(sequence)
         step.started.append(sequence)
@@ -304,8 +312,13 @@ class Planner:
             return 0
         step.add(sequence, num_tokens, self._kv.take_new(sequence.table))
         self._copy_out(step, sequence)
-        self._fair.charge(sequence.account_id, num_tokens * PREFILL_WEIGHT)
+        self._charge(sequence.account_id, num_tokens * PREFILL_WEIGHT)
         return num_tokens
+
+    def _charge(self, account_id: AccountId, cost: int) -> None:
+        """Has an account pay for what the step computes for it."""
+        self._fair.charge(account_id, cost)
+        self._cost += cost
 
     def _copy_out(self, step: Step, sequence: Sequence) -> None:
         """Has copied what the step completes, if somebody takes it along."""
@@ -316,3 +329,9 @@ class Planner:
         """Tokens of `budget` that one prompt may take while others want some."""
         settings = self._settings
         return max(1, budget * settings.max_chunk_tokens // settings.max_batch_tokens)
+
+
+def _has_others(heap: list[_Entry], account_id: AccountId) -> bool:
+    """True where another account has somebody in line."""
+    lines = (item for *_, item in heap if not isinstance(item, Sequence))
+    return any(other != account_id for _, other in lines)

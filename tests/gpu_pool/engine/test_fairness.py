@@ -7,6 +7,7 @@ import pytest
 from contracts.fair_order import FairOrder
 from contracts.ids import AccountId
 from gpu_pool.engine.settings import SchedulerSettings
+from gpu_pool.plan import SequenceId
 from tests.gpu_pool.engine.simulated_time import STEP_MS, TOKEN_MS, Simulation, percentile
 
 A, B, C = (AccountId(letter * 32) for letter in "abc")
@@ -133,6 +134,43 @@ def test_an_account_with_one_huge_request_among_many_small_ones_is_served() -> N
         if len(simulation.times) < 400:
             simulation.add(B, 200, 40)
     assert simulation.times[huge].finished is not None
+
+
+def measure_beside_huge(*, is_given_up: bool) -> tuple[list[float], int]:
+    """How long others' requests wait beside an account that always has one which needs nearly all
+    blocks, and how many of those have started. Given up, each goes just before it would start.
+    """
+    simulation = Simulation(SETTINGS, 1200)
+    random = Random(1)
+    probes: list[int] = []
+    num_started = 0
+    huge = simulation.add(A, 1150 * 16, 1)
+    for step in range(4000):
+        if step % 12 == 0:
+            account_id = AccountId(random.choice("bcde") * 32)
+            length = random.choice([20, 50, 400])
+            probes.append(simulation.add(account_id, random.randint(50, 300), length))
+        simulation.step()
+        has_started = simulation.times[huge].started is not None
+        num_started += has_started
+        could_start = is_given_up and simulation.scheduler.load.num_free_blocks >= 1140
+        if has_started or could_start:
+            simulation.scheduler.abort(SequenceId(huge))
+            huge = simulation.add(A, 1150 * 16, 1)
+    times = [simulation.times[probe] for probe in probes]
+    ends = [simulation.now_ms if t.started is None else t.started for t in times]
+    return [end - t.added for t, end in zip(times, ends, strict=True)], num_started
+
+
+@pytest.mark.parametrize("is_given_up", [True, False])
+def test_whoever_has_others_wait_until_there_is_room_for_it_pays_for_that(
+    is_given_up: bool,
+) -> None:
+    """An account that never waits itself holds others up for its share of the time at most."""
+    waits, num_started = measure_beside_huge(is_given_up=is_given_up)
+    assert percentile(waits, 0.5) <= MAX_WAIT_MS
+    assert percentile(waits, 0.9) > MAX_WAIT_MS  # the control: it does get its share
+    assert is_given_up or num_started > 2
 
 
 def test_three_accounts_share_places_when_each_has_more_than_enough_to_do() -> None:
