@@ -75,7 +75,8 @@ async def test_packed_copies_take_room_and_go_with_the_weights(folder: Path) -> 
     assert (files.disk_bytes, files.missing_bytes) == (SIZE + 5300, 0)
     (folder / "tokenizer.json").touch()
     assert files.drop()
-    assert not list(folder.glob("*hearth-packed*"))
+    assert not (folder / COPY_FILE).exists()
+    assert not (folder / UNFINISHED_FILE).exists()
     assert (files.disk_bytes, files.missing_bytes) == (0, SIZE)
     assert (folder / "tokenizer.json").exists()  # the control: what was not fetched stays
 
