@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -9,11 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contracts.errors import (
+    InvariantBroken,
     PoolSaturated,
+    ResidencyViolation,
     ServiceError,
     UnknownModel,
 )
-from contracts.ids import NodeId, RegionId
+from contracts.ids import ModelName, NodeId, RegionId
 from contracts.node_roles import NodeRole
 from contracts.placement import ModelPlacement, Tier
 from gateway.routing.choose_node import choose_node
@@ -43,8 +46,13 @@ from tests.gateway.routing.fleet_words import (
 )
 
 NAMES = ("weur", "enam", "apac", "weur-1", "")
-REGIONS = st.sampled_from([RegionId(name) for name in NAMES])
-MODELS = st.sets(st.sampled_from([MODEL, OTHER_MODEL]))
+REGIONS = st.sampled_from([RegionId(name) for name in ("weur", "enam", "weur", "enam", *NAMES)])
+ALLOWED = st.sampled_from(["weur", "enam", "weur,apac", "apac", "weur-1", "enam,,weur-1"])
+MODELS = st.sampled_from([{MODEL}, {MODEL}, {MODEL, OTHER_MODEL}, {OTHER_MODEL}, set[ModelName]()])
+MOSTLY = st.sampled_from([True] * 7 + [False])
+RARELY = MOSTLY.map(lambda value: not value)
+ROLES = st.sampled_from([NodeRole.MIXED, NodeRole.MIXED, *NodeRole])
+REPORTS = st.sampled_from([NOW_S] * 7 + [STALE_S, -math.inf])
 
 
 @st.composite
@@ -53,19 +61,19 @@ def draw_node(draw: st.DrawFn, node_id: str) -> NodeSnapshot:
     models = draw(MODELS)
     return create_node(
         node_id,
-        draw(st.none() | REGIONS),
-        is_connected=draw(st.booleans()),
-        role=draw(st.sampled_from(NodeRole)),
-        is_draining=draw(st.sampled_from([False, False, True])),
+        None if draw(RARELY) and draw(RARELY) else draw(REGIONS),
+        is_connected=draw(MOSTLY),
+        role=draw(ROLES),
+        is_draining=draw(RARELY),
         kv_endpoints={
             name: create_endpoint(node_id, layout=draw(st.sampled_from(["l1", "l2"])), model=name)
             for name in models
             if draw(st.booleans())
         },
-        reported_s=draw(st.sampled_from([NOW_S, STALE_S, -math.inf])),
+        reported_s=draw(REPORTS),
         cards={
             name: msgspec.structs.replace(
-                create_card(name), revision=draw(st.sampled_from(["r1", "r2"]))
+                create_card(name), revision=draw(st.sampled_from(["r1", "r1", "r2"]))
             )
             for name in models
         },
@@ -73,8 +81,8 @@ def draw_node(draw: st.DrawFn, node_id: str) -> NodeSnapshot:
             name: create_load(
                 name,
                 running=draw(st.integers(0, 3)),
-                waiting=draw(st.integers(0, 12)),
-                is_ready=draw(st.booleans()),
+                waiting=draw(st.sampled_from([0, 0, 0, 1, 4, 12])),
+                is_ready=draw(MOSTLY),
                 num_free_blocks=draw(st.sampled_from([0, 50, 100])),
                 num_queued_tokens=draw(st.sampled_from([0, 10, 100_000])),
             )
@@ -97,34 +105,72 @@ def draw_node(draw: st.DrawFn, node_id: str) -> NodeSnapshot:
 @st.composite
 def draw_fleet(draw: st.DrawFn) -> tuple[NodeSnapshot, ...]:
     """A handful of nodes, or more than are all looked at."""
-    count = draw(st.sampled_from([1, 3, 10]))
+    count = draw(st.sampled_from([10, 10, 4, 1]))
     return tuple(draw(draw_node(f"node-{index}")) for index in range(count))
 
 
 NODE_IDS = st.sampled_from([NodeId(f"node-{index}") for index in range(21)])
 NEEDS = st.builds(
     RouteNeed,
-    model=st.sampled_from([MODEL, OTHER_MODEL]),
-    allowed_regions=st.none() | st.lists(REGIONS, max_size=2).map(tuple),
-    tried=st.frozensets(NODE_IDS, max_size=3),
+    model=st.sampled_from([MODEL, MODEL, MODEL, OTHER_MODEL]),
+    allowed_regions=st.one_of(
+        ALLOWED.map(lambda names: tuple(map(RegionId, names.split(",")))), st.none(), st.just(())
+    ),
+    tried=st.frozensets(NODE_IDS, max_size=2),
     revision=st.sampled_from([None, None, "r1"]),
-    rejects_busy=st.booleans(),
+    rejects_busy=RARELY,
     num_prompt_bytes=st.just(4000),
     num_prompt_tokens=st.integers(0, 5000),
     num_output_tokens=st.integers(0, 5000),
     may_move=st.booleans(),
 )
+SENT = st.dictionaries(NODE_IDS, st.integers(0, 12), max_size=4)
 QUICK = HandOverMeter()
 for _ in range(300):
     QUICK.note(1, 0.0)
     QUICK.note(10_000, 1e-6)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def is_lawful(node: NodeSnapshot, need: RouteNeed) -> bool:
+    """The law anew, in one breath."""
+    allowed = need.allowed_regions
+    return node.region is not None and (allowed is None or node.region in allowed)
+
+
+def is_able(node: NodeSnapshot, need: RouteNeed, sent: dict[str, int]) -> bool:
+    """The other hard filters, likewise."""
+    load, card = node.loads.get(need.model), node.cards.get(need.model)
+    num_sent = sent.get(node.node_id, 0) if need.model == MODEL else 0
+    return (
+        load is not None
+        and card is not None
+        and need.revision in (None, card.revision)
+        and node.is_connected
+        and not node.is_draining
+        and NOW_S - node.reported_s <= BOUNDS.report_ttl_s
+        and count_room(load, Sent(num_sent), BOUNDS) > 0
+        and not (need.rejects_busy and load.num_waiting)
+        and node.node_id not in need.tried
+    )
+
+
+def check_refusal(error: ServiceError, nodes: tuple[NodeSnapshot, ...], need: RouteNeed) -> None:
+    """No error hides that the law is what stands in the way."""
+    assert not isinstance(error, InvariantBroken)
+    holders = [node for node in nodes if need.model in node.cards]
+    if isinstance(error, UnknownModel | PoolSaturated):
+        assert not holders or any(is_lawful(node, need) for node in holders)
+    is_known = need.allowed_regions == () or all(node.region is not None for node in nodes)
+    if need.allowed_regions is not None and is_known:
+        is_empty = not any(is_lawful(node, need) for node in holders or nodes)
+        assert isinstance(error, ResidencyViolation) is is_empty
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     nodes=draw_fleet(),
     need=NEEDS,
-    sent=st.dictionaries(NODE_IDS, st.integers(0, 12)),
+    sent=SENT,
     troubled=st.dictionaries(
         NODE_IDS, st.sampled_from([Rejection.BREAKER_OPEN, Rejection.ON_PROBATION])
     ),
@@ -146,29 +192,7 @@ def test_no_plan_ever_leaves_the_law_and_the_chosen_nodes_pass_every_filter(
     hints: Hints,
     seed: int,
 ) -> None:
-    def is_lawful(node: NodeSnapshot) -> bool:
-        """The law anew, in one breath."""
-        allowed = need.allowed_regions
-        return node.region is not None and (allowed is None or node.region in allowed)
-
-    def fits(node: NodeSnapshot) -> bool:
-        """The hard filters, likewise."""
-        load, card = node.loads.get(need.model), node.cards.get(need.model)
-        num_sent = sent.get(node.node_id, 0) if need.model == MODEL else 0
-        return (
-            is_lawful(node)
-            and load is not None
-            and card is not None
-            and need.revision in (None, card.revision)
-            and node.is_connected
-            and not node.is_draining
-            and NOW_S - node.reported_s <= BOUNDS.report_ttl_s
-            and count_room(load, Sent(num_sent), BOUNDS) > 0
-            and not (need.rejects_busy and load.num_waiting)
-            and node.node_id not in need.tried
-        )
-
-    good = {node.node_id for node in nodes if fits(node)}
+    good = {node.node_id for node in nodes if is_lawful(node, need) and is_able(node, need, sent)}
     better = {
         node.node_id
         for node in nodes
@@ -184,10 +208,7 @@ def test_no_plan_ever_leaves_the_law_and_the_chosen_nodes_pass_every_filter(
         plan = choose_node(state, need, BOUNDS, NOW_S, rng.randrange, hints)
     except ServiceError as error:
         assert not good
-        holders = [node for node in nodes if need.model in node.cards]
-        if isinstance(error, UnknownModel | PoolSaturated):
-            # Neither may hide that the law is what stands in the way.
-            assert not holders or any(is_lawful(node) for node in holders)
+        check_refusal(error, nodes, need)
         return
     assert plan.node_id in good
     assert need.allowed_regions is None or plan.region in need.allowed_regions
@@ -208,3 +229,22 @@ def test_no_plan_ever_leaves_the_law_and_the_chosen_nodes_pass_every_filter(
         assert prefill.card.revision == plan.card.revision
         assert prefill.endpoint == node.kv_endpoints[need.model]
         assert prefill.endpoint.layout == prefill.target.layout
+
+
+def test_the_fleets_that_are_drawn_try_the_router() -> None:
+    """The control: many can serve, and many of those have a node that only the law keeps away."""
+    seen = Counter[str]()
+
+    @settings(max_examples=200, derandomize=True, database=None, deadline=None)
+    @given(nodes=draw_fleet(), need=NEEDS, sent=SENT)
+    def look_at(nodes: tuple[NodeSnapshot, ...], need: RouteNeed, sent: dict[str, int]) -> None:
+        able = [node for node in nodes if is_able(node, need, sent)]
+        num_lawful = sum(is_lawful(node, need) for node in able)
+        seen["all"] += 1
+        seen["served"] += num_lawful > 0
+        seen["tempted"] += 0 < num_lawful < len(able)
+        seen["kept away"] += num_lawful == 0 and len(able) > 0
+
+    look_at()
+    assert seen["served"] > seen["all"] / 8
+    assert min(seen["tempted"], seen["kept away"]) > seen["all"] / 40
