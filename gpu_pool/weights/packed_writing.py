@@ -31,6 +31,8 @@ from gpu_pool.weights.pages import Span
 
 _NICENESS: Final = 10
 """Enough to stay out of the way of steps, too little to keep Python's lock from them for long."""
+_PATIENCE_S: Final = 1.0
+"""How long the end of a process waits for the thread."""
 _FREE_SHARE: Final = 20
 """One part in so many of the drive stays free."""
 
@@ -47,6 +49,10 @@ class WeightCopy(Protocol):
         """Returns when the model's memory is no longer read for it."""
         ...
 
+    def close(self) -> None:
+        """The same, at the end of the process: nothing half written is left."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class MappedCopy:
@@ -56,6 +62,9 @@ class MappedCopy:
 
     def stop(self) -> None:
         """Nothing is written."""
+
+    def close(self) -> None:
+        """Nothing is left."""
 
 
 NO_COPY: Final = MappedCopy(Span(0, 0))
@@ -88,6 +97,11 @@ class PackedWriting:
         self._is_stopped = True
         with self._reading:
             self._record = None
+
+    def close(self) -> None:
+        """Stops, and lets the thread remove what it has begun, unless the drive keeps it."""
+        self.stop()
+        self._thread.join(_PATIENCE_S)
 
     def wait(self) -> None:
         """Returns when the copy is there, or will not be."""

@@ -78,7 +78,7 @@ class ModelMemory:
 
     def close(self) -> None:
         """Gives back what is held beside the device's memory."""
-        self._copy.stop()
+        self._copy.close()
         for part in (self._weights, *self._kv):
             part.close()
 

@@ -3,6 +3,7 @@
 import mmap
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -302,6 +303,28 @@ def test_a_checkpoint_that_is_removed_while_its_copy_is_written_has_none(
     assert sorted(path.name for path in tmp_path.glob("*hearth-packed*")) == []
     assert find_copy(driver)._record is None  # nor does it hold what it was to write
     assert len(ask(driver)) == 6
+
+
+def test_a_process_that_ends_while_the_copy_is_written_leaves_no_half_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny_llama(tmp_path)
+    has_begun, is_ending = threading.Event(), threading.Event()
+    write = packed_writing.write_pieces
+
+    def write_slowly(*told: Any) -> Any:
+        has_begun.set()
+        assert is_ending.wait(20)
+        time.sleep(0.2)
+        return write(*told)
+
+    monkeypatch.setattr(packed_writing, "write_pieces", write_slowly)
+    driver = start(tmp_path)
+    assert has_begun.wait(20)
+    assert (tmp_path / UNFINISHED_FILE).exists()
+    is_ending.set()
+    driver.executor.close()
+    assert sorted(path.name for path in tmp_path.glob("*hearth-packed*")) == []
 
 
 class SmallPages(mmap.mmap):
