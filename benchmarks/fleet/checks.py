@@ -5,9 +5,10 @@ Owns what counts as a fault and how it is worded. Read next: `benchmarks.fleet.p
 """
 
 import json
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,15 +19,20 @@ from contracts.usage import Outcome as LedgerOutcome
 from contracts.usage import UsageRecord
 
 GIVEN_UP = "hand_over_given_up"
-CAME, ENDED = "a request has come", "streams have ended with their connection"
+CAME, OVER = "a request has come", "a request is over"
+ABORTED_WITHIN_S = 1.0
+"""After the kill of a gateway no node computes any longer for it."""
+MAX_UNSEEN = 8
+"""Tokens that a killed gateway may have counted and not brought to its client any more."""
 
 
 @dataclass(frozen=True)
 class Downtime:
-    """When a gateway was killed without a word, and when it was there again."""
+    """When a gateway was killed without a word, and when its last socket was gone."""
 
     gateway: str
     killed_unix_s: float
+    gone_unix_s: float
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,9 @@ class Arrival:
     node: str
     request_id: str
     account_id: str
+    attempt: int = 1
+    over_unix_s: float = math.inf
+    """When it was over there; infinite while the log does not say."""
 
 
 def find_client_faults(
@@ -58,18 +67,51 @@ def find_client_faults(
 
 
 def is_explained(one: Outcome, kills: list[Downtime]) -> bool:
-    """True when the request's own gateway was killed while it ran."""
+    """True when the request's own gateway was killed while it ran, or died as it was sent."""
     return any(
-        one.gateway == kill.gateway and one.began_unix_s <= kill.killed_unix_s <= one.ended_unix_s
+        one.gateway == kill.gateway
+        and one.began_unix_s <= kill.gone_unix_s
+        and kill.killed_unix_s <= one.ended_unix_s
         for kill in kills
     )
 
 
+def measure_aborts(
+    outcomes: Iterable[Outcome], kills: list[Downtime], arrivals: Iterable[Arrival]
+) -> dict[str, float]:
+    """How long after its gateway's kill each request was over at the node that had it last."""
+    last = {one.request_id: one for one in sorted(arrivals, key=lambda one: one.attempt)}
+    return {
+        one.request_id: last[one.request_id].over_unix_s - kill.killed_unix_s
+        for one in outcomes
+        for kill in kills
+        if one.failure and one.request_id in last and is_explained(one, [kill])
+    }
+
+
+def find_abort_faults(waits_s: Mapping[str, float], kills: list[Downtime]) -> list[str]:
+    """Requests that nodes went on with for a gateway that was gone, by `measure_aborts`."""
+    if kills and not waits_s:
+        return ["no request was at a node when its gateway was killed, so that nothing was tried"]
+    return [
+        f"{request_id}: over {wait_s:.2f} s after the kill of its gateway"
+        for request_id, wait_s in waits_s.items()
+        if wait_s > ABORTED_WITHIN_S
+    ]
+
+
 def find_ledger_faults(
-    outcomes: Iterable[Outcome], records: Iterable[UsageRecord], prices: list[Price]
+    outcomes: list[Outcome],
+    records: Iterable[UsageRecord],
+    prices: list[Price],
+    count_tokens: Callable[[str], int],
 ) -> list[str]:
-    """Requests that are not charged once and exactly for what came."""
+    """Requests that are not charged once and exactly for what came.
+
+    `count_tokens` says how many tokens a text has, some of whose tokens may not show in it.
+    """
     rows = list(records)
+    whole = {one.question: one for one in outcomes if one.usage and not one.failure}
     counts = Counter(row.request_id for row in rows)
     faults = [f"{request_id}: {n} rows" for request_id, n in counts.items() if n > 1]
     by_id = {str(row.request_id): row for row in rows}
@@ -86,7 +128,10 @@ def find_ledger_faults(
         if row is None:
             faults.append(f"{one.request_id}: no row")
             continue
-        faults += _compare(one, row)
+        if one.failure:
+            faults += _compare_cut(one, row, whole.get(one.question, one), count_tokens)
+        else:
+            faults += _compare(one, row)
     for row in rows:
         price = by_version.get(row.price_version or 0)
         if row.cost_nano and (
@@ -97,34 +142,43 @@ def find_ledger_faults(
 
 
 def _compare(one: Outcome, row: UsageRecord) -> list[str]:
-    """What is wrong with the row of a request that began to be answered."""
-    tokens = row.tokens
-    if one.failure:
-        is_right = row.outcome is not LedgerOutcome.COMPLETE and tokens.num_output > 0
-        return [] if is_right or not one.text else [f"{one.request_id}: cut, charged as {row}"]
-    usage = one.usage or {}
+    """What is wrong with the row of a request that was answered."""
+    tokens, usage = row.tokens, one.usage or {}
     charged = tokens.num_uncached + tokens.num_cached, tokens.num_output
     told = usage.get("prompt_tokens"), usage.get("completion_tokens")
     is_right = row.outcome is LedgerOutcome.COMPLETE and charged == told
     return [] if is_right else [f"{one.request_id}: told {told}, charged {charged} {row.outcome}"]
 
 
+def _compare_cut(
+    one: Outcome, row: UsageRecord, whole: Outcome, count_tokens: Callable[[str], int]
+) -> list[str]:
+    """What is wrong with the row of an answer that was cut; `whole` is the same one in full."""
+    tokens, usage = row.tokens, whole.usage or {}
+    num_came, num_whole = count_tokens(one.text), usage.get("completion_tokens", 0)
+    num_unseen = max(num_whole - count_tokens(whole.text), 0) + MAX_UNSEEN
+    is_right = (
+        row.outcome is not LedgerOutcome.COMPLETE
+        and tokens.num_uncached + tokens.num_cached == usage.get("prompt_tokens")
+        and num_came <= tokens.num_output <= num_came + num_unseen
+    )
+    return [] if is_right else [f"{one.request_id}: cut after {num_came} tokens, charged as {row}"]
+
+
 def read_arrivals(log: Path, node: str) -> list[Arrival]:
-    """Every request that a node's log has."""
-    return [
-        Arrival(node, entry["request_id"], entry["account_id"])
-        for entry in _read_entries(log)
-        if entry.get("event") == CAME
-    ]
-
-
-def read_aborted(log: Path, since_unix_s: str) -> list[tuple[str, int]]:
-    """When connections of a node ended with streams on them after a moment, and how many."""
-    return [
-        (str(entry["timestamp"]), int(entry["num_streams"]))
-        for entry in _read_entries(log)
-        if entry.get("event") == ENDED and str(entry["timestamp"]) >= since_unix_s
-    ]
+    """Every request that a node's log has, and when it was over."""
+    arrivals: dict[tuple[str, int], Arrival] = {}
+    for entry in _read_entries(log):
+        if entry.get("event") not in (CAME, OVER):
+            continue
+        request_id, attempt = entry["request_id"], int(entry["attempt"])
+        if entry["event"] == CAME:
+            arrival = Arrival(node, request_id, entry["account_id"], attempt)
+        else:
+            over_unix_s = datetime.fromisoformat(entry["timestamp"]).timestamp()
+            arrival = replace(arrivals[request_id, attempt], over_unix_s=over_unix_s)
+        arrivals[request_id, attempt] = arrival
+    return list(arrivals.values())
 
 
 def count_given_up(log: Path, since_unix_s: float) -> Counter[str]:

@@ -107,7 +107,7 @@ class Load:
                 await asyncio.sleep(0.05)
                 continue
             except (aiohttp.ClientError, TimeoutError) as error:
-                outcome.failure = f"cut: {type(error).__name__}"
+                outcome.failure = f"cut: {error!r}"
             finally:
                 self.open[gateway] -= 1
             outcome.ended_unix_s = time.time()

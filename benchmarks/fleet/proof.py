@@ -6,16 +6,19 @@ Owns the order and the figures. Read next: `benchmarks.fleet.scenario`, `benchma
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
+
+from tokenizers import Tokenizer
 
 from benchmarks.fleet.checks import (
     count_given_up,
+    find_abort_faults,
     find_client_faults,
     find_ledger_faults,
     find_residency_faults,
-    read_aborted,
+    measure_aborts,
     read_arrivals,
 )
 from benchmarks.fleet.fleet import NODES, Fleet
@@ -25,9 +28,9 @@ from benchmarks.fleet.scenario import Scenario
 from benchmarks.harness import Figure
 from contracts.ids import AccountId, RequestId
 from contracts.usage import UsageRecord
+from gpu_pool.model_store import BUNDLED_PATH
 
 _QUIET_AT_ONCE = 4
-_FRESH_S = 1.0
 _PAGE = 1000
 
 
@@ -70,17 +73,21 @@ async def prove(fleet: Fleet, folder: Path, what: str, num_streams: int) -> Verd
     assert fleet.tenancy is not None
     prices = await fleet.tenancy.list_prices()
     arrivals = [one for node in fleet.nodes for one in read_arrivals(folder / f"{node}.log", node)]
+    aborts_s = measure_aborts(outcomes, scenario.kills, arrivals)
     faults = find_client_faults(outcomes, quiet, scenario.kills)
-    faults += find_ledger_faults(outcomes, records, prices)
+    faults += find_abort_faults(aborts_s, scenario.kills)
+    faults += find_ledger_faults(outcomes, records, prices, _create_counter())
     faults += find_residency_faults(arrivals, fleet.tenants, NODES)
     if {NODES[one.node] for one in arrivals} != {NODES[node] for node in fleet.nodes}:
         faults.append("not every region was used, so that the law was not tried")
+    retried = len(arrivals) - len({one.request_id for one in arrivals})
+    if not retried:
+        faults.append("no request was at a second node, so that nothing was tried")
     if fleet.roles and not handed_over["landed"]:
         faults.append("no prompt was handed over, so that nothing was tried")
     given_up = Counter[str]()
     for gateway in fleet.gateways if fleet.roles else ():
         given_up += count_given_up(folder / f"{gateway}.log", began_unix_s)
-    retried = len(arrivals) - len({one.request_id for one in arrivals})
     counts = {
         "streams at once": num_streams,
         "requests": len(outcomes),
@@ -101,7 +108,8 @@ async def prove(fleet: Fleet, folder: Path, what: str, num_streams: int) -> Verd
     counts_of = [
         Figure(what, "hearth", key, "count", num_streams, n, n, n) for key, n in counts.items()
     ]
-    return Verdict([*counts_of, *_measure_kills(fleet, folder, load, scenario, what)], faults)
+    times = _measure_kills(list(aborts_s.values()), load, scenario, what)
+    return Verdict([*counts_of, *times], faults)
 
 
 def _spread(num_questions: int, num_streams: int) -> list[int]:
@@ -168,28 +176,24 @@ async def _list_records(fleet: Fleet, since_unix_s: float) -> list[UsageRecord]:
     return [row for row in found if int(row.request_id[:8] + row.request_id[9:13], 16) >= first_ms]
 
 
-def _measure_kills(
-    fleet: Fleet, folder: Path, load: Load, scenario: Scenario, what: str
-) -> list[Figure]:
-    """How soon nodes had aborted the streams of a killed gateway, and clients had noticed."""
+def _create_counter() -> Callable[[str], int]:
+    """How many tokens a text has."""
+    tokenizer = Tokenizer.from_file(str(BUNDLED_PATH / "tokenizer.json"))
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _measure_kills(aborted: list[float], load: Load, scenario: Scenario, what: str) -> list[Figure]:
+    """How soon nodes had ended the streams of killed gateways, and clients had noticed."""
+    noticed = [
+        one.ended_unix_s - kill.killed_unix_s
+        for kill in scenario.kills
+        for one in load.outcomes
+        if one.failure and one.gateway == kill.gateway
+    ]
     figures: list[Figure] = []
-    for kill in scenario.kills:
-        since = datetime.fromtimestamp(kill.killed_unix_s, UTC)
-        mark = since.isoformat().replace("+00:00", "Z")
-        aborted: list[float] = []
-        for node in fleet.nodes:
-            for stamp, _ in read_aborted(folder / f"{node}.log", mark):
-                waited_s = (datetime.fromisoformat(stamp) - since).total_seconds()
-                if waited_s < _FRESH_S * 2:
-                    aborted.append(waited_s)
-        noticed = [
-            one.ended_unix_s - kill.killed_unix_s
-            for one in load.outcomes
-            if one.failure and one.gateway == kill.gateway
-        ]
-        for metric, values in (("nodes aborted", aborted), ("clients noticed", noticed)):
-            if values:
-                worst = max(values)
-                name = f"{metric} after the kill, at the latest"
-                figures.append(Figure(what, "hearth", name, "s", len(values), worst, worst, worst))
+    for metric, values in (("nodes aborted", aborted), ("clients noticed", noticed)):
+        if values:
+            worst = max(values)
+            name = f"{metric} after the kill, at the latest"
+            figures.append(Figure(what, "hearth", name, "s", len(values), worst, worst, worst))
     return figures

@@ -20,7 +20,7 @@ MOVE_AFTER_S = 2
 _PAUSE_S = 1.0
 _BETWEEN_S = 2.0
 _SLOW_SHARE_S = (0.02, 0.18)
-"""A slow node works and sleeps so long, in turn."""
+"""Who is slow works and sleeps so long, in turn."""
 
 
 @dataclass
@@ -55,12 +55,15 @@ class Scenario:
         events: list[Callable[[], Awaitable[None]]] = [
             self._kill_node,
             self._freeze_node,
-            self._slow_node,
-            self._cut_site,
+            lambda: self._slow("enam-1"),
+            lambda: self._cut_site("apac"),
             self._kill_redis,
             self._freeze_redis,
+            lambda: self._slow("redis"),
             self._kill_gateway,
             self._freeze_gateway,
+            lambda: self._slow("gw-2a"),
+            lambda: self._cut_site("weur"),
         ]
         for event in events:
             await event()
@@ -75,7 +78,7 @@ class Scenario:
                 await event(member)
                 await asyncio.sleep(_BETWEEN_S)
                 await self.fleet.wait_serving()
-        await self._cut_site()
+        await self._cut_site("apac")
         await self.fleet.wait_serving()
         await asyncio.sleep(_BETWEEN_S)
 
@@ -151,9 +154,9 @@ class Scenario:
         await asyncio.sleep(seconds)
         member.send(signal.SIGCONT)
 
-    async def _slow_node(self) -> None:
-        self.say("enam-1 works a tenth of the time")
-        member = self.fleet.members["enam-1"]
+    async def _slow(self, name: str) -> None:
+        self.say(f"{name} works a tenth of the time")
+        member = self.fleet.members[name]
         pids = (
             [member.process.pid, *_list_descendants(member.process.pid)] if member.process else []
         )
@@ -165,13 +168,14 @@ class Scenario:
             _signal_all(pids, signal.SIGCONT)
             await asyncio.sleep(works_s)
 
-    async def _cut_site(self) -> None:
+    async def _cut_site(self, site: str) -> None:
+        """A black hole between its nodes and gateways and all others, stores and clients too."""
         if not self.fleet.sites.are_apart:
             return
-        self.say("cut the site apac off, so that nobody is told")
-        self.fleet.sites.cut("apac")
+        self.say(f"cut the site {site} off, so that nobody is told")
+        self.fleet.sites.cut(site)
         await asyncio.sleep(SILENCE_S + 3.0)
-        self.fleet.sites.join("apac")
+        self.fleet.sites.join(site)
 
     async def _kill_redis(self) -> None:
         self.say("kill -9 redis, which forgets everything, and start it again")
@@ -186,8 +190,9 @@ class Scenario:
         if member.process is None:
             raise FleetError(f"{name} does not run")
         self.say(f"kill -9 {name}, and start it again")
-        self.kills.append(Downtime(name, time.time()))
+        killed_unix_s = time.time()
         await member.kill()
+        self.kills.append(Downtime(name, killed_unix_s, time.time()))
         await asyncio.sleep(_PAUSE_S)
         member.start()
 

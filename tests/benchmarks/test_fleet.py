@@ -1,6 +1,7 @@
-"""The fleet's proof finds what is planted: other texts, wrong charges, broken laws."""
+"""The fleet's proof finds what is planted: other texts, wrong charges, broken laws, late ends."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,12 +9,14 @@ import pytest
 
 from benchmarks.fleet.checks import (
     CAME,
-    ENDED,
+    OVER,
+    Arrival,
     Downtime,
+    find_abort_faults,
     find_client_faults,
     find_ledger_faults,
     find_residency_faults,
-    read_aborted,
+    measure_aborts,
     read_arrivals,
 )
 from benchmarks.fleet.fleet import NODES, Tenant
@@ -48,13 +51,26 @@ def create_row(
 
 
 PAID = create_row("r1", LedgerOutcome.COMPLETE)
-BROKEN_OFF = create_row("r2", LedgerOutcome.FAILED, TokenCounts(5, 2, 1))
-KILL = Downtime("gw-1a", 15.0)
+BROKEN_OFF = create_row("r2", LedgerOutcome.FAILED, TokenCounts(5, 2, 4))
+KILL = Downtime("gw-1a", 15.0, 15.1)
+LAST = Arrival("weur-1", "r2", TENANT.account_id, 2, 15.2)
+
+
+def find_charges(rows: list[UsageRecord]) -> list[str]:
+    """The faults of a ledger, where a letter is a token."""
+    return find_ledger_faults([WHOLE, CUT], rows, [PRICE], len)
+
+
+def find_late(*arrivals: Arrival) -> list[str]:
+    """The faults of nodes at which the one that was cut had been."""
+    return find_abort_faults(measure_aborts([WHOLE, CUT], [KILL], arrivals), [KILL])
 
 
 def test_a_run_in_order_has_no_faults() -> None:
-    assert find_client_faults([WHOLE, CUT], QUIET, [KILL]) == []
-    assert find_ledger_faults([WHOLE, CUT], [PAID, BROKEN_OFF], [PRICE]) == []
+    sent_as_it_died = replace(CUT, began_unix_s=15.05, ended_unix_s=15.1)
+    assert find_client_faults([WHOLE, CUT, sent_as_it_died], QUIET, [KILL]) == []
+    assert find_charges([PAID, BROKEN_OFF]) == []
+    assert find_late(LAST) == find_abort_faults({}, []) == []
 
 
 @pytest.mark.parametrize(
@@ -63,8 +79,9 @@ def test_a_run_in_order_has_no_faults() -> None:
         (replace(WHOLE, text="a whole answer "), []),
         (replace(WHOLE, usage=None), []),
         (CUT, []),
-        (CUT, [Downtime("gw-2a", 15.0)]),
-        (CUT, [Downtime("gw-1a", 25.0)]),
+        (CUT, [Downtime("gw-2a", 15.0, 15.1)]),
+        (CUT, [Downtime("gw-1a", 25.0, 25.1)]),
+        (replace(CUT, began_unix_s=15.2), [KILL]),
         (replace(CUT, text="another"), [KILL]),
         (replace(CUT, failure="429: no capacity", text=""), []),
     ],
@@ -81,24 +98,55 @@ def test_what_a_client_should_not_see_is_found(outcome: Outcome, kills: list[Dow
         [create_row("r1", LedgerOutcome.COMPLETE, TokenCounts(5, 2, 4)), BROKEN_OFF],
         [create_row("r1", LedgerOutcome.FAILED), BROKEN_OFF],
         [create_row("r1", LedgerOutcome.COMPLETE, more_nano=1), BROKEN_OFF],
-        [PAID, create_row("r2", LedgerOutcome.COMPLETE)],
+        [PAID, create_row("r2", LedgerOutcome.COMPLETE, TokenCounts(5, 2, 4))],
+        [PAID, create_row("r2", LedgerOutcome.FAILED, TokenCounts(5, 2, 3))],
+        [PAID, create_row("r2", LedgerOutcome.FAILED, TokenCounts(5, 2, 90))],
+        [PAID, create_row("r2", LedgerOutcome.FAILED, TokenCounts(9, 2, 4))],
         [PAID, BROKEN_OFF, create_row("r3", LedgerOutcome.COMPLETE)],
     ],
-    ids=["lost", "twice", "too many", "not whole", "too dear", "cut as whole", "made up"],
-)
+    ids=[
+        "lost", "twice", "too many", "not whole", "too dear",
+        "cut as whole", "less than came", "more than came", "another prompt", "made up",
+    ],
+)  # fmt: skip
 def test_a_wrong_ledger_is_found(rows: list[UsageRecord]) -> None:
-    assert len(find_ledger_faults([WHOLE, CUT], rows, [PRICE])) == 1
+    assert len(find_charges(rows)) == 1
 
 
-def test_logs_tell_where_requests_were_and_what_was_aborted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        [replace(LAST, over_unix_s=16.5)],
+        [replace(LAST, over_unix_s=math.inf)],
+        [LAST, replace(LAST, node="weur-2", attempt=3, over_unix_s=17.0)],
+        [replace(LAST, request_id="r1")],
+    ],
+    ids=["late", "never", "at the last node", "nothing tried"],
+)
+def test_who_computes_for_a_gateway_that_is_gone_is_found(arrivals: list[Arrival]) -> None:
+    assert len(find_late(*arrivals)) == 1
+
+
+def test_where_a_request_was_before_is_over_for_it() -> None:
+    former = replace(LAST, node="weur-2", attempt=1, over_unix_s=math.inf)  # that node was killed
+    assert find_late(former, LAST) == []
+
+
+def test_logs_tell_where_requests_were_and_when_they_were_over(tmp_path: Path) -> None:
     log = tmp_path / "node.log"
+    first = {"request_id": "r1", "attempt": 1}
     lines = [
-        {"event": CAME, "request_id": "r1", "account_id": TENANT.account_id, "timestamp": "1"},
-        {"event": ENDED, "num_streams": 4, "timestamp": "2026-01-01T00:00:02Z"},
-        {"event": ENDED, "num_streams": 9, "timestamp": "2026-01-01T00:00:00Z"},
+        {"event": CAME, **first, "account_id": TENANT.account_id, "timestamp": "1970-01-01T00:00Z"},
+        {"event": CAME, "request_id": "r2", "attempt": 2, "account_id": "b", "timestamp": ""},
+        {"event": "another", **first},
+        {"event": OVER, **first, "timestamp": "1970-01-01T00:00:02Z"},
     ]
     log.write_text("\n".join(map(json.dumps, lines)) + '\n{"event": "half')
-    assert read_aborted(log, "2026-01-01T00:00:01Z") == [("2026-01-01T00:00:02Z", 4)]
-    assert find_residency_faults(read_arrivals(log, "weur-1"), [TENANT], NODES) == []
-    elsewhere = read_arrivals(log, "enam-1")
+    arrivals = read_arrivals(log, "weur-1")
+    assert arrivals == [
+        Arrival("weur-1", "r1", TENANT.account_id, 1, 2.0),
+        Arrival("weur-1", "r2", "b", 2),
+    ]
+    assert find_residency_faults(arrivals[:1], [TENANT], NODES) == []
+    elsewhere = read_arrivals(log, "enam-1")[:1]
     assert len(find_residency_faults(elsewhere, [TENANT], NODES)) == 1

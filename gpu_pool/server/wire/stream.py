@@ -140,7 +140,7 @@ class WireStream:
 
     def cancel(self) -> None:
         """Ends without any event: nobody is there to read it."""
-        self._stop_timer()
+        self._note_over()
         if self._meter is not None:
             self._meter.note_lost()
         if self._running is not None:
@@ -165,9 +165,7 @@ class WireStream:
         if isinstance(event, ChoiceFinished):
             self._send_held(event.choice_index)
         if type(event) is Finished or type(event) is Failed:
-            self._stop_timer()
-            grant = self.grant
-            log.debug("a request is over", request_id=grant.request_id, attempt=grant.attempt)
+            self._note_over()
             if self._is_streaming or isinstance(event, Finished):
                 self._send_held()
         self._put(event)
@@ -182,11 +180,13 @@ class WireStream:
         """The deadline has passed."""
         self.fail(DeadlineExceeded("The request's deadline has passed."))
 
-    def _stop_timer(self) -> None:
+    def _note_over(self) -> None:
         """The stream is over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        grant = self.grant
+        log.debug("a request is over", request_id=grant.request_id, attempt=grant.attempt)
 
 
 def _note(meter: StreamMeter, event: StreamEvent, running: RunningRequest | None) -> None:
