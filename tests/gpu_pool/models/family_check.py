@@ -18,6 +18,8 @@ from tests.gpu_pool.models.family_checkpoint import Reference, create_prompt
 from tests.gpu_pool.plan_driver import PlanDriver
 
 MAX_ERROR = 1e-4
+MIN_PEAK = 0.3
+"""What one token has to take of the attention, in every layer."""
 LONG, SHORT = 640, 150
 """Longer than any window of a test, the long one by more than what attention reads in a piece."""
 
@@ -94,6 +96,8 @@ def measure_error(folder: Path, reference: Reference) -> float:
     seen = record_logits(driver)
     drive_every_way(driver)
     worst = 0.0
+    peak = reference.measure_peak(create_prompt(LONG, 7))
+    assert peak > MIN_PEAK, f"{peak:.2f}: means of many values look alike, whatever is attended to"
     for part in seen:
         expected = reference.compute_logits(_find_longest(part.token_ids, driver))
         assert expected.std() > 0.5  # else any output would pass

@@ -24,8 +24,9 @@ SIZES: dict[str, Any] = {
     "initializer_range": 0.15,
 }
 QUERIES_AND_KEYS = ("q_proj", "k_proj", "q_b_proj")
-SHARPNESS = 2.0
-"""Queries and keys are made so much longer that single tokens take most of the attention."""
+HEAD_NORMS = ("q_norm", "k_norm")
+FEW_NUMBERS = 32
+"""Of so many numbers of a head two are made to count where heads are normed without weights."""
 
 
 def write_checkpoint(
@@ -34,9 +35,14 @@ def write_checkpoint(
     *,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
+    sharpness: float = 2.0,
     **changes: Any,
 ) -> Path:
-    """Saves a checkpoint of that type; `changes` go over `SIZES`."""
+    """Saves a checkpoint of that type; `changes` go over `SIZES`.
+
+    Queries and keys are made `sharpness` times as long, so that single tokens take most of the
+    attention (`Reference.measure_peak`).
+    """
     torch.manual_seed(seed)
     model: Any = AutoModelForCausalLM.from_config(
         AutoConfig.for_model(model_type, **(SIZES | changes))
@@ -44,16 +50,29 @@ def write_checkpoint(
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if any(f".{part}.weight" in name for part in QUERIES_AND_KEYS):
-                parameter.mul_(SHARPNESS)
+                parameter.mul_(sharpness)
             elif name.endswith("sinks"):
                 parameter.mul_(20)
             elif parameter.abs().max() in (0, 1):  # biases, norms and the like start alike
                 parameter.add_(torch.randn_like(parameter) * 0.1)
+                if any(f".{part}.weight" in name for part in HEAD_NORMS):
+                    parameter.add_(1.5)  # to 2.5 times, as one is all that Gemma's leave out
+        for module in model.modules():
+            if hasattr(module, "qk_norm"):
+                _narrow(module.q_proj.weight)
+                _narrow(module.k_proj.weight)
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.add_(torch.rand_like(buffer) * 0.2)
     model.to(dtype).save_pretrained(folder)
     return folder
+
+
+def _narrow(projection: Tensor) -> None:
+    """Makes two of `FEW_NUMBERS` outputs count, for products of normed vectors of many numbers are
+    all alike."""
+    rows = torch.arange(len(projection)) % FEW_NUMBERS < 2
+    projection[rows] *= 8
 
 
 def copy_checkpoint(
@@ -92,6 +111,14 @@ class Reference:
             folder, dtype=dtype, attn_implementation="eager"
         ).eval()
         self._known: dict[tuple[int, ...], Tensor] = {}
+
+    @torch.inference_mode()
+    def measure_peak(self, token_ids: list[int]) -> float:
+        """The share of attention that one token takes, in the mean of the second half, in the layer
+        where it is smallest."""
+        output = self._model(torch.tensor([token_ids]), use_cache=False, output_attentions=True)
+        half = len(token_ids) // 2
+        return min(weights[0, :, half:].amax(-1).mean().item() for weights in output.attentions)
 
     @torch.inference_mode()
     def compute_logits(self, token_ids: list[int]) -> Tensor:

@@ -38,6 +38,7 @@ LATENT: dict[str, Any] = {
     "n_group": 4,
     "topk_group": 2,
     "initializer_range": 0.1,
+    "sharpness": 12.0,
 }
 V2 = LATENT | {"topk_method": "group_limited_greedy", "routed_scaling_factor": 1.5}
 V3 = LATENT | {"norm_topk_prob": True, "routed_scaling_factor": 2.5}

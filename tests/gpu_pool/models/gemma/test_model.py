@@ -16,7 +16,7 @@ GEMMA2 = {
     "num_hidden_layers": 4,
     "sliding_window": 40,
     "query_pre_attn_scalar": 24,
-    "attn_logit_softcapping": 3.0,
+    "attn_logit_softcapping": 30.0,
     "final_logit_softcapping": 4.0,
     "tie_word_embeddings": True,
 }
@@ -46,7 +46,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 MUTATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "window": ("gemma 2", {"sliding_window": 39}),
     "all layers see everything": ("gemma 2", {"layer_types": ["full_attention"] * 4}),
-    "score cap": ("gemma 2", {"attn_logit_softcapping": 3.5}),
+    "score cap": ("gemma 2", {"attn_logit_softcapping": 35.0}),
     "logit cap": ("gemma 2", {"final_logit_softcapping": 4.5}),
     "scale": ("gemma 2", {"query_pre_attn_scalar": 25}),
     "local theta": (

@@ -33,6 +33,7 @@ GPT_OSS: dict[str, Any] = {
     "rope_parameters": YARN,
     "swiglu_limit": 2.0,
     "initializer_range": 0.1,
+    "sharpness": 2.5,
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "windows in every other layer": {},

@@ -13,6 +13,7 @@ from tests.gpu_pool.models.family_checkpoint import (
 )
 
 LLAMA4: dict[str, Any] = {
+    "head_dim": 64,
     "num_hidden_layers": 4,
     "attention_chunk_size": 48,
     "intermediate_size": 48,
@@ -22,6 +23,7 @@ LLAMA4: dict[str, Any] = {
     "floor_scale": 64,
     "attn_scale": 0.3,
     "initializer_range": 0.1,
+    "sharpness": 2.5,
 }
 LLAMA3 = {
     "rope_type": "llama3",
@@ -36,7 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "dense layers between": {"interleave_moe_layer_step": 2, "use_qk_norm": False},
     "llama3 rope": {"rope_parameters": LLAMA3},
     "two experts": {"num_experts_per_tok": 2},
-    "wide chunks": {"attention_chunk_size": 520},
+    "wide chunks": {"attention_chunk_size": 520, "head_dim": 256},
     "no sharpening": {"attn_temperature_tuning": False},
 }
 MUTATIONS: dict[str, dict[str, Any]] = {
