@@ -25,7 +25,7 @@ from typing import TypeAlias
 
 import aiohttp
 
-from benchmarks.engine.cpu_peers import VOCABULARY_SIZE
+from benchmarks.engine.cpu_peers import CHECKPOINT, VOCABULARY_SIZE
 from benchmarks.engine.cpu_servers import (
     NUM_THREADS,
     ONEDNN_LEVELS,
@@ -181,8 +181,14 @@ def to_figures(samples: Samples, level: str | None) -> list[Figure]:
 
 def main() -> None:
     """Runs the rounds, prints medians and ratios, appends the rows."""
-    parser = argparse.ArgumentParser(prog="bench_cpu_peers")
-    parser.add_argument("--peers", type=Path, required=True, help="where they are installed")
+    parser = argparse.ArgumentParser(
+        prog="bench_cpu_peers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--peers", type=Path, required=True, help="the folder that `cpu_peers` has filled"
+    )
     peers = [name for name in SERVERS if name != "hearth"]
     parser.add_argument("--only", nargs="*", default=peers, choices=peers)
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 8, 32], help="of sequences")
@@ -193,6 +199,8 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="append nothing")
     options = parser.parse_args()
     options.peers = options.peers.absolute()
+    if not (options.peers / CHECKPOINT).is_dir():
+        parser.error(f"run `python -m benchmarks.engine.cpu_peers {options.peers}` first")
     figures = to_figures(measure_rounds(options), options.level)
     figures += compute_ratios(figures, "hearth")
     print_figures(figures)
