@@ -6,6 +6,7 @@ given: who built them does.
 """
 
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -53,14 +54,17 @@ class EngineCore:
         draw_seed: Callable[[], int] = draw_seed,
         create_matcher: CreateMatcher = refuse_grammars,
         carriers: Carriers | None = None,
+        stopwatch: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` gives seconds since 1970; `draw_seed` serves requests that bring no seed.
+        """`clock` gives seconds since 1970; `draw_seed` serves requests that bring no seed; steps
+        are measured by `stopwatch`, which nobody sets back.
 
         `carriers` bring KV and take it along; they wake the transport when something has ended.
         """
         self._executor = executor
         self._transport = transport
         self._clock = clock
+        self._stopwatch = stopwatch
         self._cycle = SleepCycle(executor, transport, clock)
         self._submitted_s: deque[float] = deque()
         """When the plans in flight were handed over."""
@@ -151,7 +155,7 @@ class EngineCore:
         plan = self._scheduler.schedule(int(self._clock() * 1000))
         self._send_output()  # who started or was refused need not wait for the step
         if plan is not None:
-            self._submitted_s.append(self._clock())
+            self._submitted_s.append(self._stopwatch())
             self._executor.submit(plan)
         num_in_flight = self._scheduler.num_in_flight
         is_full = num_in_flight >= self._executor.info.max_in_flight
@@ -161,7 +165,7 @@ class EngineCore:
     def _collect(self) -> None:
         """Waits for the oldest step and passes on what it brought."""
         result = self._executor.collect()
-        now_s = self._clock()
+        now_s = self._stopwatch()
         began_s = max(self._collected_s, self._submitted_s.popleft())
         self._collected_s = now_s
         if self._cycle.is_ordinary_step():

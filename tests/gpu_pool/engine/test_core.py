@@ -2,9 +2,10 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,11 @@ class Server:
 
 @contextmanager
 def serve(
-    directory: Path, executor: ExecutorDouble, carriers: Carriers | None = None
+    directory: Path,
+    executor: ExecutorDouble,
+    carriers: Carriers | None = None,
+    clock: Callable[[], float] = time.time,
+    stopwatch: Callable[[], float] = time.monotonic,
 ) -> Iterator[Server]:
     """Runs a core in a thread until the block ends."""
     endpoints = (f"ipc://{directory}/to", f"ipc://{directory}/from")
@@ -107,7 +112,14 @@ def serve(
     def run() -> None:
         transport = ZmqTransport(*endpoints)
         try:
-            EngineCore(executor, SchedulerSettings(), transport, time.time, carriers=carriers).run()
+            EngineCore(
+                executor,
+                SchedulerSettings(),
+                transport,
+                clock,
+                carriers=carriers,
+                stopwatch=stopwatch,
+            ).run()
         except Exception as error:
             errors.append(error)
         finally:
@@ -141,6 +153,22 @@ def test_the_core_introduces_itself_and_answers(tmp_path: Path, info: ExecutorIn
         (finished,) = server.receive_until_finished()
         assert finished == SequenceFinished(SequenceId(1), 5, FinishReason.LENGTH)
         assert server.list_tokens(1) == list(predict_tokens((1, 2, 3), 5, vocab_size=1000))
+
+
+def test_steps_are_measured_by_a_clock_that_nobody_sets_back(tmp_path: Path) -> None:
+    day, ticks = count(1_700_000_000, -1), count()
+    executor = ExecutorDouble(create_double_info(max_in_flight=1))
+    with serve(
+        tmp_path,
+        executor,
+        clock=lambda: float(next(day)),
+        stopwatch=lambda: next(ticks) / 1000,
+    ) as server:
+        server.send(create_request(1, [1, 2, 3], max_tokens=20))
+        server.receive_until_finished()
+        last = server.received[-1]
+        assert isinstance(last, StepOutput)
+        assert last.load.decode_per_s == pytest.approx(1000)  # a token each tick
 
 
 def test_the_start_is_told_before_the_first_step_is_over(tmp_path: Path) -> None:
