@@ -93,7 +93,6 @@ def _create_core(
         executor,
         scheduling,
         transport,
-        time.time,
         create_matcher=_find_matchers(settings.model.path, executor.info),
         carriers=create_carriers(settings, executor, transport, stack),
     )

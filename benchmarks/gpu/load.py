@@ -236,7 +236,7 @@ def carry(
     """
     with _settled_garbage() if is_timed else nullcontext():
         load = Load(parts, limit_s)
-        core = EngineCore(executor, settings, load, time.time, create_matcher=create_matcher)
+        core = EngineCore(executor, settings, load, create_matcher=create_matcher)
         core.run()
     load.close()
     return load.runs

@@ -6,12 +6,12 @@ given: who built them does.
 """
 
 import secrets
-import time
 from collections import deque
 from collections.abc import Callable
 
 from contracts.errors import InvariantBroken, StreamBroken, to_error_report
 from gpu_pool.engine.assembly import create_scheduler
+from gpu_pool.engine.clocks import SYSTEM_CLOCKS, Clocks
 from gpu_pool.engine.messages import (
     AbortSequence,
     AddSequence,
@@ -50,28 +50,26 @@ class EngineCore:
         executor: Executor,
         scheduler_settings: SchedulerSettings,
         transport: Transport,
-        clock: Callable[[], float],
+        clocks: Clocks = SYSTEM_CLOCKS,
         draw_seed: Callable[[], int] = draw_seed,
         create_matcher: CreateMatcher = refuse_grammars,
         carriers: Carriers | None = None,
-        stopwatch: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` gives seconds since 1970; `draw_seed` serves requests that bring no seed; steps
-        are measured by `stopwatch`, which nobody sets back.
+        """`draw_seed` serves requests that bring no seed.
 
         `carriers` bring KV and take it along; they wake the transport when something has ended.
         """
         self._executor = executor
         self._transport = transport
-        self._clock = clock
-        self._stopwatch = stopwatch
-        self._cycle = SleepCycle(executor, transport, clock)
+        self._clock = clocks.unix_s
+        self._stopwatch = clocks.monotonic_s
+        self._cycle = SleepCycle(executor, transport, clocks.unix_s)
         self._submitted_s: deque[float] = deque()
         """When the plans in flight were handed over."""
         self._collected_s = 0.0
         carriers = carriers or Carriers()
         self._exchange = carriers.exchange
-        self._tier_report = TierReport(carriers.describe, transport, clock)
+        self._tier_report = TierReport(carriers.describe, transport, clocks.unix_s)
         self._scheduler = create_scheduler(
             scheduler_settings, executor.info, draw_seed, create_matcher, carriers
         )

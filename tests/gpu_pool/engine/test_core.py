@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -12,6 +12,7 @@ import pytest
 import zmq
 
 from contracts.inference import FinishReason
+from gpu_pool.engine.clocks import SYSTEM_CLOCKS, Clocks
 from gpu_pool.engine.core import EngineCore
 from gpu_pool.engine.double_tokens import predict_tokens
 from gpu_pool.engine.executor_double import ExecutorDouble, create_double_info
@@ -98,8 +99,7 @@ def serve(
     directory: Path,
     executor: ExecutorDouble,
     carriers: Carriers | None = None,
-    clock: Callable[[], float] = time.time,
-    stopwatch: Callable[[], float] = time.monotonic,
+    clocks: Clocks = SYSTEM_CLOCKS,
 ) -> Iterator[Server]:
     """Runs a core in a thread until the block ends."""
     endpoints = (f"ipc://{directory}/to", f"ipc://{directory}/from")
@@ -112,14 +112,7 @@ def serve(
     def run() -> None:
         transport = ZmqTransport(*endpoints)
         try:
-            EngineCore(
-                executor,
-                SchedulerSettings(),
-                transport,
-                clock,
-                carriers=carriers,
-                stopwatch=stopwatch,
-            ).run()
+            EngineCore(executor, SchedulerSettings(), transport, clocks, carriers=carriers).run()
         except Exception as error:
             errors.append(error)
         finally:
@@ -158,12 +151,8 @@ def test_the_core_introduces_itself_and_answers(tmp_path: Path, info: ExecutorIn
 def test_steps_are_measured_by_a_clock_that_nobody_sets_back(tmp_path: Path) -> None:
     day, ticks = count(1_700_000_000, -1), count()
     executor = ExecutorDouble(create_double_info(max_in_flight=1))
-    with serve(
-        tmp_path,
-        executor,
-        clock=lambda: float(next(day)),
-        stopwatch=lambda: next(ticks) / 1000,
-    ) as server:
+    clocks = Clocks(lambda: float(next(day)), lambda: next(ticks) / 1000)
+    with serve(tmp_path, executor, clocks=clocks) as server:
         server.send(create_request(1, [1, 2, 3], max_tokens=20))
         server.receive_until_finished()
         last = server.received[-1]
