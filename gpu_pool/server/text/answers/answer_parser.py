@@ -31,6 +31,7 @@ class AnswerParser:
         "_is_known",
         "_may_think",
         "_reader",
+        "_reader_says",
         "_scanner",
         "_space",
         "_state",
@@ -51,6 +52,8 @@ class AnswerParser:
         self._calls = form.calls if is_known is not None else None
         self._is_known = is_known
         self._reader: CallReader | None = None
+        self._reader_says = False
+        """The last of what it took was no call after all, and is text like all other."""
         self._space: list[str] = []
         """White space that may turn out to stand next to a mark."""
         self._drops_space = is_thinking
@@ -141,19 +144,23 @@ class AnswerParser:
         assert self._calls is not None
         assert self._is_known is not None
         self._reader = self._calls.create_reader(mark, self._is_known)
+        self._reader_says = False
         self._enter(_State.CALLING)
 
     def _push_to_reader(self, text: str, parts: list[Part]) -> str:
         """Takes tool calls; the rest behind them."""
         assert self._reader is not None
+        num_before = len(parts)
         rest = self._reader.push(text, parts)
+        if len(parts) > num_before:
+            self._reader_says = isinstance(parts[-1], Said)
         if rest is None:
             return ""
         self._reader = None
         self._has_said = True
         self._may_think = False
         self._enter(_State.SAYING)
-        self._drops_space = not (parts and isinstance(parts[-1], Said))
+        self._drops_space = not self._reader_says
         return rest
 
     def _add(self, kind: type[Said] | type[Thought], text: str, parts: list[Part]) -> None:

@@ -162,6 +162,12 @@ def test_any_text_gives_the_same_parts_however_it_arrives(
         assert part[0] != "call" or part[1]
 
 
+def test_white_space_behind_a_section_without_calls_is_dropped_however_it_arrives() -> None:
+    text = "x<｜tool▁calls▁begin｜><｜tool▁calls▁end｜> "
+    for pieces in ([text], list(text)):
+        assert parse(create(DEEPSEEK_V3), pieces) == [("said", "x")]
+
+
 @given(st.text(alphabet='ab<>[]{} \n"', max_size=40))
 def test_text_without_marks_comes_out_as_it_was(text: str) -> None:
     form = AnswerFormat(thinks=True, calls=HERMES, takes_tools=True, max_calls=None)
