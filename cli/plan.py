@@ -46,6 +46,8 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     gpus: str
     gpu_memory_bytes: int
     weight_bytes: int
+    unpacked_weight_bytes: int
+    """As this version computes with them: quantised weights are unpacked as they load."""
     overhead_bytes: int
     """Of each GPU."""
     kv_bytes_per_token: int
@@ -92,7 +94,8 @@ def plan(
     each sequence, the others every token.
 
     This is arithmetic for choosing hardware. This version of Hearth unpacks quantised weights when
-    it loads them. The last lines are the settings that start the best layout.
+    it loads them; what they take then is said, too. The last lines are the settings that start the
+    best layout, if these GPUs have room for that.
 
     Examples: `hearth plan ./Llama-4-Scout --gpus 2xH200-141G`,
     `hearth plan kimi/config.json --gpus 8xH100-80G --json`
@@ -120,6 +123,7 @@ def plan(
         gpus=f"{chosen.count}x{chosen.name}",
         gpu_memory_bytes=chosen.memory_bytes,
         weight_bytes=size.weight_bytes,
+        unpacked_weight_bytes=max(size.weight_bytes, size.unpacked_bytes),
         overhead_bytes=overhead_bytes,
         kv_bytes_per_token=size.measure_kv().per_token,
         kv_bytes_per_sequence=size.measure_kv().per_sequence,
@@ -130,7 +134,7 @@ def plan(
     if as_json:
         print_json(report)
     else:
-        _print(report, size)
+        _print(report, size, chosen.count)
 
 
 def _describe(layout: "Layout") -> LayoutRow:
@@ -151,7 +155,7 @@ def _describe(layout: "Layout") -> LayoutRow:
     )
 
 
-def _print(report: PlanReport, size: "ModelSize") -> None:
+def _print(report: PlanReport, size: "ModelSize", num_gpus: int) -> None:
     """The report for people."""
     print(f"{report.gpus}: {_to_gib([report.gpu_memory_bytes])} GiB each")
     print(f"weights: {_to_gib([report.weight_bytes])} GiB in {size.num_layers} layers")
@@ -165,8 +169,15 @@ def _print(report: PlanReport, size: "ModelSize") -> None:
     )
     print("\nGiB of a GPU, from the emptiest to the fullest stage.")
     print(report.explanation)
+    unpacked, packed = report.unpacked_weight_bytes, report.weight_bytes
+    has_room = unpacked <= num_gpus * (report.gpu_memory_bytes - report.overhead_bytes)
+    if unpacked > packed:
+        outcome = "" if has_room else " So it cannot start on these GPUs yet."
+        print(
+            f"Unpacked as this version loads them, weights take {_to_gib([unpacked])} GiB.{outcome}"
+        )
     best = report.layouts[0]
-    if best.fits:
+    if best.fits and has_room:
         print("\nIn the node's settings, in the model's [[models]] table:")
         print(f"tensor_parallel = {best.tensor}\npipeline_parallel = {best.pipeline}")
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Final
 
 from gpu_pool.capacity.gpus import Gpus
-from gpu_pool.capacity.stored_size import StoredBits, count_stored_bytes
+from gpu_pool.capacity.stored_size import UNPACKED_BITS, StoredBits, count_stored_bytes
 from gpu_pool.kernels.fp8_slots import Fp8Slots
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.network import CausalNetwork, KvLayers
@@ -103,6 +103,12 @@ class ModelSize:
         """The whole checkpoint."""
         tied = self._sizes["head"] if self.is_tied else 0
         return sum(self._sizes.values()) - tied
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """The same as it is computed with, once quantised weights are unpacked."""
+        tensors = {part.name: part for s in self._network.parameters.values() for part in s.parts}
+        return sum(count_stored_bytes(part, lambda _: UNPACKED_BITS) for part in tensors.values())
 
     def measure_kv(self, tensor: int = 1) -> KvBytes:
         """Keys and values of all layers on one of `tensor` ranks."""

@@ -14,6 +14,8 @@ from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.parameters import CheckpointTensor
 
 _PLAIN_BITS: Final = {"float32": 32.0, "bfloat16": 16.0, "float16": 16.0}
+UNPACKED_BITS: Final = 16.0
+"""Of a weight in memory, whatever it has in its file: quantised ones are unpacked as they load."""
 _MXFP4_BITS: Final = 4 + 8 / 32
 """Four, and a byte of scale for 32."""
 _SCALE_BITS: Final = {"fp8": 32, "int4": 16}

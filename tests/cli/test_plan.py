@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu_pool.capacity.known_models import SCOUT
+from tests.gpu_pool.capacity.known_models import KIMI, SCOUT
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,6 +37,18 @@ def test_a_plan_is_a_table_with_a_reason_or_json(tmp_path: Path) -> None:
     best = report["layouts"][0]
     settings = f"tensor_parallel = {best['tensor']}\npipeline_parallel = {best['pipeline']}\n"
     assert table.stdout.endswith(settings)
+
+
+def test_weights_that_are_unpacked_are_told_and_no_settings_where_they_have_no_room(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config.json").write_bytes(KIMI)
+    short = run(str(tmp_path), "--gpus", "8xH100-80G").stdout
+    assert "1911.8 GiB, for which these GPUs have no room" in short
+    assert "tensor_parallel" not in short
+    roomy = run(str(tmp_path), "--gpus", "32xH100-80G").stdout
+    assert "weights take 1911.8 GiB.\n" in roomy
+    assert "tensor_parallel = " in roomy
 
 
 @pytest.mark.parametrize(
