@@ -172,9 +172,9 @@ def _print(report: PlanReport, size: "ModelSize", num_gpus: int) -> None:
     unpacked, packed = report.unpacked_weight_bytes, report.weight_bytes
     has_room = unpacked <= num_gpus * (report.gpu_memory_bytes - report.overhead_bytes)
     if unpacked > packed:
-        outcome = "" if has_room else " So it cannot start on these GPUs yet."
+        outcome = "." if has_room else ", for which these GPUs have no room: it cannot start here."
         print(
-            f"Unpacked as this version loads them, weights take {_to_gib([unpacked])} GiB.{outcome}"
+            f"Unpacked, as this version loads them, weights take {_to_gib([unpacked])} GiB{outcome}"
         )
     best = report.layouts[0]
     if best.fits and has_room:
