@@ -156,7 +156,7 @@ class KvGaveUp(msgspec.Struct, frozen=True, array_like=True, tag=23):
     """
 
     reason: str
-    """For operators: `no_room`, `cached`, `late`, `stopped`, `failed`, `tags`, `ended`."""
+    """For operators: `declined`, `late`, `stopped`, `failed`, `tags`; of cores `agent`, `ended`."""
 
 
 TransferEvent = KvExported | KvReserved | KvLanded | KvGaveUp

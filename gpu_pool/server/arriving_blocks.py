@@ -45,6 +45,10 @@ class ArrivingBlocks:
         for message in early:
             self._pass_on(client, message)
 
+    def decline(self) -> None:
+        """Says that none are wanted."""
+        self.on_transfer(KvGaveUp("declined"))
+
     def take(self, message: KvImport | KvStop | KvRelease, ticket: KvTicket | None) -> None:
         """Passes on a word of the gateway; `ticket` names another prefill node, if there is one."""
         if ticket is not None:

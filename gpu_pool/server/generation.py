@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from contracts.errors import ErrorReport, ServiceError, to_error_report
+import structlog
+
+from contracts.errors import ErrorReport, ServiceError, TransferFailed, to_error_report
 from contracts.grant import Grant
 from contracts.inference import (
     Accepted,
@@ -34,6 +36,7 @@ from gpu_pool.server.kv_ticket_fit import check_fit
 from gpu_pool.server.prepared_request import PreparedRequest
 from gpu_pool.server.served_model import ServedModel
 
+log = structlog.get_logger(__name__)
 _NOTHING: Final = Usage(0, 0, 0)
 
 
@@ -188,11 +191,23 @@ class Generation:
 
     def _submit(self, prepared: PreparedRequest) -> None:
         """Starts the first choice."""
-        if self._ticket is not None and prepared.ready is not None:
-            check_fit(self._ticket, prepared.ready)
-            prepared = replace(prepared, arriving=self._arriving)
-        self._prepared = prepared
+        self._prepared = prepared = self._await_blocks(prepared)
         self._start_choice(0, prepared)
+
+    def _await_blocks(self, prepared: PreparedRequest) -> PreparedRequest:
+        """The request with the blocks that its ticket is for; without where the core is not the one
+        that the gateway knew, as after a restart: it computes the prompt as well.
+        """
+        ticket, arriving = self._ticket, self._arriving
+        if ticket is None or arriving is None or prepared.ready is None:
+            return prepared
+        try:
+            check_fit(ticket, prepared.ready)
+        except TransferFailed as error:
+            log.info("hand_over_declined", request_id=ticket.request_id, reason=error.message)
+            arriving.decline()
+            return prepared
+        return replace(prepared, arriving=arriving)
 
     def _start_choice(self, index: int, prepared: PreparedRequest) -> None:
         """Hands a choice to the core. Raises: `ServiceError`."""

@@ -86,10 +86,12 @@ class Importer:
     # -- as a source -----------------------------------------------------------------------------
 
     def find(self, sequence_id: SequenceId, prefix: Prefix, num_cached: int) -> Offer | None:
-        """All full blocks of a sequence that is expected."""
+        """All full blocks of a sequence that is expected, unless its time is over already."""
         if sequence_id not in self._expected:
             return None
         wait = self._waits[sequence_id]
+        if wait.deadline <= self._unix_ms():
+            return None
         return Offer(len(prefix.keys), wait.deadline, extend=wait.extend)
 
     def start(self, sequence_id: SequenceId, prefix: Prefix, runs: tuple[HostRun, ...]) -> None:

@@ -25,8 +25,10 @@ class TicketGate:
     def admit(self, sealed_ticket: bytes, grant: Grant) -> KvTicket | None:
         """The ticket; None where there is none.
 
+        One that has expired admits nothing at the node that answers, which gets no blocks and
+        computes the prompt: nothing else of the request depends on it.
         Raises: `Forbidden` (seal, other request, account, model or node, retention `none`),
-        `DeadlineExceeded`.
+        `DeadlineExceeded` at the node for prompts.
         """
         if not sealed_ticket:
             return None
@@ -40,6 +42,6 @@ class TicketGate:
         is_prefill = ticket.half is KvHalf.PREFILL
         if self._node_id != (ticket.prefill_node if is_prefill else ticket.decode_node):
             raise Forbidden("The ticket is for another node.")
-        if ticket.deadline_unix_ms <= self._unix_ms():
+        if is_prefill and ticket.deadline_unix_ms <= self._unix_ms():
             raise DeadlineExceeded("The ticket has expired.")
         return ticket

@@ -76,10 +76,18 @@ def test_a_ticket_for_something_else_is_forbidden(fields: dict[str, Any]) -> Non
 def test_a_forged_an_expired_and_a_private_one_are_refused() -> None:
     with pytest.raises(Forbidden):
         admit(TICKET, key=b"x" * 32)
+    prompt_alone = change(half=KvHalf.PREFILL, prefill_node=NodeId("d"))
+    assert admit(prompt_alone) == prompt_alone
     with pytest.raises(DeadlineExceeded):
-        admit(change(deadline_unix_ms=1000))
+        admit(msgspec.structs.replace(prompt_alone, deadline_unix_ms=1000))
     with pytest.raises(Forbidden, match="retained"):
         admit(TICKET, grant=msgspec.structs.replace(GRANT, retention=RetentionClass.NONE))
+
+
+def test_an_expired_one_is_no_end_of_the_answer() -> None:
+    """Its blocks are not waited for (`test_importer`); the request has a deadline of its own."""
+    expired = change(deadline_unix_ms=1000)
+    assert admit(expired) == expired
 
 
 @pytest.mark.parametrize(

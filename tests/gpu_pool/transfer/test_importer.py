@@ -2,6 +2,8 @@
 
 from typing import cast
 
+import pytest
+
 from contracts.ids import AccountId
 from contracts.kv_transfer import MAX_STRETCH, KvExported, KvGaveUp, TransferEvent
 from gpu_pool.engine.messages import KvArrival
@@ -37,3 +39,17 @@ def test_a_sequence_waits_longer_while_blocks_keep_coming_and_not_for_ever() -> 
     importer.decline(SEQUENCE)
     assert told == [KvGaveUp("declined")]
     assert importer.find(SEQUENCE, PREFIX, 0) is None
+
+
+@pytest.mark.parametrize(("deadline_ms", "is_offered"), [(1001, True), (1000, False)])
+def test_nothing_is_reserved_for_a_ticket_that_has_expired_on_its_way(
+    deadline_ms: int, *, is_offered: bool
+) -> None:
+    """Nobody is asked for a prompt whose blocks could only be late. The control has time left."""
+    told: list[TransferEvent] = []
+    puller = cast(Puller, object())
+    importer = Importer(puller, (), lambda: 1000, lambda _, event: told.append(event))
+    importer.expect(SEQUENCE, KvArrival(deadline_ms))
+    assert (importer.find(SEQUENCE, PREFIX, 0) is not None) == is_offered
+    importer.decline(SEQUENCE)
+    assert told == [KvGaveUp("declined")]
