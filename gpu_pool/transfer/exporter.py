@@ -80,11 +80,14 @@ class Exporter:
 
     def forget(self, sequence_id: SequenceId) -> None:
         """Nobody hears of a sequence's blocks any more, which stay until the lease has run out: the
-        other node may be reading.
+        other node may be reading. Without any, as of an order that found no room, it is over.
         """
         lease = self._leases.get(sequence_id)
-        if lease is not None:
-            lease.is_forgotten = True
+        if lease is None:
+            return
+        lease.is_forgotten = True
+        if not lease.chunk_ids:
+            del self._leases[sequence_id]
 
     def close(self) -> None:
         """Ends the thread."""

@@ -70,6 +70,22 @@ def test_blocks_that_are_released_stay_for_the_reads_that_have_begun(
     bench.exporter.close()
 
 
+def test_orders_that_find_no_room_leave_no_leases() -> None:
+    """Each step looks through all of them. The control has a block that may be being read."""
+    bench = ExportBench(create_memory(2), 60_000)
+    prefix = bench.begin(SEQUENCE, 1)
+    bench.take(0, SEQUENCE, prefix, 0, 0)
+    for number in range(2, 100):
+        bench.begin(SequenceId(number), 1)
+        bench.exporter.end(SequenceId(number), is_whole=False)
+    bench.exporter.end(SEQUENCE, is_whole=False)
+    assert list(bench.exporter._leases) == [SEQUENCE]
+    assert bench.exporter.poll() == []
+    bench.now_unix_ms = 60_000
+    assert bench.exporter.poll() == [ChunkId(0)]
+    bench.exporter.close()
+
+
 @pytest.mark.parametrize("batch_s", [0.5, 3.0])
 def test_a_read_is_granted_all_the_time_that_its_readers_agent_may_take(batch_s: float) -> None:
     """Of a node whose settings are the same."""
