@@ -49,7 +49,9 @@ class Claim:
         self._settle(self._entry, body, False)
 
     def spend(self) -> None:
-        """The answer has begun as a stream: whoever asks with the key again gets a refusal."""
+        """The answer has begun as a stream, or nothing may remain of it: whoever asks with the key
+        again gets a refusal.
+        """
         self._settle(self._entry, None, True)
 
     def forget(self) -> None:
@@ -102,7 +104,7 @@ class AnswerMemory:
         be the same. Keys of different scopes never meet.
 
         Raises: `InvalidRequest` for a key that is too long or came with another request,
-        `Conflict` when its answer was a stream.
+        `Conflict` when its answer was a stream, or nothing may remain of it.
         """
         if not 0 < len(key) <= MAX_KEY_BYTES:
             raise InvalidRequest(f"`Idempotency-Key` must have 1 to {MAX_KEY_BYTES} characters.")
@@ -117,7 +119,10 @@ class AnswerMemory:
             if entry.body is not None:
                 return entry.body
             if entry.is_spent:
-                raise Conflict("The `Idempotency-Key` belongs to a stream that was given already.")
+                raise Conflict(
+                    "The `Idempotency-Key` belongs to an answer that was given already, and was a "
+                    "stream or is not kept."
+                )
             await asyncio.shield(entry.done)
 
     def _find(self, account_id: AccountId, key: bytes) -> Entry | None:

@@ -6,6 +6,7 @@ Read next: `gateway.forwarding`, `gateway.answering`.
 """
 
 from contracts.errors import ServiceError
+from contracts.grant import RetentionClass
 from gateway.answer_memory import Claim, NoClaim
 from gateway.answering import EventPump, answer_whole, create_head
 from gateway.batches.desk import BatchDesk, BatchReply
@@ -108,7 +109,7 @@ class AnswerPath:
                 context, exchange, parsed.form, forwarded.events, settlement, headers
             )
             if not forwarded.stream.is_aborted:
-                claim.keep(reply)
+                _settle(claim, context, reply)
             return 200
         if exchange.is_blocked:
             await exchange.drain()
@@ -140,3 +141,12 @@ class AnswerPath:
     def _count_first_text(self, context: RequestContext) -> None:
         context.first_text_s = self._requests.measure_s(context)
         self._telemetry.count_first_text(context.model, context.first_text_s)
+
+
+def _settle(claim: Claim | NoClaim, context: RequestContext, reply: bytes) -> None:
+    """Lets the answer be given again, unless nothing may remain of it."""
+    assert context.principal is not None
+    if context.principal.retention is RetentionClass.STANDARD:
+        claim.keep(reply)
+    else:
+        claim.spend()

@@ -8,7 +8,9 @@ import openai
 from openai import AsyncOpenAI
 
 from contracts.errors import PoolSaturated
+from contracts.grant import RetentionClass
 from contracts.inference import Accepted
+from tenancy.changes import AccountChange
 from tenancy.permissions import Permission
 from tenancy.policies import Effect, Policy
 from tests.gateway.raw_http import connect, format_request
@@ -50,6 +52,21 @@ async def test_a_request_that_comes_twice_runs_once_and_gets_the_same_answer(
     for key in ("other", None):  # the control: without the same key it runs
         await ask(gateway, key)
     assert len(node.streams) == 3
+
+
+async def test_an_answer_of_which_nothing_may_remain_is_not_given_again(
+    gateway: RunningGateway, node: ScriptedNode
+) -> None:
+    """It runs once all the same. The control was answered before the account wanted that."""
+    first = await ask(gateway, "before")
+    change = AccountChange(retention=RetentionClass.NONE)
+    await gateway.tenancy.change_account(gateway.tenant.account_id, change)
+    await gateway.gateway._cache.poll_epoch()
+    assert (await ask(gateway, "after")).status == 200
+    again, refused = await ask(gateway, "before"), await ask(gateway, "after")
+    assert again.body == first.body
+    assert (refused.status, len(node.streams)) == (409, 2)
+    assert b"Hello" not in refused.body
 
 
 async def test_two_at_once_run_once(gateway: RunningGateway, node: ScriptedNode) -> None:
