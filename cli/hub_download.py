@@ -19,11 +19,15 @@ from cli.terminal import CommandFailed
 INSTALL_HINT: Final = (
     "Fetching from the hub needs the extra `hub`. Install it with: pip install 'hearth[hub]'"
 )
+_TOKENIZER_FILE: Final = "tokenizer.json"
+_RANKS_FILE: Final = "tiktoken.model"
+"""What `tokenizer.json` is made of where there is none."""
 _METADATA_FILES: Final = frozenset(
     {
         "config.json",
         "generation_config.json",
-        "tokenizer.json",
+        _TOKENIZER_FILE,
+        _RANKS_FILE,
         "tokenizer_config.json",
         "special_tokens_map.json",
         "chat_template.jinja",
@@ -94,7 +98,9 @@ def find_snapshot(repository: str, revision: str | None) -> HubSnapshot:
         HubFile(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else None)
         for file in info.siblings or ()
     ]
-    files = tuple(file for file in found if is_wanted(file.name))
+    has_tokenizer = any(file.name == _TOKENIZER_FILE for file in found)
+    unwanted = _RANKS_FILE if has_tokenizer else None
+    files = tuple(file for file in found if is_wanted(file.name) and file.name != unwanted)
     if not any(_WEIGHTS_FILE.fullmatch(file.name) for file in files):
         raise CommandFailed(
             f"{repository} has no safetensors weights at its top level; Hearth reads no other kind."

@@ -5,10 +5,7 @@ Read next: `gpu_pool.model_store`, `cli.hub_download`.
 """
 
 import shutil
-import sys
 import tempfile
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -16,7 +13,8 @@ import msgspec
 import typer
 
 from cli.model_placement import add_placement_commands
-from cli.terminal import CommandFailed, format_bytes, print_json
+from cli.model_tokenizer import convert_tokenizer, place_tokenizer
+from cli.terminal import CommandFailed, format_bytes, print_json, show_progress
 from contracts.ids import ModelName
 from gpu_pool.weight_origin import LISTING_FILE
 
@@ -26,6 +24,8 @@ if TYPE_CHECKING:
 HUB_PREFIX: Final = "hub:"
 MIRROR_PREFIXES: Final = ("https://", "http://")
 CONFIGURATION_FILES: Final = frozenset({"config.json", "generation_config.json"})
+RANK_FILES: Final = frozenset({"tiktoken.model", "tokenizer_config.json"})
+"""What a tokenizer is made of that comes as ranks."""
 
 NameArgument = Annotated[
     str,
@@ -92,7 +92,8 @@ def add(
 
     A download that was interrupted goes on where it stopped when the same command runs again.
 
-    A model of an architecture that Hearth cannot compute is refused.
+    A model of an architecture that Hearth cannot compute is refused. Where there is a
+    `tiktoken.model` (Kimi) and no `tokenizer.json`, the one is made of the other.
 
     Examples: `hearth models add @cf/meta/llama-3.2-1b-instruct
     --from hub:meta-llama/Llama-3.2-1B-Instruct`,
@@ -117,6 +118,7 @@ def add(
         raise CommandFailed("--keep-remote goes with --from hub:OWNER/REPO or https://… only.")
     else:
         refuse_unsupported(Path(source))
+        tokenizer = convert_tokenizer(Path(source))
         with show_progress("Copying") as progress:
             model = models.add_model(
                 ModelName(name),
@@ -124,6 +126,7 @@ def add(
                 description=description,
                 progress=progress,
                 note_digests=note_digests,
+                tokenizer=tokenizer,
             )
     row = describe(model)
     if as_json:
@@ -140,11 +143,14 @@ def index(
 ) -> None:
     """List a model's files with sizes and digests, for a web server to serve them from FOLDER.
 
+    A `tokenizer.json` that is still to be made of `tiktoken.model` (Kimi) is put beside it.
+
     Example: `hearth models index ./checkpoints/final`, and on each node's machine
     `hearth models add @me/tuned --from https://mirror.example/final --keep-remote`
     """
     from cli.remote_models import list_for_mirror
 
+    place_tokenizer(folder)
     listed = list_for_mirror(folder)
     if as_json:
         print_json(listed)
@@ -206,28 +212,6 @@ def note_digests(folder: Path) -> None:
         raise CommandFailed(f"Hearth cannot serve this model. {reason}") from error
 
 
-@contextmanager
-def show_progress(what: str) -> Generator[Callable[[int, int], None]]:
-    """A bar on a terminal; elsewhere a line at the end. Takes bytes done and bytes in all."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        last = 0
-
-        def update(done: int, total: int) -> None:
-            nonlocal last
-            last = done
-            bar.update(task, completed=done, total=total)
-
-        yield update
-    if not console.is_terminal:
-        print(f"{what}: {format_bytes(last)}", file=sys.stderr)
-
-
 def describe(model: "StoredModel") -> ModelRow:
     """What is printed of `model`."""
     return ModelRow(
@@ -258,6 +242,8 @@ def _add_from_hub(
     folder = store / ".downloads" / repository.replace("/", "--") / snapshot.commit
     download_snapshot(snapshot.narrow_to(CONFIGURATION_FILES), folder, lambda _done, _total: None)
     refuse_unsupported(folder)  # before the weights, which may take an hour
+    download_snapshot(snapshot.narrow_to(RANK_FILES), folder, lambda _done, _total: None)
+    tokenizer = convert_tokenizer(folder)
     if keeps_remote:
         note_hub_weights(snapshot, folder)
         small = {file.name for file in snapshot.files if not file.name.endswith(".safetensors")}
@@ -271,6 +257,7 @@ def _add_from_hub(
         description=description or origin,
         hard_links=True,
         note_digests=ignore_digests if keeps_remote else note_digests,
+        tokenizer=tokenizer,
     )
     shutil.rmtree(folder)
     return model

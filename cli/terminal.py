@@ -1,10 +1,11 @@
-"""What commands share at the terminal: how they fail and how they print data.
+"""What commands share at the terminal: how they fail, print data and show how far they are.
 
 Owns the wording of failures; must not know any command. Read next: `cli.main`.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -41,6 +42,28 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         print("  ".join(cells).rstrip())
+
+
+@contextmanager
+def show_progress(what: str) -> Generator[Callable[[int, int], None]]:
+    """A bar on a terminal; elsewhere a line at the end. Takes bytes done and bytes in all."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        last = 0
+
+        def update(done: int, total: int) -> None:
+            nonlocal last
+            last = done
+            bar.update(task, completed=done, total=total)
+
+        yield update
+    if not console.is_terminal:
+        print(f"{what}: {format_bytes(last)}", file=sys.stderr)
 
 
 def format_unix_s(unix_s: int | None) -> str:

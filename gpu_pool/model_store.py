@@ -29,6 +29,7 @@ _WANTED_NAMES: Final = frozenset(("LICENSE", "NOTICE", "tokenizer.model"))
 _PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _POOLING: Final = Path("1_Pooling") / "config.json"
 """How an encoder's states become one vector: the only file below the top that is brought along."""
+_TOKENIZER: Final = "tokenizer.json"
 _INDEX: Final = "model.safetensors.index.json"
 
 Progress = Callable[[int, int], None]
@@ -103,19 +104,23 @@ class ModelStore:
         progress: Progress = ignore_progress,
         hard_links: bool = False,
         note_digests: Callable[[Path], None] = ignore_digests,
+        tokenizer: bytes | None = None,
     ) -> StoredModel:
         """The model in folder `source`, copied (or linked, where the file system can) and noted.
 
-        `note_digests` is handed the folder when its files are complete.
+        `note_digests` is handed the folder when its files are complete. `tokenizer` is what
+        `tokenizer.json` will hold, for a source that has none.
 
         Raises: `InvalidModelName`, `Conflict` (there is one of that name), `InvalidRequest` (the
         folder holds nothing that can be served; the message says what is missing or refused).
         """
         target = self._choose_target(name)
-        files = check_model_directory(source)
+        files = check_model_directory(source, has_tokenizer=tokenizer is not None)
         self._root.mkdir(parents=True, exist_ok=True)
         incoming = Path(tempfile.mkdtemp(prefix=".incoming-", dir=self._root))
         try:
+            if tokenizer is not None:
+                (incoming / _TOKENIZER).write_bytes(tokenizer)
             _bring_files(source, files, incoming, progress, hard_links=hard_links)
             note_digests(incoming)
             manifest = ModelManifest(
@@ -193,18 +198,19 @@ def _read_stored(path: Path) -> StoredModel:
     return StoredModel(manifest, path, is_bundled=False)
 
 
-def check_model_directory(source: Path) -> list[Path]:
+def check_model_directory(source: Path, *, has_tokenizer: bool = False) -> list[Path]:
     """The files of a checkpoint that are brought along: never a pickle, never code.
 
-    Weights may be elsewhere, where that is noted. Raises: `InvalidRequest` when something is
+    Weights may be elsewhere, where that is noted, and `tokenizer.json` in the caller's hand, who
+    says so. Raises: `InvalidRequest` when something is
     missing or would have to be executed, `UnsupportedFeature` for a note that is malformed.
     """
     if not source.is_dir():
         raise InvalidRequest(f"{source} is not a folder.")
     files = sorted(path for path in source.iterdir() if path.is_file())
     names = {path.name for path in files}
-    for name in ("config.json", "tokenizer.json"):
-        if name not in names:
+    for name in ("config.json", _TOKENIZER):
+        if name not in names and not (name == _TOKENIZER and has_tokenizer):
             raise InvalidRequest(f"{source} has no `{name}`.")
     for path in files:
         if path.suffix == ".json" and _mentions_code(_read_json(path)):

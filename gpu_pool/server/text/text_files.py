@@ -16,6 +16,7 @@ import msgspec
 from contracts.errors import UnsupportedFeature
 from gpu_pool.server.text.answers.answer_format import find_answer_format
 from gpu_pool.server.text.chat_template import ChatTemplate
+from gpu_pool.server.text.kimi_tokenizer import TIKTOKEN_FILE, TOKENIZER_FILE, is_convertible
 from gpu_pool.server.text.model_text import ModelText
 from gpu_pool.server.text.prompt_encoder import PromptEncoder
 from gpu_pool.server.text.token_bytes import TokenBytes
@@ -62,7 +63,12 @@ def load_model_text(directory: Path, threads: Executor, sources: TextSources) ->
     Raises: `UnsupportedFeature` when a file is missing or of a kind we do not know.
     """
     config = _read_json(directory / "config.json")
-    document = _read_json(directory / "tokenizer.json")
+    if is_convertible(directory):
+        raise UnsupportedFeature(
+            f"The checkpoint has `{TIKTOKEN_FILE}` and no `{TOKENIZER_FILE}`: add it with "
+            "`hearth models add`, which makes the one of the other, and serve what was added."
+        )
+    document = _read_json(directory / TOKENIZER_FILE)
     options = _read_options(directory / "tokenizer_config.json")
     source = _read_template(directory, options)
     tokenizer = Tokenizer(document, source or "")
@@ -84,7 +90,7 @@ def load_model_text(directory: Path, threads: Executor, sources: TextSources) ->
             for token in document["added_tokens"]
             if is_opaque(token["content"], token["special"])
         },
-        tokenizer_path=directory / "tokenizer.json",
+        tokenizer_path=directory / TOKENIZER_FILE,
         threads=threads,
         draw_bits=sources.draw_bits,
     )

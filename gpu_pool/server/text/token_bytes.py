@@ -60,7 +60,7 @@ def create_token_bytes(tokenizer: Tokenizer, document: Mapping[str, Any]) -> Tok
         raise UnsupportedFeature(f"This tokenizer's decoder is not supported: {found}.")
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     special = {t["id"]: str(t["content"]) for t in document["added_tokens"] if t["special"]}
-    characters = _byte_level_characters()
+    characters = byte_level_characters()
     pieces: list[str | bytes] = [""] * (max(vocabulary.values(), default=-1) + 1)
     for token, token_id in vocabulary.items():
         if token_id not in special:
@@ -84,7 +84,7 @@ def _list_decoders(decoder: Mapping[str, Any] | None) -> list[Mapping[str, Any]]
     return [decoder]
 
 
-def _byte_level_characters() -> dict[str, int]:
+def byte_level_characters() -> dict[str, int]:
     """GPT-2's alphabet: the visible character that stands for each byte. Source: `encoder.py`."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in set(visible)]
