@@ -47,25 +47,31 @@ def write_checkpoint(
     model: Any = AutoModelForCausalLM.from_config(
         AutoConfig.for_model(model_type, **(SIZES | changes))
     )
+    sharpen(model, sharpness)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if any(f".{part}.weight" in name for part in QUERIES_AND_KEYS):
-                parameter.mul_(sharpness)
-            elif name.endswith("sinks"):
-                parameter.mul_(20)
-            elif parameter.abs().max() in (0, 1):  # biases, norms and the like start alike
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-                if any(f".{part}.weight" in name for part in HEAD_NORMS):
-                    parameter.add_(1.5)  # to 2.5 times, as one is all that Gemma's leave out
-        for module in model.modules():
-            if hasattr(module, "qk_norm"):
-                _narrow(module.q_proj.weight)
-                _narrow(module.k_proj.weight)
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.add_(torch.rand_like(buffer) * 0.2)
     model.to(dtype).save_pretrained(folder)
     return folder
+
+
+@torch.no_grad()
+def sharpen(model: Any, sharpness: float = 2.0) -> None:
+    """Has single tokens take most of the attention, and makes differ what starts alike."""
+    for name, parameter in model.named_parameters():
+        if any(f".{part}.weight" in name for part in QUERIES_AND_KEYS):
+            parameter.mul_(sharpness)
+        elif name.endswith("sinks"):
+            parameter.mul_(20)
+        elif parameter.abs().max() in (0, 1):  # biases, norms and the like start alike
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+            if any(f".{part}.weight" in name for part in HEAD_NORMS):
+                parameter.add_(1.5)  # to 2.5 times, as one is all that Gemma's leave out
+    for module in model.modules():
+        if hasattr(module, "qk_norm"):
+            _narrow(module.q_proj.weight)
+            _narrow(module.k_proj.weight)
 
 
 def _narrow(projection: Tensor) -> None:

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from tests.gpu_pool.models.family_check import MAX_ERROR, measure_error
-from tests.gpu_pool.models.family_checkpoint import SIZES, Reference
+from tests.gpu_pool.models.family_checkpoint import SIZES, Reference, sharpen
 
 VISION: dict[str, Any] = {
     "hidden_size": 32,
@@ -26,12 +26,22 @@ LLAMA4_VISION = VISION | {
 PARTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "Gemma3": (
         "gemma3_text",
-        {"num_hidden_layers": 6, "sliding_window": 40, "tie_word_embeddings": True},
+        {
+            "num_hidden_layers": 6,
+            "sliding_window": 40,
+            "query_pre_attn_scalar": 24,
+            "tie_word_embeddings": True,
+        },
         VISION,
     ),
     "Llama4": (
         "llama4_text",
-        {"num_local_experts": 4, "intermediate_size_mlp": 96, "attention_chunk_size": 48},
+        {
+            "head_dim": 64,
+            "num_local_experts": 4,
+            "intermediate_size_mlp": 96,
+            "attention_chunk_size": 48,
+        },
         LLAMA4_VISION,
     ),
 }
@@ -49,5 +59,7 @@ def test_the_text_part_gives_the_logits_of_the_whole(family: str, tmp_path: Path
     config = config_class(
         text_config=text.to_dict(), vision_config=vision, tie_word_embeddings=family == "Gemma3"
     )
-    model_class(config).save_pretrained(tmp_path)
+    model = model_class(config)
+    sharpen(getattr(model, "language_model", model.get_decoder()), 2.5)
+    model.save_pretrained(tmp_path)
     assert measure_error(tmp_path, Reference(tmp_path, kind=model_class)) <= MAX_ERROR

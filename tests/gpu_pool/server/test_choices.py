@@ -140,7 +140,7 @@ async def test_a_core_that_dies_fails_the_request_once(node: DoubleNode) -> None
 
 async def test_more_choices_than_places_end_in_an_error_not_in_silence(node: DoubleNode) -> None:
     async with GatewayClient(node.address) as client:
-        events = await client.generate(ask_many(32))  # 8 run, 8 wait
+        events = await client.generate(ask_many(32, max_tokens=200))  # 8 run, 8 wait, and for long
         assert failure_code(events) == "pool_saturated"
         assert isinstance(events[0], Accepted)
         assert isinstance((await client.generate(ask_many(16)))[-1], Finished)
