@@ -81,7 +81,7 @@ async def prove(fleet: Fleet, folder: Path, what: str, num_streams: int) -> Verd
     if {NODES[one.node] for one in arrivals} != {NODES[node] for node in fleet.nodes}:
         faults.append("not every region was used, so that the law was not tried")
     retried = len(arrivals) - len({one.request_id for one in arrivals})
-    if not retried:
+    if scenario.kills and not retried:  # a quiet restart may have to move nobody
         faults.append("no request was at a second node, so that nothing was tried")
     if fleet.roles and not handed_over["landed"]:
         faults.append("no prompt was handed over, so that nothing was tried")

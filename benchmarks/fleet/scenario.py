@@ -63,7 +63,6 @@ class Scenario:
             self._kill_gateway,
             self._freeze_gateway,
             lambda: self._slow("gw-2a"),
-            lambda: self._cut_site("weur"),
         ]
         for event in events:
             await event()
