@@ -21,7 +21,7 @@ GPU_WHEELS := aiohappyeyeballs aiohttp aiosignal aiosqlite alembic annotated-doc
     idna iniconfig jinja2 llguidance mako markdown-it-py markupsafe mdurl msgspec multidict nixl-cu12 packaging pluggy \
     prometheus-client propcache pycparser pydantic pydantic-core pygments pytest pytest-asyncio pytest-timeout \
     pytest-xdist pyzmq redis rich shellingham sortedcontainers sqlalchemy starlette structlog typer \
-    typing-extensions typing-inspection uvicorn uvloop xxhash yarl
+    tiktoken typing-extensions typing-inspection uvicorn uvloop xxhash yarl
 # The interpreter that sets up: the first that is new enough.
 ifndef PYTHON
 PYTHON := $(shell for name in $(BIN)/python python3.13 python3.12 python3.11 python3; do \

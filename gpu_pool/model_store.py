@@ -202,8 +202,8 @@ def check_model_directory(source: Path, *, has_tokenizer: bool = False) -> list[
     """The files of a checkpoint that are brought along: never a pickle, never code.
 
     Weights may be elsewhere, where that is noted, and `tokenizer.json` in the caller's hand, who
-    says so. Raises: `InvalidRequest` when something is
-    missing or would have to be executed, `UnsupportedFeature` for a note that is malformed.
+    says so. Raises: `InvalidRequest` when something is missing or would have to be executed,
+    `UnsupportedFeature` for a note that is malformed.
     """
     if not source.is_dir():
         raise InvalidRequest(f"{source} is not a folder.")
