@@ -173,9 +173,9 @@ class CoreLauncher:
         )
         path = stem.with_suffix(".json")
         path.write_bytes(encode_core_settings(settings))
-        client = EngineClient(settings.to_core_endpoint, settings.from_core_endpoint, listener)
         files = (inward, outward, path, settings.rendezvous)
         environ = create_core_environ(self._environ, template.engine, template.model.num_ranks)
+        client = EngineClient(settings.to_core_endpoint, settings.from_core_endpoint, listener)
         try:
             process = await self._start(path, environ)
         except BaseException:  # no process, or nobody wants it any more

@@ -267,12 +267,10 @@ class CoreSupervisor:
                 self._log.error("the node leaves an engine core that does not go", pid=core.pid)
             raise
         finally:
-            await _cancel(*tasks)
-            self._core = self._stuck = self._loading = None
-            self._is_asleep = self._is_ready = False
-            self._tell()
-            core.client.break_all(_create_broken())
-            core.release()
+            try:
+                await _cancel(*tasks)
+            finally:  # whoever ends the supervisor may do so just now
+                self._forget(core)
 
     def on_loading(self, loading: CoreLoading) -> None:
         """The load has got further."""
@@ -397,6 +395,14 @@ class CoreSupervisor:
         self._on_change()
         core.client.break_all(_create_broken())
         await core.process.wait()
+
+    def _forget(self, core: CoreProcess) -> None:
+        """The core is gone, and nothing of it is kept."""
+        self._core = self._stuck = self._loading = None
+        self._is_asleep = self._is_ready = False
+        self._tell()
+        core.client.break_all(_create_broken())
+        core.release()
 
     async def _wait_until(self, is_so: Callable[[], bool]) -> None:
         """Returns as soon as that is so."""

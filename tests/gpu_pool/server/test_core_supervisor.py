@@ -90,6 +90,20 @@ async def test_starts_that_are_given_up_half_way_leave_nothing_behind(tmp_path: 
     gc.collect()  # as above
 
 
+async def test_who_ends_it_as_its_core_ends_leaves_nothing_behind(tmp_path: Path) -> None:
+    for num_turns in range(8):
+        async with supervise(tmp_path, create_core_command()) as supervisor:
+            await asyncio.wait_for(supervisor.wait_started(), 20)
+            assert supervisor.process_id is not None
+            os.kill(supervisor.process_id, signal.SIGKILL)
+            while Path(f"/proc/{supervisor.process_id}").exists():  # a zombie until it is noticed
+                await asyncio.sleep(0)
+            for _ in range(num_turns):
+                await asyncio.sleep(0)
+        assert os.listdir(tmp_path) == []
+    gc.collect()  # as above
+
+
 async def test_a_fault_in_the_files_is_not_tried_again(tmp_path: Path) -> None:
     async with supervise(tmp_path, create_core_command("--fails")) as supervisor:
         await wait_until(lambda: supervisor.failure is not None, 20)
