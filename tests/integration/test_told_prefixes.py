@@ -36,8 +36,8 @@ NUM_PROMPTS: Final = 10
 
 
 def write_prompt(number: int) -> str:
-    """A text of two kilobytes that no other begins like."""
-    return f"{number:04} " * 400
+    """A text of four kilobytes that no other begins like."""
+    return f"{number:04} " * 800
 
 
 def create_nodes(folder: Path) -> list[FleetNode]:
@@ -95,10 +95,18 @@ async def ask(gateway: RunningGateway, prompt: str, tenant: Tenant) -> tuple[str
     return reply.headers["x-hearth-node"], read_cached_tokens(usage)
 
 
-async def ask_all(gateway: RunningGateway, tenant: Tenant, end: str = "") -> list[tuple[str, int]]:
-    """All prompts at once."""
-    prompts = [write_prompt(number) + end for number in range(NUM_PROMPTS)]
+async def ask_at_once(gateway: RunningGateway, tenant: Tenant) -> list[tuple[str, int]]:
+    """All prompts together, so that no node gets all of them."""
+    prompts = [write_prompt(number) for number in range(NUM_PROMPTS)]
     return await asyncio.gather(*(ask(gateway, prompt, tenant) for prompt in prompts))
+
+
+async def ask_in_turn(
+    gateway: RunningGateway, tenant: Tenant, end: str = ""
+) -> list[tuple[str, int]]:
+    """One prompt after the other: none goes elsewhere because its node is busy with the rest."""
+    prompts = [write_prompt(number) + end for number in range(NUM_PROMPTS)]
+    return [await ask(gateway, prompt, tenant) for prompt in prompts]
 
 
 async def test_a_prompt_goes_to_its_cache_through_any_gateway_and_one_that_has_just_started(
@@ -117,18 +125,18 @@ async def test_a_prompt_goes_to_its_cache_through_any_gateway_and_one_that_has_j
             node.start()
             stack.callback(node.reap)
         here, there = await start("here"), await start("there")
-        known = await ask_all(here, here.tenant)
+        known = await ask_at_once(here, here.tenant)
         assert {name for name, _ in known} == set(NAMES)
         assert not any(num_cached for _, num_cached in known)
         num_known = count_known(here)
         await wait_until(lambda: count_known(there) == num_known)
-        found = await ask_all(there, here.tenant, " and on")
+        found = await ask_in_turn(there, here.tenant, " and on")
         assert [name for name, _ in found] == [name for name, _ in known]
-        assert all(num_cached > 500 for _, num_cached in found)
+        assert all(num_cached > 1000 for _, num_cached in found)
         await asyncio.sleep(TOLD_S + 1)  # what comes later is told all of it, and not as news
         late = await start("late")
-        again = await ask_all(late, here.tenant, " and so on")
+        again = await ask_in_turn(late, here.tenant, " and so on")
         assert [name for name, _ in again] == [name for name, _ in known]
         stranger = await late.add_tenant()
-        foreign = await ask_all(late, stranger)
+        foreign = await ask_in_turn(late, stranger)
         assert not any(num_cached for _, num_cached in foreign)
