@@ -64,6 +64,9 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
     prefixes: bytes = b""
     """The router's names of the prompt's beginnings (`contracts.prefix_keys`), which the node's
     reports repeat; empty where nothing of the prompt may remain. No condition either."""
+    cached_share: float = 0.0
+    """Of the prompt's tokens, those that the router expects in the node's cache: until its engine
+    has looked, what the node says of its load rests on that. No condition either."""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -16,19 +16,20 @@ from contracts.errors import (
     UpstreamError,
     from_error_report,
 )
-from contracts.fleet import ModelCard
 from contracts.grant import Grant
 from contracts.prefix_keys import pack_keys
 from gateway.request_context import RequestContext
-from gateway.routing.route_plan import RouteNeed
+from gateway.routing.route_plan import PrefillPlan, RouteNeed, RoutePlan
 
 log = structlog.get_logger(__name__)
 _SKEW_S: Final = 1.0
 """By which clocks may differ without anybody being to blame."""
 
 
-def create_grant(context: RequestContext, need: RouteNeed, card: ModelCard, attempt: int) -> Grant:
-    """What the node may do for this attempt, and no more."""
+def create_grant(
+    context: RequestContext, need: RouteNeed, plan: RoutePlan | PrefillPlan, attempt: int
+) -> Grant:
+    """What the node of `plan` may do for this attempt, and no more."""
     principal = context.principal
     assert principal is not None
     return Grant(
@@ -36,15 +37,16 @@ def create_grant(context: RequestContext, need: RouteNeed, card: ModelCard, atte
         attempt,
         principal.account_id,
         principal.cache_salt,
-        card.name,
+        plan.card.name,
         need.allowed_regions,
         principal.priority,
         principal.retention,
         context.deadline_unix_ms,
-        card.context_window,
+        plan.card.context_window,
         trace=context.trace.carry(attempt),
         session=need.session or 0,
         prefixes=pack_keys(need.prefix_keys),
+        cached_share=plan.cached_share,
     )
 
 

@@ -116,7 +116,7 @@ class Attempts:
         self.note(context, need, plan)
         number, opened_s = context.num_attempts, self.sources.monotonic_s()
         try:
-            grant = create_grant(context, need, plan.card, number)
+            grant = create_grant(context, need, plan, number)
             stream, hand_over = self._opener.open(context, need, plan, grant, body)
         except BaseException as error:
             if place.note_over is not None:

@@ -253,7 +253,7 @@ class HandOver:
             self._num_tries += 1
             prefill = self._prefill
             attempt = _PROMPT_ATTEMPTS + self._context.num_attempts * _MAX_TRIES + self._num_tries
-            grant = create_grant(self._context, self._need, prefill.card, attempt)
+            grant = create_grant(self._context, self._need, prefill, attempt)
             self._asked = attempt, self._parts.sources.monotonic_s()
             try:
                 ticket = self.create_ticket(KvHalf.PREFILL)

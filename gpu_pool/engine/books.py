@@ -49,9 +49,10 @@ class Books:
 
     @property
     def num_ready_tokens(self) -> int:
-        """Tokens of the waiting sequences among them."""
+        """Tokens that the waiting sequences among them have to have computed."""
         awaited = self.passage.landings.list_awaited()
-        return self.waiting.num_tokens - sum(self._live[one].num_queued_tokens for one in awaited)
+        num_coming = sum(self._live[one].num_missing_tokens for one in awaited)
+        return self.waiting.num_missing_tokens - num_coming
 
     def find(self, sequence_id: SequenceId) -> Sequence | None:
         """A sequence, while it lives."""
@@ -63,7 +64,9 @@ class Books:
         self.waiting.check_room(sequence, num_places)
         self._live[sequence.sequence_id] = sequence
         self.fair.join(sequence.account_id)
-        self.waiting.push(sequence)
+        self.waiting.push(
+            sequence, self._kv.find(sequence.table, sequence.reusable_tokens).num_tokens
+        )
         self._deadlines.add(sequence)
 
     def leave(self, sequence: Sequence) -> None:

@@ -61,6 +61,9 @@ class AddSequence(msgspec.Struct, frozen=True, array_like=True, tag=1):
     counts them, too."""
     arrival: KvArrival | None = None
     departure: KvDeparture | None = None
+    cached_share: float = 0.0
+    """Of its tokens, those that are expected to be cached: a guess from outside, by which the
+    server counts a sequence that the core has not looked at."""
 
 
 class AbortSequence(msgspec.Struct, frozen=True, array_like=True, tag=2):

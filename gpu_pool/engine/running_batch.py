@@ -66,7 +66,8 @@ class RunningBatch:
             num_known = len(sequence.reusable_tokens) - 1
             self._kv.swap_out(sequence.table, min(sequence.num_computed_tokens, num_known))
         self.stop(sequence, is_spared=False)
-        self._waiting.push_front(sequence)
+        found = self._kv.find(sequence.table, sequence.reusable_tokens)
+        self._waiting.push_front(sequence, found.num_tokens)
 
     def stop(self, sequence: Sequence, *, is_spared: bool = True) -> None:
         """Frees blocks and row.

@@ -47,6 +47,8 @@ class Sequence:
     """Leading prompt tokens whose scores have been told, where they are asked for."""
     num_queued_tokens: int = 0
     """Its length when it joined the waiting queue, which the queue keeps count of."""
+    num_missing_tokens: int = 0
+    """Those of them that the KV memory did not have."""
     held_cost: int = 0
     """What was computed while others could not start, so that it could: its account's to pay."""
     started_step: int = 0

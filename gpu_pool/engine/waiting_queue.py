@@ -26,6 +26,7 @@ class WaitingQueue:
         self._lines: dict[LineKey, OrderedDict[SequenceId, Sequence]] = {}
         self._num_waiting = 0
         self._num_tokens = 0
+        self._num_missing_tokens = 0
         self._num_by_account: Counter[AccountId] = Counter()
         self._tokens_by_account: Counter[AccountId] = Counter()
 
@@ -37,6 +38,11 @@ class WaitingQueue:
     def num_tokens(self) -> int:
         """Tokens of all of them."""
         return self._num_tokens
+
+    @property
+    def num_missing_tokens(self) -> int:
+        """Those of them that were to be computed when their sequences came."""
+        return self._num_missing_tokens
 
     def check_room(self, sequence: Sequence, num_places: int) -> None:
         """Raises: `PoolSaturated` when `sequence` may not join.
@@ -56,15 +62,17 @@ class WaitingQueue:
         if num_of_account and num_tokens > limits.max_account_waiting_tokens:
             raise PoolSaturated("This account's prompts in the model's queue are too long.")
 
-    def push(self, sequence: Sequence) -> None:
-        """Adds an arrival at the end of its line."""
+    def push(self, sequence: Sequence, num_found: int = 0) -> None:
+        """Adds an arrival at the end of its line; the KV memory has `num_found` of its tokens."""
         key = (sequence.priority, sequence.account_id)
         self._lines.setdefault(key, OrderedDict())[sequence.sequence_id] = sequence
+        sequence.num_queued_tokens = len(sequence.token_ids)
+        sequence.num_missing_tokens = sequence.num_queued_tokens - num_found
         self._count(sequence, 1)
 
-    def push_front(self, sequence: Sequence) -> None:
+    def push_front(self, sequence: Sequence, num_found: int = 0) -> None:
         """Puts a preempted sequence back where it came from: it arrived before all that wait."""
-        self.push(sequence)
+        self.push(sequence, num_found)
         line = self._lines[sequence.priority, sequence.account_id]
         line.move_to_end(sequence.sequence_id, last=False)
 
@@ -86,12 +94,10 @@ class WaitingQueue:
 
     def _count(self, sequence: Sequence, sign: int) -> None:
         """Keeps the numbers."""
-        account = sequence.account_id
-        num_tokens = sequence.num_queued_tokens = (
-            len(sequence.token_ids) if sign > 0 else sequence.num_queued_tokens
-        )
+        account, num_tokens = sequence.account_id, sequence.num_queued_tokens
         self._num_waiting += sign
         self._num_tokens += sign * num_tokens
+        self._num_missing_tokens += sign * sequence.num_missing_tokens
         self._num_by_account[account] += sign
         self._tokens_by_account[account] += sign * num_tokens
         if not self._num_by_account[account]:

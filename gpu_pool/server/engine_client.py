@@ -338,7 +338,8 @@ class EngineClient:
 
 
 def _count_tokens(message: AddSequence | AddTexts) -> int:
-    """Those that a core is given to compute, if it has none of them."""
+    """Those that a core is given to compute, if it has as many of them as are expected there."""
     if isinstance(message, AddTexts):
         return sum(map(len, message.token_ids))
-    return 0 if message.arrival else len(message.token_ids)
+    share = min(max(message.cached_share, 0.0), 1.0)
+    return 0 if message.arrival else round(len(message.token_ids) * (1 - share))

@@ -71,6 +71,7 @@ class PreparedRequest:
                 self.grant.retention,
                 len(generated),
                 arrival=self.arriving.arrival if self.arriving and index == 0 else None,
+                cached_share=self.grant.cached_share,
             )
 
         return create

@@ -1,4 +1,4 @@
-"""How busy a core says that it is while blocks of some sequences come from elsewhere."""
+"""How busy a core says that it is while blocks of sequences come from elsewhere, or are there."""
 
 from gpu_pool.engine.executor_double import create_double_info
 from gpu_pool.engine.passage import Carriers
@@ -59,5 +59,23 @@ def test_what_comes_from_elsewhere_neither_runs_nor_waits_for_a_place_nor_is_to_
     assert read(rig) == (0, 1, 1, len(PROMPT))  # it is to be computed after all
     rig.abort(OTHER)
     assert read(rig) == (0, 1, 0, len(PROMPT))
+    rig.run()
+    assert read(rig) == (0, 0, 0, 0)
+
+
+def test_what_is_in_the_cache_is_not_to_be_computed() -> None:
+    info = create_double_info(kv_groups=(GROUP,), num_blocks=64)
+    rig = EngineRig(SchedulerSettings(max_batch_tokens=64, max_running=1), info)
+    rig.add(create_request(1, PROMPT, max_tokens=1))
+    rig.run()
+    rig.add(create_request(2, [99], max_tokens=4))
+    rig.step()  # it has the only place
+    num_cached = len(PROMPT) // info.block_size * info.block_size
+    rig.add(create_request(3, PROMPT, max_tokens=1))
+    assert read(rig) == (1, 1, 0, len(PROMPT) - num_cached)
+    rig.add(create_request(4, PROMPT, max_tokens=1, salt=b"B"))  # the control: it has nothing
+    assert read(rig) == (1, 2, 0, 2 * len(PROMPT) - num_cached)
+    rig.abort(4)
+    assert read(rig) == (1, 1, 0, len(PROMPT) - num_cached)
     rig.run()
     assert read(rig) == (0, 0, 0, 0)

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from contracts.errors import ModelFailed
 from contracts.placement import Tier
+from gpu_pool.server import core_supervisor
 from gpu_pool.settings import EngineSettings
 from tests.fixtures.double_node import create_core_command
 from tests.fixtures.node_process import ROOT, is_alive, wait_until
@@ -90,17 +92,24 @@ async def test_starts_that_are_given_up_half_way_leave_nothing_behind(tmp_path: 
     gc.collect()  # as above
 
 
-async def test_who_ends_it_as_its_core_ends_leaves_nothing_behind(tmp_path: Path) -> None:
-    for num_turns in range(8):
-        async with supervise(tmp_path, create_core_command()) as supervisor:
-            await asyncio.wait_for(supervisor.wait_started(), 20)
-            assert supervisor.process_id is not None
-            os.kill(supervisor.process_id, signal.SIGKILL)
-            while Path(f"/proc/{supervisor.process_id}").exists():  # a zombie until it is noticed
-                await asyncio.sleep(0)
-            for _ in range(num_turns):
-                await asyncio.sleep(0)
-        assert os.listdir(tmp_path) == []
+async def test_who_ends_it_as_its_core_ends_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_ending = asyncio.Event()
+    cancel = core_supervisor._cancel
+
+    async def cancel_slowly(*tasks: asyncio.Task[Any]) -> None:
+        is_ending.set()
+        await asyncio.sleep(0.1)
+        await cancel(*tasks)
+
+    monkeypatch.setattr(core_supervisor, "_cancel", cancel_slowly)
+    async with supervise(tmp_path, create_core_command()) as supervisor:
+        await asyncio.wait_for(supervisor.wait_started(), 20)
+        assert supervisor.process_id is not None
+        os.kill(supervisor.process_id, signal.SIGKILL)
+        await asyncio.wait_for(is_ending.wait(), 20)
+    assert os.listdir(tmp_path) == []
     gc.collect()  # as above
 
 

@@ -8,6 +8,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
+import pytest
+
 from contracts.errors import ServiceError
 from gpu_pool.engine.messages import AddSequence, SequenceFinished, TextsEncoded
 from gpu_pool.engine.settings import SchedulerSettings
@@ -86,11 +89,12 @@ async def run_both(folder: Path) -> AsyncGenerator[tuple[EngineClient, SteppedCo
         client.close()
 
 
-def add(client: EngineClient, num_tokens: int) -> None:
+def add(client: EngineClient, num_tokens: int, cached_share: float = 0.0) -> None:
     """One more request."""
 
     def create(sequence_id: SequenceId) -> AddSequence:
-        return create_request(sequence_id, [sequence_id] * num_tokens, max_tokens=1)
+        request = create_request(sequence_id, [sequence_id] * num_tokens, max_tokens=1)
+        return msgspec.structs.replace(request, cached_share=cached_share)
 
     client.add(create, Deaf())
 
@@ -120,6 +124,20 @@ async def test_requests_count_before_the_core_has_seen_them_and_not_twice_once_i
         assert read(client) == (1, 15)
         core.step()
         await wait_until(lambda: read(client) == (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("share", "num_left"), [(0.75, 5), (1.0, 0), (0.0, 20), (-3.0, 20), (7.0, 0)]
+)
+async def test_what_is_expected_in_the_cache_counts_until_the_core_has_looked(
+    tmp_path: Path, share: float, num_left: int
+) -> None:
+    async with run_both(tmp_path) as (client, core):
+        add(client, 20, share)
+        assert read(client) == (1, num_left)
+        await core.take_in(1)
+        await wait_until(lambda: client.load.latest_id == 1)
+        assert read(client) == (1, 20)  # it has nothing
 
 
 async def test_of_a_long_prompt_it_is_told_how_much_is_left_though_no_token_has_come(
