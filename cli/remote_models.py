@@ -14,6 +14,7 @@ import msgspec
 
 from cli.hub_download import HubFile, HubSnapshot, find_folder_url
 from cli.terminal import CommandFailed
+from gpu_pool.model_store import POOLING_FILE, check_model_directory, is_brought_along
 from gpu_pool.weight_origin import (
     LISTING_FILE,
     OriginFile,
@@ -28,7 +29,6 @@ _MAX_SMALL_BYTES: Final = 256 << 20
 """Of a file that is no weights."""
 _MAX_LISTING_BYTES: Final = 4 << 20
 _TIMEOUT_S: Final = 30.0
-_SMALL_SUFFIXES: Final = (".json", ".jinja", ".txt", ".md")
 
 
 def note_hub_weights(snapshot: HubSnapshot, folder: Path) -> None:
@@ -54,7 +54,9 @@ def fetch_from_mirror(url: str, folder: Path) -> None:
                 content = _get(client, url, file.name, file.num_bytes)
                 if hashlib.sha256(content).hexdigest() != file.sha256:
                     raise CommandFailed(f"{file.name} is another file than {LISTING_FILE} lists.")
-                (folder / file.name).write_bytes(content)
+                path = folder / file.name
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(content)
     weights = tuple([file for file in listed if file.name.endswith(_SUFFIX)])
     if not weights:
         raise CommandFailed(f"{LISTING_FILE} of {url} lists no safetensors weights.")
@@ -63,10 +65,9 @@ def fetch_from_mirror(url: str, folder: Path) -> None:
 
 def list_for_mirror(folder: Path) -> tuple[OriginFile, ...]:
     """Writes the listing of a model's folder into it. Raises: `InvalidRequest`, `OSError`."""
-    from gpu_pool.model_store import check_model_directory
-
-    files = [path for path in check_model_directory(folder) if path.parent == folder]
-    listed = tuple([_describe(path) for path in files if not path.name.startswith("hearth-")])
+    files = check_model_directory(folder)
+    names = [path.relative_to(folder).as_posix() for path in files]
+    listed = tuple([_describe(folder, name) for name in names if not name.startswith("hearth-")])
     content = msgspec.json.format(msgspec.json.encode(listed), indent=1)
     (folder / LISTING_FILE).write_bytes(content + b"\n")
     return listed
@@ -77,12 +78,12 @@ def _read_listing(client: httpx.Client, url: str) -> tuple[OriginFile, ...]:
     content = _get(client, url, LISTING_FILE, _MAX_LISTING_BYTES)
     try:
         listed = msgspec.json.decode(content, type=tuple[OriginFile, ...])
-        check_names(listed)
+        check_names(tuple([file for file in listed if file.name != POOLING_FILE]))
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise CommandFailed(f"{LISTING_FILE} of {url}: {error}.") from error
     small = [file for file in listed if not file.name.endswith(_SUFFIX)]
     for file in small:
-        if not file.name.endswith(_SMALL_SUFFIXES) or file.num_bytes > _MAX_SMALL_BYTES:
+        if not is_brought_along(file.name) or file.num_bytes > _MAX_SMALL_BYTES:
             raise CommandFailed(f"{LISTING_FILE} of {url} lists `{file.name}`, which is refused.")
     return listed
 
@@ -111,11 +112,12 @@ def _describe_hub_file(file: HubFile) -> OriginFile:
     return OriginFile(name=file.name, num_bytes=file.num_bytes, sha256=file.sha256)
 
 
-def _describe(path: Path) -> OriginFile:
+def _describe(folder: Path, name: str) -> OriginFile:
     """A file as it is now."""
+    path = folder / name
     with path.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
-    return OriginFile(name=path.name, num_bytes=path.stat().st_size, sha256=digest)
+    return OriginFile(name=name, num_bytes=path.stat().st_size, sha256=digest)
 
 
 def _note(url: str, files: tuple[OriginFile, ...], folder: Path) -> None:

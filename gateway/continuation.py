@@ -82,6 +82,12 @@ class Forwarded:
         """The stream of the node that answers now."""
         return self.attempt.stream
 
+    @property
+    def num_choices(self) -> int:
+        """How many answers were asked for at once."""
+        request = self._request
+        return request.num_choices if isinstance(request, GenerateRequest) else 1
+
     def read_usage(self) -> Usage | None:
         """What the client has got, however many nodes had a part in it."""
         return self.stream.read_usage()
@@ -182,7 +188,7 @@ class Forwarded:
         request, progress = self._request, self.stream.progress
         return (
             isinstance(request, GenerateRequest)
-            and request.num_choices == 1
+            and self.num_choices == 1
             and not self.attempt.plan.card.engine
             and not (progress.has_scores and not progress.token_ids)
             and not self._asker.is_lost

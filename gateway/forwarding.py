@@ -118,7 +118,8 @@ class Forwarder:
         attempt = forwarded.attempt
         usage = attempt.stream.read_usage()
         if attempt.is_open and usage is not None and attempt.stream.is_over:
-            self._fleet.locality.note_output(attempt.need.model, usage.num_completion_tokens)
+            num_tokens = usage.num_completion_tokens // forwarded.num_choices
+            self._fleet.locality.note_output(attempt.need.model, num_tokens)
         self._attempts.close(forwarded.context, attempt, None)
 
     # -- parts -----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ COPY_CHUNK_BYTES: Final = 8 * 1024 * 1024
 _WANTED_SUFFIXES: Final = (".safetensors", ".json", ".jinja", ".txt", ".md")
 _WANTED_NAMES: Final = frozenset(("LICENSE", "NOTICE", "tokenizer.model"))
 _PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-_POOLING: Final = Path("1_Pooling") / "config.json"
+POOLING_FILE: Final = "1_Pooling/config.json"
 """How an encoder's states become one vector: the only file below the top that is brought along."""
 _TOKENIZER: Final = "tokenizer.json"
 _INDEX: Final = "model.safetensors.index.json"
@@ -223,8 +223,13 @@ def check_model_directory(source: Path, *, has_tokenizer: bool = False) -> list[
         raise InvalidRequest(f"{source} has no weights in safetensors form{hint}.")
     if _INDEX in names:
         _check_index(source / _INDEX, names | elsewhere)
-    wanted = [p for p in files if p.suffix in _WANTED_SUFFIXES or p.name in _WANTED_NAMES]
-    return [*wanted, source / _POOLING] if (source / _POOLING).is_file() else wanted
+    wanted = [path for path in files if is_brought_along(path.name)]
+    return [*wanted, source / POOLING_FILE] if (source / POOLING_FILE).is_file() else wanted
+
+
+def is_brought_along(name: str) -> bool:
+    """True for a file's name, within a checkpoint's folder, that a model may need or must keep."""
+    return name.endswith(_WANTED_SUFFIXES) or name in _WANTED_NAMES
 
 
 def _check_index(path: Path, names: set[str]) -> None:

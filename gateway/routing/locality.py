@@ -124,7 +124,7 @@ class Locality:
             self._index.correct(plan.node_id, plan.num_cached_tokens, num_cached, _SLACK_TOKENS)
 
     def note_output(self, model: ModelName, num_tokens: int) -> None:
-        """An answer is complete."""
+        """An answer is complete: one choice of a request, or the mean of several."""
         before = self._usual_output.get(model, _USUAL_OUTPUT)
         self._usual_output[model] = before + _WEIGHT * (num_tokens - before)
 

@@ -19,6 +19,8 @@ from tests.fixtures.mirror import Mirror, serve_mirror
 from tests.fixtures.remote_model import describe_files
 
 NAME = "@acme/small"
+KEPT = ("LICENSE", "NOTICE", "tokenizer.model", "1_Pooling/config.json")
+"""What comes with models beside their weights, whatever is in it."""
 
 
 @pytest.fixture
@@ -34,6 +36,9 @@ def whole(tmp_path: Path) -> Path:
     for path in BUNDLED_PATH.iterdir():
         if path.is_file():
             (folder / path.name).write_bytes(path.read_bytes())
+    for name in KEPT:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text('{"pooling_mode_cls_token": true}')
     result = run("index", folder)
     assert result.returncode == 0, result.stderr
     return folder
@@ -41,7 +46,9 @@ def whole(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mirror(whole: Path) -> Iterator[Mirror]:
-    with serve_mirror({path.name: path.read_bytes() for path in whole.iterdir()}) as mirror:
+    files = [path for path in whole.rglob("*") if path.is_file()]
+    served = {path.relative_to(whole).as_posix(): path.read_bytes() for path in files}
+    with serve_mirror(served) as mirror:
         yield mirror
 
 
@@ -71,6 +78,8 @@ def test_a_mirrors_folder_is_added_without_its_weights(
     assert not any(path.endswith(".safetensors") for path, _, _ in mirror.requests)
     listed = json.loads(run("list", "--json", "--store", store).stdout)
     assert NAME in [row["name"] for row in listed]
+    for name in KEPT:
+        assert (store / NAME / name).read_bytes() == (whole / name).read_bytes()
 
 
 def rewrite(mirror: Mirror, **changes: object) -> None:
@@ -85,6 +94,7 @@ def rewrite(mirror: Mirror, **changes: object) -> None:
     ("changes", "said"),
     [
         ({"name": "../tokenizer.json"}, "not the plain name"),
+        ({"name": "2_Pooling/config.json"}, "not the plain name"),
         ({"name": "modeling.py"}, "which is refused"),
         ({"sha256": "0" * 64}, "is another file than"),
         ({"num_bytes": 10}, "is larger than the 10 bytes"),
