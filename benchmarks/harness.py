@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+_TELLING_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 RESULTS_DIR = Path(__file__).parent / "results"
 SHOWN_FAULTS = 20
 """Of what a proof has found."""
@@ -132,14 +133,24 @@ def _format(value: object) -> str:
 
 
 def _describe_hardware() -> str:
-    """The processor's name and how many cores there are."""
+    """The processor's name and how many cores there are; on x86 its generation (family and model)
+    and what products in bf16 are computed with, as one name is given to several.
+    """
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        lines = cpuinfo.read_text().splitlines()
-        names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-        return f"{len(names)}x {names[0]}" if names else name
-    return name
+    if not cpuinfo.is_file():
+        return name
+    lines = [line.partition(":") for line in cpuinfo.read_text().splitlines()]
+    pairs = [(key.strip(), value.strip()) for key, _, value in lines]
+    said = dict(reversed(pairs))  # of the first core
+    if "model name" not in said:
+        return name
+    count = sum(key == "model name" for key, _ in pairs)
+    parts = [f"{count}x {said['model name']}"]
+    if "cpu family" in said and "model" in said:
+        parts.append(f"({said['cpu family']}/{said['model']})")
+    present = said.get("flags", "").split()
+    return " ".join(parts + [flag for flag in _TELLING_FLAGS if flag in present])
 
 
 def _read_commit() -> str:
