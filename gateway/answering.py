@@ -7,7 +7,7 @@ settled before the last byte goes out. Must not know routing. Read next: `gatewa
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final, TypeGuard, cast
 
 from contracts.encoding import Encoded
 from contracts.errors import InvariantBroken, ServiceError
@@ -78,6 +78,7 @@ class EventPump:
     __slots__ = (
         "_end",
         "_exchange",
+        "_flow",
         "_forwarded",
         "_on_first_text",
         "_renderer",
@@ -94,6 +95,7 @@ class EventPump:
     ) -> None:
         """The head of the answer has been sent."""
         self._exchange = exchange
+        self._flow = exchange.flow
         self._renderer = renderer
         self._forwarded = forwarded
         self._stream = forwarded.stream
@@ -149,7 +151,7 @@ class EventPump:
     def _pump(self) -> None:
         """Sends what is there, unless the client should read first."""
         end = self._end
-        if end is None or end.done() or self._exchange.is_blocked:
+        if end is None or end.done() or self._flow.write_paused:
             return
         events = self._stream.take_now()
         if not events:
@@ -158,7 +160,12 @@ class EventPump:
             end.set_result(events)
             return
         try:
-            self._send(events)
+            first = events[0]
+            if len(events) > 1 or self._waits_for_text or not _is_plain(first):
+                self._send(events)
+            elif first.text:
+                data = self._renderer.render_text(first.text)
+                self._exchange.send_events(data, is_last=False)
         except Exception as error:  # the reader of all streams calls this
             end.set_exception(error)
 
@@ -189,18 +196,14 @@ def create_head(context: RequestContext) -> ReplyHead:
 
 
 def _render(renderer: EventRenderer, events: list[GenerationEvent]) -> bytes:
-    """All events but the first and the last of a stream; mostly it is one piece of plain text.
+    """All events but the first and the last of a stream.
 
     Plain texts that follow one another go out as one.
     """
-    if len(events) == 1:
-        event = events[0]
-        if type(event) is Delta and not event.choice_index and not event.logprobs:
-            return renderer.render_text(event.text) if event.text else b""
     texts: list[str] = []
     pieces: list[bytes] = []
     for event in events:
-        if type(event) is Delta and not event.choice_index and not event.logprobs:
+        if _is_plain(event):
             texts.append(event.text)
         elif type(event) not in _UNSEEN:
             if texts and (text := "".join(texts)):
@@ -210,6 +213,11 @@ def _render(renderer: EventRenderer, events: list[GenerationEvent]) -> bytes:
     if texts and (text := "".join(texts)):
         pieces.append(renderer.render_text(text))
     return b"".join(pieces)
+
+
+def _is_plain(event: GenerationEvent) -> TypeGuard[Delta]:
+    """True for text of the first choice without scores."""
+    return type(event) is Delta and not event.choice_index and not event.logprobs
 
 
 def _find_outcome(exchange: HttpExchange, error: ServiceError | None) -> Outcome:

@@ -31,6 +31,8 @@ _EVENT_STREAM: Final = (
     b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 )
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
+_CHUNK: Final = b"%x\r\n%b\r\n"
+_LAST_CHUNK: Final = _CHUNK + b"0\r\n\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 _PING: Final = b": ping\n\n"
 """A comment, which readers of events skip and whatever lies between takes for a sign of life."""
@@ -136,6 +138,11 @@ class HttpExchange:
     def is_blocked(self) -> bool:
         """True while the client leaves so much unread that nothing should be added."""
         return self._connection.flow.write_paused
+
+    @property
+    def flow(self) -> FlowControl:
+        """What says so, for whoever asks at each event."""
+        return self._connection.flow
 
     @property
     def is_unwanted(self) -> bool:
@@ -305,8 +312,8 @@ class HttpExchange:
             self.tap(events)
         self._has_sent = True
         if self._http_version != "1.0":
-            end = b"0\r\n\r\n" if is_last else b""
-            events = b"%x\r\n%b\r\n%b" % (len(events), events, end)
+            end = _LAST_CHUNK if is_last else _CHUNK
+            events = end % (len(events), events)
         self._connection.transport.write(events)
         if is_last:
             self._complete()

@@ -24,7 +24,7 @@ from contracts.errors import (
 from contracts.fleet import NodeReport
 from contracts.grant import Grant, GrantSealer
 from contracts.ids import NodeId
-from contracts.inference import GenerationEvent
+from contracts.inference import Delta, GenerationEvent
 from contracts.kv_transfer import (
     KvImport,
     KvRelease,
@@ -250,8 +250,14 @@ class NodeConnection:
             except msgspec.MsgspecError:
                 log.error("frame_malformed", node_id=self._node_id)
                 return
+            streams = self._streams
             for entry in entries:
-                self._receive(entry)
+                stream = streams.get(entry.stream_id)
+                event = entry.message
+                if type(event) is not Delta or stream is None or stream.attempt != entry.attempt:
+                    self._receive(entry)
+                elif not stream.push_text(event):
+                    self._drop(stream, _create_excess())
             if self._noted:
                 noted, self._noted = self._noted, []
                 for stream in noted:
@@ -275,7 +281,7 @@ class NodeConnection:
         if stream.is_over:
             del self._streams[stream.stream_id]
         elif not is_within_credit:
-            self._drop(stream, StreamBroken("The node sent more than it was asked for."))
+            self._drop(stream, _create_excess())
 
     def _receive_own(self, message: FromNode | None) -> None:
         """Handles a message of the connection itself."""
@@ -325,3 +331,8 @@ class NodeConnection:
         waiter = self._writer_waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+def _create_excess() -> StreamBroken:
+    """The error of a stream whose node does not keep to its credit."""
+    return StreamBroken("The node sent more than it was asked for.")

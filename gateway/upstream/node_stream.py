@@ -124,7 +124,8 @@ class NodeStream:
         return self.take_now()
 
     def listen(self, listener: Callable[[], None] | None) -> None:
-        """Calls `listener` after each frame that brought events, which `take_now` takes.
+        """Calls `listener` after each frame that brought events, which `take_now` takes; of text
+        only where all before it was taken.
 
         A task that waits costs more per event than all else but the write. It must not raise.
         """
@@ -154,13 +155,27 @@ class NodeStream:
         """
         events = self._events
         if type(event) is Delta:
-            self._tally[_GENERATED] += len(event.token_ids)
-            self.progress.note_text(event)
-        else:
-            event = self._note(event)
-        events.append(event)
+            return self.push_text(event)
+        events.append(self._note(event))
         if self._listener is not None:
             self._owner.note(self)
+        self._wake()
+        return len(events) <= _MAX_BUFFERED
+
+    def push_text(self, delta: Delta) -> bool:
+        """The same for plain text, which nearly every event is: each of its calls counts."""
+        events = self._events
+        self._tally[_GENERATED] += len(delta.token_ids)
+        self.progress.note_text(delta)
+        events.append(delta)
+        if self._listener is None:
+            self._wake()
+        elif len(events) == 1:  # else it is to be told already, or does not want to be
+            self._owner.note(self)
+        return len(events) <= _MAX_BUFFERED
+
+    def _wake(self) -> None:
+        """Wakes the task that waits if this is what it waits for, and tells of the end."""
         waiter = self._waiter
         if waiter is not None and (self.is_over or not self._waits_for_end):
             self._waiter = None
@@ -169,7 +184,6 @@ class NodeStream:
         if self.is_over and self.on_over is not None:
             on_over, self.on_over = self.on_over, None
             on_over()
-        return len(events) <= _MAX_BUFFERED
 
     def send_transfer(self, message: KvImport | KvRelease | KvStop) -> None:
         """Says something of KV blocks, unless the stream is over."""
