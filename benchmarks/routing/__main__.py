@@ -16,6 +16,8 @@ What the loads are that are compared: `benchmarks.routing.balance`.
 import argparse
 import gc
 import sys
+from array import array
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 
@@ -46,6 +48,7 @@ from benchmarks.routing.scenarios import (
     create_centre,
     create_pool,
     create_sites,
+    split_areas,
 )
 from benchmarks.routing.simulated_node import CAPACITY, PREFILL_PER_S
 from benchmarks.routing.simulation import Clock, Figures, simulate
@@ -55,6 +58,8 @@ _PACKAGES = ("msgspec", "xxhash")
 _SAMPLE = 10_000
 _SHOWN_EACH = 100
 """Requests."""
+_SEEDS = 1_000_003
+"""From an area's seed to the next one's."""
 RULES = {
     "round robin": RoundRobin,
     "least requests": LeastRequests,
@@ -75,28 +80,39 @@ def main() -> int:
     for name in (*_OURS, *RULES):
         if asked.only and name not in asked.only:
             continue
-        gc.collect()  # what was before: its callbacks are cycles, and it may have been gigabytes
-        scenario = _create_scenario(asked)
-        clock = Clock()
-        policy = _create_policy(name, scenario, clock, asked)
-        came_of_it = simulate(
-            scenario.nodes,
-            _show_progress(name, *_draw(asked, scenario)),
-            policy,
-            clock,
-            asked.lead,
-            scenario.measure_way_s,
-            scenario.pools,
-        )
+        came_of_it, decision_s = _run(name, asked)
         shown = name + (f", {asked.note}" if asked.note else "")
         figures += _describe(shown, asked.nodes, came_of_it)
-        if isinstance(policy, Production):
-            micros = [seconds * 1e6 for seconds in policy.decision_s]
+        if decision_s:
+            micros = [seconds * 1e6 for seconds in decision_s]
             figures.append(summarise("routing", shown, "decision", "us", asked.nodes, micros))
     print_figures(figures)
     if asked.record:
         append_figures("routing.csv", figures, describe_circumstances(_PACKAGES))
     return 0
+
+
+def _run(name: str, asked: argparse.Namespace) -> tuple[Figures, "array[float]"]:
+    """What comes of a policy, and what its decisions cost, in seconds."""
+    waiting = deque(enumerate(split_areas(_create_scenario(asked))))
+    sums: Figures | None = None
+    decision_s = array("d")
+    while waiting:  # what an area has remembered goes with the area
+        number, area = waiting.popleft()
+        gc.collect()  # what was before: its callbacks are cycles, and it may have been gigabytes
+        clock = Clock()
+        policy = _create_policy(name, area, clock, asked)
+        trace, end_s = _draw(asked, area, number)
+        shown = _show_progress(name, trace, end_s)
+        figures = simulate(area, shown, policy, clock, asked.lead, end_s)
+        if isinstance(policy, Production):
+            decision_s += policy.decision_s
+        if sums is None:
+            sums = figures
+        else:
+            sums.add(figures)
+    assert sums is not None, "a fleet has at least one area"
+    return sums, decision_s
 
 
 def _create_scenario(asked: argparse.Namespace) -> Scenario:
@@ -123,16 +139,18 @@ def _create_policy(
     return BySite(rule, scenario.pools)
 
 
-def _draw(asked: argparse.Namespace, scenario: Scenario) -> tuple[Iterator[SimRequest], float]:
-    """The trace: as many requests a second as keep prefill this busy, all cached that can be; and
-    when it ends.
+def _draw(
+    asked: argparse.Namespace, area: Scenario, number: int
+) -> tuple[Iterator[SimRequest], float]:
+    """The trace of an area: as many requests a second as keep prefill this busy, all cached that
+    can be; and when it ends.
     """
     sample = draw_trace(asked.seed, Load(50.0, _SAMPLE / 50.0 + LEAD_S, asked.tenants))
     mean_new = measure_mean_new(islice(sample, _SAMPLE))
     rate = asked.utilisation * asked.nodes * asked.prefill / mean_new
     end_s = asked.lead + asked.requests / rate
-    trace = draw_trace(asked.seed, Load(rate, end_s, asked.tenants, scenario.site_weights))
-    return trace, end_s
+    load = Load(rate * area.share, end_s, asked.tenants, area.site_weights)
+    return draw_trace(asked.seed + number * _SEEDS, load), end_s
 
 
 def _show_progress(name: str, trace: Iterator[SimRequest], end_s: float) -> Generator[SimRequest]:

@@ -42,6 +42,18 @@ class Balance:
         self.computed += self._compare(self._window)
         self._window = [0] * self.num_nodes
 
+    def add(self, other: "Balance") -> None:
+        """The loads of other pools, of the same time."""
+        self.pools = [
+            *self.pools,
+            *([self.num_nodes + place for place in pool] for pool in other.pools),
+        ]
+        self.num_nodes += other.num_nodes
+        self.held += other.held
+        self.computed += other.computed
+        self.total += other.total
+        self._window += other._window
+
     def compare_totals(self) -> list[float]:
         """Max over mean of all that was computed, by pool."""
         return self._compare(self.total)

@@ -6,6 +6,7 @@ Read next: `gateway.routing.fleet`.
 
 import random
 import time
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -64,15 +65,17 @@ class Production:
         """`has_sessions`: clients name their sessions, or send conversations that tell them apart;
         else there are only texts.
         """
-        sources = Sources(clock, clock, random.Random(seed).getrandbits)
         self._nodes = nodes
         self._places = {node.node_id: place for place, node in enumerate(nodes)}
         self._has_sessions = has_sessions
         self._silence = silence
         self._plans: dict[int, tuple[Fleet, RoutePlan]] = {}
-        self.decision_s: list[float] = []
+        self.decision_s = array("d")
         self.fleets = [
-            [_create_fleet(nodes, entry, sources) for _ in range(entry.num_gateways)]
+            [
+                _create_fleet(nodes, entry, _create_sources(clock, seed, entry, place))
+                for place in range(entry.num_gateways)
+            ]
             for entry in entries
         ]
         num_known = max(len(fleet.snapshots) for fleets in self.fleets for fleet in fleets)
@@ -122,6 +125,11 @@ class Production:
                 report = msgspec.structs.replace(report, sessions=())
             for fleet in self._watchers[node.region]:
                 fleet.record_report(report)
+
+
+def _create_sources(clock: Callable[[], float], seed: int, entry: Entry, place: int) -> Sources:
+    """A gateway's time and chance, which is its own: what others draw changes nothing."""
+    return Sources(clock, clock, random.Random(f"{seed} {entry.region} {place}").getrandbits)
 
 
 def _create_fleet(nodes: Sequence[SimulatedNode], entry: Entry, sources: Sources) -> Fleet:

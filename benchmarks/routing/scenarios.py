@@ -6,6 +6,7 @@ Read next: `benchmarks.routing.geography`, `benchmarks.routing.production`.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from benchmarks.routing.geography import LAST_MILE_S, Site, draw_sites, find_centre
 from benchmarks.routing.production import Entry
@@ -37,6 +38,8 @@ class Scenario:
     """Where users are, if that is told."""
     home: int | None = None
     """The site at which all nodes are, if they are at one."""
+    share: float = 1.0
+    """Of all users, that come in here."""
 
     def measure_way_s(self, site: int, place: int) -> float:
         """From a user to the entry, on to the node, and back."""
@@ -45,6 +48,31 @@ class Scenario:
         if self.home is not None:
             return LAST_MILE_S + self.sites[site].measure_latency_s(self.sites[self.home])
         return LAST_MILE_S + self.entries[site].latencies_s[self.nodes[place].region]
+
+
+def split_areas(whole: Scenario) -> list[Scenario]:
+    """The areas, in the order of their sites, of which no gateway knows a node of another: what
+    comes of the whole comes of them one after the other, and only one is in memory.
+    """
+    if len(whole.entries) == 1:
+        return [whole]
+    areas = [site.area for site in whole.sites]
+    begins = [place for place, area in enumerate(areas) if not place or areas[place - 1] != area]
+    return [_cut(whole, slice(*bounds)) for bounds in pairwise((*begins, len(areas)))]
+
+
+def _cut(whole: Scenario, sites: slice) -> Scenario:
+    """The fleet at some neighbouring sites."""
+    pools, weights = whole.pools[sites], whole.site_weights[sites]
+    first = pools[0][0]
+    return Scenario(
+        whole.nodes[first : pools[-1][-1] + 1],
+        whole.entries[sites],
+        [[place - first for place in pool] for pool in pools],
+        weights,
+        whole.sites[sites],
+        share=whole.share * sum(weights) / sum(whole.site_weights),
+    )
 
 
 def create_pool(num_nodes: int, num_gateways: int, machine: Machine) -> Scenario:

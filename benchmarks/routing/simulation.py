@@ -1,12 +1,13 @@
 """Runs a trace over simulated nodes under one policy; deterministic, decision times aside."""
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from benchmarks.routing.balance import Balance
 from benchmarks.routing.policies import Policy
-from benchmarks.routing.simulated_node import SimulatedNode
+from benchmarks.routing.scenarios import Scenario
 from benchmarks.routing.traces import LEAD_S, EndlessCache, SimRequest
 
 REPORT_S = 1.0
@@ -30,7 +31,7 @@ class Figures:
     """What came of a run."""
 
     balance: Balance
-    ttft_s: list[float] = field(default_factory=list[float])
+    ttft_s: "array[float]" = field(default_factory=lambda: array("d"))
     num_prompt: int = 0
     num_hit: int = 0
     num_best_hit: int = 0
@@ -57,72 +58,100 @@ class Figures:
         """The share of all nodes' prefill that the prompts took."""
         return (self.num_prompt - self.num_hit) / (self.prefill_per_s * max(self.warm_s, 1e-9))
 
+    def add(self, other: "Figures") -> None:
+        """What came of the same time elsewhere, among nodes that have nothing to do with these."""
+        self.balance.add(other.balance)
+        self.ttft_s += other.ttft_s
+        self.num_prompt += other.num_prompt
+        self.num_hit += other.num_hit
+        self.num_best_hit += other.num_best_hit
+        self.num_refused += other.num_refused
+        self.prefill_per_s += other.prefill_per_s
+        self.warm_s = max(self.warm_s, other.warm_s)
+
     def find_ttft_s(self, share: float) -> float:
         """A quantile."""
         return sorted(self.ttft_s)[int(share * (len(self.ttft_s) - 1))]
 
 
 def simulate(
-    nodes: Sequence[SimulatedNode],
+    scenario: Scenario,
     trace: Iterable[SimRequest],
     policy: Policy,
     clock: Clock,
     warm_s: float = LEAD_S,
-    measure_way_s: Callable[[int, int], float] = lambda site, place: 0.0,
-    pools: Sequence[Sequence[int]] = (),
+    end_s: float = 0.0,
 ) -> Figures:
-    """The figures of `trace` from `warm_s` on; nodes report as often as gateways ask so many to,
-    and each second with whose requests and prompts they have had.
+    """The figures of `trace` from `warm_s` on, until `end_s` or the last request.
 
-    `measure_way_s`: from the user at a site to a node and back. `pools` are places of nodes whose
-    loads are compared with each other's; by default all are one.
+    Nodes report as often as gateways ask so many to, and each second with whose requests and
+    prompts they have had.
     """
-    figures = Figures(Balance(pools or [range(len(nodes))], len(nodes)))
-    figures.prefill_per_s = sum(node.prefill_per_s for node in nodes)
-    ends: list[tuple[float, int, int, SimRequest]] = []
-    cache = EndlessCache()
-    report_s, num_reports, window_s = 0.0, 0, warm_s + WINDOW_S
-    num_between = round(REPORT_S / policy.report_s)
+    run = _Run(scenario, policy, clock, warm_s)
     for number, request in enumerate(trace):
-        now_s = request.arrival_s
-        while report_s <= now_s:
-            _finish(ends, nodes, policy, report_s)
-            clock.now_s = report_s
-            is_whole = num_reports % num_between == 0
-            policy.report(report_s, is_whole=is_whole)
-            if is_whole and report_s > warm_s:
-                figures.balance.note_held([node.num_resident for node in nodes])
-            report_s, num_reports = report_s + policy.report_s, num_reports + 1
-        while window_s <= now_s:
-            figures.balance.end_window()
-            window_s += WINDOW_S
-        _finish(ends, nodes, policy, now_s)
-        clock.now_s = now_s
-        place = policy.choose(number, request)
+        run.go_on_to(request.arrival_s)
+        run.take(number, request)
+    run.go_on_to(end_s)
+    run.figures.warm_s = clock.now_s - warm_s
+    return run.figures
+
+
+class _Run:
+    """A simulation under way."""
+
+    def __init__(self, scenario: Scenario, policy: Policy, clock: Clock, warm_s: float) -> None:
+        """Nothing has come yet."""
+        nodes = scenario.nodes
+        self.figures = Figures(Balance(scenario.pools, len(nodes)))
+        self.figures.prefill_per_s = sum(node.prefill_per_s for node in nodes)
+        self._scenario = scenario
+        self._policy = policy
+        self._clock = clock
+        self._warm_s = warm_s
+        self._ends: list[tuple[float, int, int, SimRequest]] = []
+        self._cache = EndlessCache()
+        self._num_reports = 0
+        self._window_s = warm_s + WINDOW_S
+        self._num_between = round(REPORT_S / policy.report_s)
+        """Reports for each that tells all."""
+
+    def go_on_to(self, now_s: float) -> None:
+        """Time passes: nodes report, requests end."""
+        while (report_s := self._num_reports * self._policy.report_s) <= now_s:
+            self._finish(report_s)
+            self._clock.now_s = report_s
+            is_whole = self._num_reports % self._num_between == 0
+            self._policy.report(report_s, is_whole=is_whole)
+            if is_whole and report_s > self._warm_s:
+                self.figures.balance.note_held([one.num_resident for one in self._scenario.nodes])
+            self._num_reports += 1
+        while self._window_s <= now_s:
+            self.figures.balance.end_window()
+            self._window_s += WINDOW_S
+        self._finish(now_s)
+        self._clock.now_s = max(now_s, self._clock.now_s)
+
+    def take(self, number: int, request: SimRequest) -> None:
+        """A request comes in now."""
+        now_s, figures = self._clock.now_s, self.figures
+        place = self._policy.choose(number, request)
         if place is None:
             figures.num_refused += 1
-            continue
-        first_s, end_s, hit = nodes[place].start(number, request, now_s)
-        heapq.heappush(ends, (end_s, number, place, request))
-        best = cache.count_hit(request)
-        if now_s > warm_s:
-            figures.ttft_s.append(first_s - now_s + measure_way_s(request.site, place))
+            return
+        first_s, end_s, hit = self._scenario.nodes[place].start(number, request, now_s)
+        heapq.heappush(self._ends, (end_s, number, place, request))
+        best = self._cache.count_hit(request)
+        if now_s > self._warm_s:
+            way_s = self._scenario.measure_way_s(request.site, place)
+            figures.ttft_s.append(first_s - now_s + way_s)
             figures.num_prompt += request.num_prompt
             figures.num_hit += hit
             figures.num_best_hit += best
             figures.balance.note_computed(place, request.num_prompt - hit + request.num_output)
-            figures.warm_s = now_s - warm_s
-    return figures
 
-
-def _finish(
-    ends: list[tuple[float, int, int, SimRequest]],
-    nodes: Sequence[SimulatedNode],
-    policy: Policy,
-    now_s: float,
-) -> None:
-    """Ends what is over."""
-    while ends and ends[0][0] <= now_s:
-        _, number, place, request = heapq.heappop(ends)
-        nodes[place].end(request)
-        policy.end(number, request)
+    def _finish(self, now_s: float) -> None:
+        """Ends what is over."""
+        while self._ends and self._ends[0][0] <= now_s:
+            _, number, place, request = heapq.heappop(self._ends)
+            self._scenario.nodes[place].end(request)
+            self._policy.end(number, request)

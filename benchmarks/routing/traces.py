@@ -8,6 +8,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from gateway.routing.prefix_keys import PIECE_ENDS
 
@@ -58,7 +59,8 @@ def draw_trace(seed: int, load: Load) -> Iterator[SimRequest]:
     """Requests in order of arrival: Poisson sessions of a few turns, prompts with a heavy tail."""
     rng = random.Random(seed)
     tenants, sites = range(load.num_tenants), range(len(load.site_weights))
-    weights = [1 / (rank + 1) for rank in tenants]
+    tenant_weights = list(accumulate(1 / (rank + 1) for rank in tenants))
+    site_weights = list(accumulate(load.site_weights))
     waiting: list[tuple[float, int, SimRequest]] = []
     now_s, session, number = 0.0, 0, 0
     while now_s < load.end_s:
@@ -66,8 +68,8 @@ def draw_trace(seed: int, load: Load) -> Iterator[SimRequest]:
         session += 1
         while waiting and waiting[0][0] <= min(now_s, load.end_s):
             yield heapq.heappop(waiting)[2]
-        tenant = rng.choices(tenants, weights)[0]
-        site = rng.choices(sites, load.site_weights)[0]
+        tenant = rng.choices(tenants, cum_weights=tenant_weights)[0]
+        site = rng.choices(sites, cum_weights=site_weights)[0]
         for request in _draw_session(rng, now_s, session, tenant, site):
             number += 1
             heapq.heappush(waiting, (request.arrival_s, number, request))

@@ -1,5 +1,7 @@
 """The simulation of the router: the same every time, and worth its while on a small fleet."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -15,6 +17,7 @@ from benchmarks.routing.scenarios import (
     create_centre,
     create_pool,
     create_sites,
+    split_areas,
 )
 from benchmarks.routing.simulated_node import SimulatedNode
 from benchmarks.routing.simulation import Clock, Figures, simulate
@@ -31,7 +34,7 @@ def run_production(
     """The production router over the trace."""
     scenario, clock = create_pool(NUM_NODES, num_gateways, Machine()), Clock()
     policy = Production(scenario.nodes, scenario.entries, clock, 1, has_sessions, silence)
-    return simulate(scenario.nodes, TRACE, policy, clock, warm_s=5.0), policy
+    return simulate(scenario, TRACE, policy, clock, warm_s=5.0), policy
 
 
 def run_rule(rule: type[Counting], *, has_one_cache: bool = False) -> Figures:
@@ -40,7 +43,7 @@ def run_rule(rule: type[Counting], *, has_one_cache: bool = False) -> Figures:
     for node in scenario.nodes[1:] if has_one_cache else ():
         node.share_cache(scenario.nodes[0])
     policy = BySite(rule, scenario.pools)
-    return simulate(scenario.nodes, TRACE, policy, Clock(), warm_s=5.0)
+    return simulate(scenario, TRACE, policy, Clock(), warm_s=5.0)
 
 
 def test_the_same_seed_gives_the_same_figures() -> None:
@@ -137,6 +140,36 @@ def test_sites_are_near_each_other_in_their_area_alone() -> None:
     far = [first.measure_latency_s(site) for site in sites if site.area != first.area]
     assert sum(near) / len(near) < sum(far) / len(far)
     assert 0 <= find_centre(sites) < 60
+
+
+def run_areas(whole: Scenario, areas: Sequence[Scenario]) -> Figures:
+    """The production router in each of `areas` of `whole`, one after the other."""
+    end_s, first = 30.0, 0
+    trace = list(draw_trace(1, Load(80.0, end_s, 12, whole.site_weights)))
+    found: list[Figures] = []
+    for area in areas:
+        sites, clock = range(first, first := first + len(area.sites)), Clock()
+        own = [replace(one, site=one.site - sites[0]) for one in trace if one.site in sites]
+        policy = Production(area.nodes, area.entries, clock, 1, has_sessions=False)
+        found.append(simulate(area, own, policy, clock, 5.0, end_s))
+    for figures in found[1:]:
+        found[0].add(figures)
+    return found[0]
+
+
+def test_areas_one_after_the_other_are_as_they_are_all_at_once() -> None:
+    whole, once_more = (create_sites(1, 30, 12, Machine(prefill_per_s=4000.0)) for _ in range(2))
+    areas = split_areas(whole)
+    assert len(areas) > 5
+    assert sum(area.share for area in areas) == pytest.approx(1.0)
+    apart, together = run_areas(whole, areas), run_areas(once_more, [once_more])
+    assert sorted(apart.ttft_s) == sorted(together.ttft_s)
+    assert (apart.num_prompt, apart.num_hit) == (together.num_prompt, together.num_hit)
+    assert apart.prefill_use == pytest.approx(together.prefill_use)
+    assert sorted(apart.balance.held) == sorted(together.balance.held)
+    assert apart.balance.compare_totals() == together.balance.compare_totals()
+    assert len(apart.balance.compare_totals()) == 12
+    assert len(split_areas(create_pool(NUM_NODES, 2, Machine()))) == 1  # no law parts that
 
 
 def measure_mean_way_s(scenario: Scenario) -> float:
