@@ -136,8 +136,7 @@ class Locality:
 
     def note_told(self, report: NodeReport, now_s: float) -> None:
         """A node says what has lately been there, through whichever gateway."""
-        for session in report.sessions:
-            self._sessions.hear(session, report.node_id, now_s)
+        self._sessions.hear(report.sessions, report.node_id, now_s)
         self._index.hear(report.node_id, unpack_keys(report.prefixes))
 
     def forget(self, node_id: NodeId) -> None:

@@ -7,7 +7,7 @@ which decides whether a session may stay.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
@@ -44,20 +44,23 @@ class SessionMap:
 
     def pin(self, session: int, node_id: NodeId, now_s: float) -> None:
         """The session is sent to `node_id` now."""
-        self._put(self._own, session, node_id, now_s)
+        self._put(self._own, (session,), (node_id, now_s))
 
-    def hear(self, session: int, node_id: NodeId, now_s: float) -> None:
-        """`node_id` says that the session has been there lately.
+    def hear(self, sessions: Iterable[int], node_id: NodeId, now_s: float) -> None:
+        """`node_id` says that these have been there lately.
 
-        Two nodes that it has just been to both say so; the later word counts.
+        Two nodes that one has just been to both say so; the later word counts.
         """
-        self._put(self._told, session, node_id, now_s)
+        self._put(self._told, sessions, (node_id, now_s))
 
-    def _put(self, places: _Places, session: int, node_id: NodeId, now_s: float) -> None:
-        """Remembers a place, and forgets another where there is no room."""
-        places[session] = (node_id, now_s)
-        places.move_to_end(session)
-        if len(places) > self._max_sessions:
+    def _put(self, places: _Places, sessions: Iterable[int], place: tuple[NodeId, float]) -> None:
+        """Remembers a place, one object for all of them, and forgets others where there is no
+        room.
+        """
+        for session in sessions:
+            places[session] = place
+            places.move_to_end(session)
+        for _ in range(len(places) - self._max_sessions):
             places.popitem(last=False)
 
 

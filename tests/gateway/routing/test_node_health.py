@@ -1,5 +1,7 @@
 """Who is left alone for a while, who is tried again, and how often anything is tried."""
 
+import tracemalloc
+
 from contracts.ids import NodeId
 from gateway.routing.node_health import NodeHealth
 from gateway.routing.retry_budget import RetryBudget
@@ -95,18 +97,29 @@ def test_sessions_are_bounded_in_number_and_in_time() -> None:
 
 def test_a_session_that_came_in_elsewhere_is_found_where_a_node_says_it_is() -> None:
     sessions = SessionMap(max_sessions=2, idle_s=10.0)
-    sessions.hear(1, A, 0.0)
+    sessions.hear([1], A, 0.0)
     assert sessions.find(1, 1.0) == A
     assert sessions.find(2, 1.0) is None  # the control: nobody speaks of it
     sessions.pin(1, B, 2.0)
-    sessions.hear(1, A, 3.0)  # what A says is from before
+    sessions.hear([1], A, 3.0)  # what A says is from before
     assert sessions.find(1, 3.0) == B
-    sessions.hear(1, C, 9.0)
+    sessions.hear([1], C, 9.0)
     assert sessions.find(1, 9.0) == C
-    for number in range(100, 200):
-        sessions.hear(number, A, 9.5)
+    sessions.hear(range(100, 200), A, 9.5)
     assert sessions.find(1, 9.5) == B  # nodes' words crowd out none of one's own
     assert len(sessions) == 3
+    assert [sessions.find(number, 9.5) for number in (197, 198, 199)] == [None, A, A]
+
+
+def test_a_session_that_is_heard_of_takes_little_memory() -> None:
+    sessions, told = SessionMap(100_000, 10.0), list(range(1 << 40, (1 << 40) + 10_000))
+    tracemalloc.start()
+    for first in range(0, len(told), 100):
+        sessions.hear(told[first : first + 100], A, first / 100 + 0.5)
+    num_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(sessions) == 10_000
+    assert num_bytes < 100 * len(sessions)  # besides the names: a place for each takes 56 more
 
 
 def test_gateways_agree_on_where_a_session_begins_and_a_lost_node_moves_only_its_own() -> None:
