@@ -20,6 +20,19 @@ def pack_keys(keys: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(keys)}Q", *keys)
 
 
+def skip_repeated(told: bytes, before: bytes) -> bytes:
+    """What is new in `told`: that which follows the names `before` ended with, for what is told is
+    repeated in its order. All of it where it does not begin with such.
+    """
+    first = told[:KEY_BYTES]
+    place = before.find(first) if first else -1
+    while place % KEY_BYTES and place >= 0:  # it was found across two names
+        place = before.find(first, place + 1)
+    end = len(before) - place
+    is_repeated = place >= 0 and not end % KEY_BYTES and told[:end] == before[place:]
+    return told[end:] if is_repeated else told
+
+
 def unpack_keys(packed: bytes) -> tuple[int, ...]:
     """What `pack_keys` packed; a rest that is no whole name is passed over."""
     return struct.unpack_from(f"<{len(packed) // KEY_BYTES}Q", packed)

@@ -12,7 +12,7 @@ from contracts.grant import RetentionClass
 from contracts.ids import ModelName, NodeId, RegionId
 from contracts.inference import GenerateRequest, NodeRequest
 from contracts.node_roles import NodeRole
-from contracts.prefix_keys import unpack_keys
+from contracts.prefix_keys import skip_repeated, unpack_keys
 from gateway.routing.hand_over import HandOverMeter
 from gateway.routing.prefix_index import Away, PrefixIndex
 from gateway.routing.prefix_keys import (
@@ -48,6 +48,8 @@ class Locality:
         """Nothing is known yet."""
         self._index = PrefixIndex()
         self._sessions = sessions
+        self._told: dict[NodeId, bytes] = {}
+        """The names of prompts that each node told last: it repeats them for a while."""
         self.hand_over: Final = HandOverMeter()
         self._bytes_per_token: dict[ModelName, float] = {}
         self._usual_output: dict[ModelName, float] = {}
@@ -137,10 +139,15 @@ class Locality:
     def note_told(self, report: NodeReport, now_s: float) -> None:
         """A node says what has lately been there, through whichever gateway."""
         self._sessions.hear(report.sessions, report.node_id, now_s)
-        self._index.hear(report.node_id, unpack_keys(report.prefixes))
+        if report.prefixes:
+            before = self._told.get(report.node_id, b"")
+            self._told[report.node_id] = report.prefixes
+            news = skip_repeated(report.prefixes, before)
+            self._index.hear(report.node_id, unpack_keys(news))
 
     def forget(self, node_id: NodeId) -> None:
         """The node has begun a new life, with empty caches."""
+        self._told.pop(node_id, None)
         self._index.forget(node_id)
 
     def _find_pinned(self, need: RouteNeed, rings: Sequence[Ring], now_s: float) -> NodeId | None:

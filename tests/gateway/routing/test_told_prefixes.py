@@ -84,6 +84,23 @@ def test_what_was_told_ends_with_the_nodes_life() -> None:
     assert fleet.plan(describe()).num_cached_tokens > 500
 
 
+def test_what_a_node_repeats_moves_nothing_that_was_heard_since() -> None:
+    fleet = create_gateway()
+    index, report = fleet.locality._index, create_report(NODES[0])
+    load = msgspec.structs.replace(report.loads[0], num_blocks=24, num_free_blocks=24)
+    report = msgspec.structs.replace(report, loads=(load,))  # room for three
+
+    def hear(*names: int) -> list[int]:
+        """Which of a few names the node is thought to have then."""
+        fleet.record_report(msgspec.structs.replace(report, prefixes=pack_keys(names)))
+        return [name for name in range(1, 7) if index.measure(NodeId(NODES[0]), [name])]
+
+    assert hear(1, 2, 3) == [1, 2, 3]
+    assert hear(1, 2, 3, 4) == [2, 3, 4]
+    assert hear(3, 4, 5) == [3, 4, 5]
+    assert hear(2, 6) == [2, 5, 6]  # the control: told anew, it is news
+
+
 def test_names_without_end_leave_room_for_the_latest() -> None:
     fleet = create_gateway()
     report = create_report(NODES[1])
