@@ -8,9 +8,9 @@ of what this gateway knows by itself. Pure bookkeeping. Read next: `gateway.rout
 `gateway.routing.fleet` (the caller).
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import merge
 from itertools import islice
 from operator import itemgetter
 from typing import Final
@@ -27,18 +27,25 @@ _SHRINK: Final = 0.9
 _GROW: Final = 1.02
 MAX_KEYS_PER_NODE: Final = 65_536
 MAX_HEARD: Final = 524_288
-"""Of all nodes together, of which those that tell most have equal parts: some 160 bytes each."""
+"""Of all nodes together, of which those that tell most have equal parts: some 100 bytes each."""
 Away = Callable[[NodeId], float | None]
 """How many seconds away a node is; None: it does not come into question."""
 
 
 @dataclass(slots=True)
 class _Memory:
-    """What one node is thought to have, and when it was used, least recently used first."""
+    """What one node is thought to have, and when it was used, least recently used first.
 
-    sent: OrderedDict[int, int] = field(default_factory=OrderedDict[int, int])
+    An ordered dictionary takes twice the room, and plain ones keep the order as well; but to find
+    their first key is to pass over all that were dropped before it, so that many are asked for at
+    once.
+    """
+
+    node_id: NodeId
+    """Of all that say so one object: it stands for every key."""
+    sent: dict[int, int] = field(default_factory=dict[int, int])
     """By this gateway."""
-    heard: OrderedDict[int, int] = field(default_factory=OrderedDict[int, int])
+    heard: dict[int, int] = field(default_factory=dict[int, int])
     """By others, as the node says; none that is in `sent`."""
     max_keys: int = MAX_KEYS_PER_NODE
     share: float = 1.0
@@ -54,11 +61,10 @@ class _Memory:
         """How many it has."""
         return len(self.sent) + len(self.heard)
 
-    def has_sent_oldest(self) -> bool:
-        """True when what was used least recently is in `sent`, False when it is in `heard`."""
-        if not (self.sent and self.heard):
-            return bool(self.sent)
-        return next(iter(self.sent.values())) < next(iter(self.heard.values()))
+    def list_oldest(self, count: int) -> list[int]:
+        """So many that were used least recently."""
+        in_order = merge(self.heard.items(), self.sent.items(), key=itemgetter(1))
+        return [key for key, _ in islice(in_order, count)]
 
 
 class PrefixIndex:
@@ -113,38 +119,37 @@ class PrefixIndex:
         """The node has been sent a prompt with these keys."""
         if not keys:
             return
-        memory = self._memories.setdefault(node_id, _Memory())
+        memory = self._recall(node_id)
         self._num_uses = now = self._num_uses + 1
-        sent = memory.sent
+        sent, num_told = memory.sent, len(memory.heard)
         for key in reversed(keys):  # the beginning is used last, so that it is forgotten last
-            if key in sent:
-                sent.move_to_end(key)
-            elif not self._unhear(memory, key):
-                self._hold(key, node_id)
+            if sent.pop(key, None) is None and memory.heard.pop(key, None) is None:
+                self._hold(key, memory.node_id)
             sent[key] = now
-        self._trim(node_id, memory)
+        self._count_heard(memory, num_told)
+        self._trim(memory, memory.num_keys - memory.room)
 
     def hear(self, node_id: NodeId, keys: Sequence[int]) -> None:
         """The node says that it has these, the latest last."""
         if not keys:
             return
-        memory = self._memories.setdefault(node_id, _Memory())
+        memory = self._recall(node_id)
         self._num_uses = now = self._num_uses + 1
+        sent, heard, num_told = memory.sent, memory.heard, len(memory.heard)
         for key in keys[-memory.room :]:
-            known = memory.sent if key in memory.sent else memory.heard
-            if key in known:
-                known.move_to_end(key)
-            else:
-                self._num_telling += not known
-                self._num_heard += 1
-                self._hold(key, node_id)
-            known[key] = now
-        self._trim(node_id, memory)
-        self._trim_heard(node_id)
+            if sent.pop(key, None) is not None:
+                sent[key] = now
+                continue
+            if heard.pop(key, None) is None:
+                self._hold(key, memory.node_id)
+            heard[key] = now
+        self._count_heard(memory, num_told)
+        self._trim(memory, memory.num_keys - memory.room)
+        self._trim_heard(memory)
 
     def set_capacity(self, node_id: NodeId, max_keys: int) -> None:
         """The node's cache holds so many pieces."""
-        memory = self._memories.setdefault(node_id, _Memory())
+        memory = self._recall(node_id)
         memory.max_keys = max(min(max_keys, MAX_KEYS_PER_NODE), 1)
 
     def correct(self, node_id: NodeId, num_expected: int, num_cached: int, slack: int) -> None:
@@ -154,52 +159,54 @@ class PrefixIndex:
             return
         if num_cached + slack < num_expected:
             memory.share = max(memory.share * _SHRINK, _SMALLEST)
-            self._trim(node_id, memory)
+            self._trim(memory, memory.num_keys - memory.room)
         else:
             memory.share = min(memory.share * _GROW, 1.0)
 
     def forget(self, node_id: NodeId) -> None:
         """The node has nothing any more."""
-        memory = self._memories.pop(node_id, None)
+        memory = self._memories.get(node_id)
         if memory is not None:
-            for key in (*memory.sent, *memory.heard):
-                self._drop(key, node_id)
-            self._num_heard -= len(memory.heard)
-            self._num_telling -= bool(memory.heard)
+            self._trim(memory, memory.num_keys)
+            del self._memories[node_id]
 
-    def _trim(self, node_id: NodeId, memory: _Memory) -> None:
-        """Forgets what does not fit into the node's cache."""
-        for _ in range(memory.num_keys - memory.room):
-            if memory.has_sent_oldest():
-                self._drop(memory.sent.popitem(last=False)[0], node_id)
-            else:
-                self._drop_heard(node_id, memory)
+    def _recall(self, node_id: NodeId) -> _Memory:
+        """What the node is thought to have: nothing, where it was not known."""
+        memory = self._memories.get(node_id)
+        if memory is None:
+            memory = self._memories[node_id] = _Memory(node_id)
+        return memory
 
-    def _trim_heard(self, node_id: NodeId) -> None:
+    def _trim(self, memory: _Memory, count: int) -> None:
+        """Forgets so many that were used least recently, if there are any too many."""
+        if count <= 0:
+            return
+        num_told = len(memory.heard)
+        for key in memory.list_oldest(count):
+            if memory.sent.pop(key, None) is None:
+                del memory.heard[key]
+            self._drop(key, memory.node_id)
+        self._count_heard(memory, num_told)
+
+    def _trim_heard(self, memory: _Memory) -> None:
         """Forgets what is too much of all that is only heard of: of the node that has just spoken
         what is beyond an equal part, else of the one with the most.
         """
         while self._num_heard > self._max_heard:
             part = self._max_heard // self._num_telling
-            if len(self._memories[node_id].heard) <= part:
-                node_id = max(self._memories, key=lambda one: len(self._memories[one].heard))
-            memory = self._memories[node_id]
-            while len(memory.heard) > part:
-                self._drop_heard(node_id, memory)
+            if len(memory.heard) <= part:
+                memory = max(self._memories.values(), key=lambda one: len(one.heard))
+            num_told = len(memory.heard)
+            for key in list(islice(memory.heard, num_told - part)):
+                del memory.heard[key]
+                self._drop(key, memory.node_id)
+            self._count_heard(memory, num_told)
 
-    def _drop_heard(self, node_id: NodeId, memory: _Memory) -> None:
-        """Forgets what was heard of first."""
-        key = next(iter(memory.heard))
-        self._unhear(memory, key)
-        self._drop(key, node_id)
-
-    def _unhear(self, memory: _Memory, key: int) -> bool:
-        """It is not only heard of any more; False when it was not."""
-        if memory.heard.pop(key, None) is None:
-            return False
-        self._num_heard -= 1
-        self._num_telling -= not memory.heard
-        return True
+    def _count_heard(self, memory: _Memory, num_before: int) -> None:
+        """The node's part in what is only heard of was `num_before`, and is another now."""
+        num_now = len(memory.heard)
+        self._num_heard += num_now - num_before
+        self._num_telling += bool(num_now) - bool(num_before)
 
     def _list_holders(self, key: int) -> Iterable[NodeId]:
         """Who is thought to have it, in the order of hearing."""
@@ -209,9 +216,11 @@ class PrefixIndex:
     def _hold(self, key: int, node_id: NodeId) -> None:
         """One node more has `key`."""
         holders = self._holders.setdefault(key, node_id)
+        if holders is node_id:
+            return
         if isinstance(holders, dict):
             holders[node_id] = None
-        elif holders != node_id:
+        else:
             self._holders[key] = {holders: None, node_id: None}
 
     def _drop(self, key: int, node_id: NodeId) -> None:
