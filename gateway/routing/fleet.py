@@ -6,8 +6,9 @@ wires that bring the reports. Read next: `gateway.routing.prefill_choice` (the d
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from contracts.fleet import ModelCard, NodeReport
 from contracts.ids import ModelName, NodeId, RegionId

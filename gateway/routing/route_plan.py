@@ -4,7 +4,7 @@ Plain data. Read next: `gateway.routing.choose_node`, `gateway.routing.cost`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
@@ -61,8 +61,7 @@ class Pick(StrEnum):
     """The session was there before, or begins there."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSnapshot:
+class NodeSnapshot(msgspec.Struct, frozen=True):
     """A node as last heard of; replaced as a whole by each report."""
 
     node_id: NodeId
@@ -88,7 +87,7 @@ class NodeSnapshot:
     """Those that a planner may give it."""
     suggested_role: NodeRole | None = None
     """One of them that a planner thinks better."""
-    kv_endpoints: Mapping[ModelName, KvEndpoint] = field(
+    kv_endpoints: Mapping[ModelName, KvEndpoint] = msgspec.field(
         default_factory=dict[ModelName, KvEndpoint]
     )
     """Of models whose KV blocks can come and go."""

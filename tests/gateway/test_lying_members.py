@@ -6,12 +6,12 @@ Each time with a control that shows what would come of it if nobody looked.
 import asyncio
 import contextlib
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from contracts.ids import NodeId, RegionId
 from contracts.membership import (

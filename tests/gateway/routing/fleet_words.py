@@ -1,8 +1,9 @@
 """Short words for nodes, loads and needs, so that routing tests read as sentences."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from contracts.fleet import ModelCard, ModelLoad, NodeReport
 from contracts.ids import BootId, ModelName, NodeId, RegionId

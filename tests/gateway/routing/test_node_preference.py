@@ -1,9 +1,8 @@
 """Among the nodes that may: whoever should answer first, and where a session was."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from contracts.errors import (
     NoEndpoint,

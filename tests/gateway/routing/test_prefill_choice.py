@@ -1,10 +1,10 @@
 """Who computes the prompt: another node where that spares streams more seconds than it costs."""
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from contracts.ids import NodeId, RegionId
 from contracts.node_roles import NodeRole
