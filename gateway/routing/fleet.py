@@ -14,6 +14,7 @@ from contracts.fleet import ModelCard, NodeReport
 from contracts.ids import ModelName, NodeId, RegionId
 from gateway.routing.decisions import Decisions
 from gateway.routing.demand import DemandRecorder
+from gateway.routing.earshot import measure_earshot_s
 from gateway.routing.locality import Locality
 from gateway.routing.node_health import NodeHealth
 from gateway.routing.prefill_choice import choose_prefill, choose_route, may_answer
@@ -60,6 +61,7 @@ class Fleet:
         self._snapshots: tuple[NodeSnapshot, ...] | None = None
         self._rings: dict[ModelName, Rings] = {}
         self._offers: dict[ModelName, tuple[ModelCard, int]] = {}
+        self._earshot_s: float | None = None
         self._sent: dict[tuple[NodeId, ModelName], Sent] = {}
         self.health: Final = NodeHealth(self._nodes)
         self.locality: Final = locality
@@ -173,6 +175,7 @@ class Fleet:
         del self._vouched[node_id]
         self._former[node_id] = node.num_reports + 1
         self._snapshots = None
+        self._earshot_s = None
         self._rings.clear()
         self._offers.clear()
         self.locality.forget(node_id)
@@ -289,7 +292,7 @@ class Fleet:
             self.locality.forget(node.node_id)
         self._put(node if is_connected else replace(node, is_connected=False))
         self.locality.note_capacity(report.node_id, report.loads)
-        self.locality.note_told(report, now_s)
+        self.locality.note_told(report, now_s, is_near=self._hears(report))
         for model in (*before.cards, *node.cards):
             self._sent.pop((report.node_id, model), None)
         self._tell(report.node_id)
@@ -329,6 +332,15 @@ class Fleet:
                 self._rings[model] = rings
         return rings
 
+    def _hears(self, report: NodeReport) -> bool:
+        """True for a node so near that the prompts it tells of are remembered."""
+        if not report.prefixes:
+            return False
+        measure_latency_s = self.catalogue.measure_latency_s
+        if self._earshot_s is None:
+            self._earshot_s = measure_earshot_s(self.snapshots, measure_latency_s)
+        return measure_latency_s(report.region) <= self._earshot_s
+
     def _find_offer(self, model: ModelName) -> tuple[ModelCard, int] | None:
         """The last node's card of `model`, and the longest context of any; None: nobody has it.
 
@@ -355,6 +367,7 @@ class Fleet:
             snapshot.cards.keys(),
         ):
             self._rings.clear()
+            self._earshot_s = None
 
     def _draw(self, count: int) -> int:
         """A number below `count`."""

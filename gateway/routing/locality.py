@@ -136,10 +136,12 @@ class Locality:
         if num_tokens:
             self._index.set_capacity(node_id, int(num_tokens * BYTES_PER_TOKEN / _BYTES_PER_PIECE))
 
-    def note_told(self, report: NodeReport, now_s: float) -> None:
-        """A node says what has lately been there, through whichever gateway."""
+    def note_told(self, report: NodeReport, now_s: float, *, is_near: bool) -> None:
+        """A node says what has lately been there, through whichever gateway: sessions, and prompts,
+        which are remembered of those that are near.
+        """
         self._sessions.hear(report.sessions, report.node_id, now_s)
-        if report.prefixes:
+        if is_near:
             before = self._told.get(report.node_id, b"")
             self._told[report.node_id] = report.prefixes
             news = skip_repeated(report.prefixes, before)

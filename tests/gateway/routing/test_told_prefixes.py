@@ -9,6 +9,7 @@ from contracts.ids import BootId, NodeId, RegionId
 from contracts.inference import GenerateRequest, SamplingParams, TextPrompt
 from contracts.node_roles import NodeRole
 from contracts.prefix_keys import pack_keys
+from gateway.routing.earshot import MAX_HEARD_NODES, measure_earshot_s
 from gateway.routing.fleet import Fleet
 from gateway.routing.prefix_index import MAX_KEYS_PER_NODE
 from gateway.routing.regions import Region
@@ -132,6 +133,34 @@ def test_holders_that_are_far_away_or_gone_hide_no_near_one() -> None:
         if is_there:
             for node_id in far:
                 fleet.record_link_lost(NodeId(node_id))
+
+
+def test_of_many_nodes_the_prompts_of_the_nearest_are_remembered() -> None:
+    regions = {"weur": Region("eu", 0.0), "enam": Region("eu", 0.001)}
+    sources = Sources(lambda: 1.0, lambda: 1.0, Random(3).getrandbits)
+    near = [f"m{place}" for place in range(MAX_HEARD_NODES)]
+    fleet = create_fleet("far", *near, sources=sources, regions=regions)
+    need = describe()
+
+    for node_id in near[1:]:
+        fleet.record_report(create_report(node_id))
+    tell(fleet, "far", need, region="enam")
+    assert fleet.locality._index.measure(NodeId("far"), need.prefix_keys)  # the control: just few
+    fleet.record_report(create_report(near[0]))
+    tell(fleet, "far", need, region="enam", boot="next")
+    assert not fleet.locality._index.measure(NodeId("far"), need.prefix_keys)
+    tell(fleet, near[-1], need)
+    assert fleet.plan(need).node_id == near[-1]
+    fleet.dismiss(NodeId(near[0]))
+    tell(fleet, "far", need, region="enam", boot="after")
+    assert fleet.locality._index.measure(NodeId("far"), need.prefix_keys)
+
+
+def test_all_nodes_of_a_region_are_equally_near() -> None:
+    fleet = create_gateway()
+    nodes, away_s = fleet.snapshots, {RegionId("weur"): 0.003}
+    assert measure_earshot_s(nodes, away_s.__getitem__, max_nodes=2) == 0.003
+    assert measure_earshot_s(nodes, away_s.__getitem__, max_nodes=4) == float("inf")
 
 
 def test_a_node_for_prompts_that_has_it_hides_no_node_that_answers() -> None:
