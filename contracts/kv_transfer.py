@@ -66,8 +66,9 @@ class KvEndpoint(msgspec.Struct, frozen=True, kw_only=True):
 class KvTicket(msgspec.Struct, frozen=True, array_like=True):
     """The permission to move one request's blocks between two nodes.
 
-    Units: `deadline_unix_ms` in milliseconds since 1970: until then the decode node waits, and
-    longer while blocks keep coming; the prefill node keeps them for as long as that may be.
+    For `patience_ms` from when it has the ticket the decode node waits, and longer while blocks
+    keep coming; the prefill node keeps them for as long as that may be. Neither goes by the time of
+    day, which differs from machine to machine and may be set.
     """
 
     half: KvHalf
@@ -78,6 +79,7 @@ class KvTicket(msgspec.Struct, frozen=True, array_like=True):
     revision: str
     layout: str
     deadline_unix_ms: int
+    """By then it has been received, or it is worth nothing; milliseconds since 1970."""
     prefill_node: NodeId
     prefill_incarnation: str
     decode_node: NodeId
@@ -87,6 +89,8 @@ class KvTicket(msgspec.Struct, frozen=True, array_like=True):
     num_blocks: int = 0
     """As `KvReserved` said it; 0 in the ticket of the decode node, which says so itself."""
     version: int = TICKET_VERSION
+    patience_ms: _Index = 0
+    """0 from gateways of versions without it: as much as `deadline_unix_ms` leaves."""
 
     @property
     def answers(self) -> bool:

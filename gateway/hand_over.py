@@ -149,7 +149,9 @@ class HandOver:
         assert context.principal is not None
         assert prefill is not None, "a ticket for nobody"
         patience_s = self._patience_s * (MAX_STRETCH if half is KvHalf.PREFILL else 1)
-        deadline_ms = int((self._parts.sources.unix_s() + patience_s) * 1000)
+        sources = self._parts.sources
+        patience_s = min(patience_s, context.deadline_s - sources.monotonic_s())
+        patience_ms = max(1, int(patience_s * 1000))
         wanted = reserved if half is KvHalf.PREFILL else None
         return KvTicket(
             half=half,
@@ -158,13 +160,14 @@ class HandOver:
             model=self._plan.card.name,
             revision=self._plan.card.revision,
             layout=prefill.target.layout,
-            deadline_unix_ms=min(deadline_ms, context.deadline_unix_ms),
+            deadline_unix_ms=int(sources.unix_s() * 1000) + patience_ms,
             prefill_node=prefill.node_id,
             prefill_incarnation=prefill.endpoint.incarnation,
             decode_node=self._plan.node_id,
             decode_incarnation=prefill.target.incarnation,
             first_block=0 if wanted is None else wanted.first_block,
             num_blocks=0 if wanted is None else wanted.num_blocks,
+            patience_ms=patience_ms,
         )
 
     def watch(self, answering: NodeStream) -> None:

@@ -14,6 +14,7 @@ from gpu_pool.engine.passage import Carriers
 from gpu_pool.engine.speed_meter import SpeedMeter
 from gpu_pool.engine.transport import Transport
 from gpu_pool.kv.tiers.assembly import create_tiers
+from gpu_pool.node_clock import read_node_ms
 from gpu_pool.plan import Executor
 from gpu_pool.settings import CoreSettings
 from gpu_pool.transfer.exchange import NodeExchange, create_exchange
@@ -37,7 +38,6 @@ def create_carriers(
         settings.model.name,
         executor,
         lambda: speed.prefill_per_s,
-        time.time,
         time.monotonic,
         transport.wake,
     )
@@ -59,7 +59,7 @@ def _create_exchange(
         settings.transfer,
         executor.info,
         executor.host_memory,
-        lambda: time.time_ns() // 1_000_000,
+        read_node_ms,
         transport.wake,
     )
     if exchange is not None:

@@ -47,7 +47,7 @@ def create_request(sequence_id: int, num_tokens: int) -> AddSequence:
         token_ids=tuple((sequence_id + n) % 1000 for n in range(num_tokens)),
         sampling=SamplingParams(max_tokens=OUTPUT_TOKENS, seed=1),
         priority=0,
-        deadline_unix_ms=2**50,
+        deadline_ms=2**50,
         reject_if_busy=False,
     )
 

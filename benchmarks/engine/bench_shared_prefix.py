@@ -62,7 +62,7 @@ def create_request(number: int, prompt: list[int]) -> AddSequence:
         token_ids=(*prompt, *own),
         sampling=SamplingParams(max_tokens=OUTPUT_TOKENS, temperature=0.0, ignore_eos=True, seed=1),
         priority=0,
-        deadline_unix_ms=2**50,
+        deadline_ms=2**50,
         reject_if_busy=False,
     )
 

@@ -54,6 +54,7 @@ from gpu_pool.kv.tiers.settings import (
     StoreTierSettings,
     TierSettings,
 )
+from gpu_pool.node_clock import read_node_ms
 from gpu_pool.plan import Executor, SequenceId
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
@@ -115,7 +116,6 @@ class Engine:
             "benchmark",
             self.executor,
             lambda: self.speed.prefill_per_s,
-            time.time,
             time.monotonic,
             self.news.set,
         )
@@ -137,7 +137,7 @@ class Engine:
                 token_ids=tuple(prompt),
                 sampling=SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True, seed=1),
                 priority=0,
-                deadline_unix_ms=2**50,
+                deadline_ms=2**50,
                 reject_if_busy=False,
             )
         )
@@ -171,11 +171,11 @@ class Engine:
     def step(self) -> None:
         """As `EngineCore` does it: one step, or a wait for what lands."""
         if not self.scheduler.has_work:
-            deadline_unix_ms = self.scheduler.next_deadline_unix_ms
-            patience_s = (deadline_unix_ms or 0) / 1000 - time.time()
+            deadline_ms = self.scheduler.next_deadline_ms
+            patience_s = (deadline_ms or 0) / 1000 - time.monotonic()
             self.news.wait(max(0.0, patience_s))
             self.news.clear()
-        plan = self.scheduler.schedule(time.time_ns() // 1_000_000)
+        plan = self.scheduler.schedule(read_node_ms())
         if plan is not None:
             began_s = time.perf_counter()
             self.executor.submit(plan)
@@ -186,7 +186,7 @@ class Engine:
     def settle(self) -> None:
         """Waits until the tiers have kept what they are to keep."""
         while self.scheduler.books.passage.count_held(0):
-            self.scheduler.schedule(time.time_ns() // 1_000_000)
+            self.scheduler.schedule(read_node_ms())
             time.sleep(0.001)
 
     def forget(self) -> None:

@@ -292,7 +292,7 @@ def create_request(
             num_logprobs=num_logprobs,
         ),
         priority=0,
-        deadline_unix_ms=_FAR_FUTURE_MS,
+        deadline_ms=_FAR_FUTURE_MS,
         reject_if_busy=False,
     )
 

@@ -154,7 +154,7 @@ class Simulation:
                 token_ids=tuple(range(request.num_prompt)),
                 sampling=SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True),
                 priority=0,
-                deadline_unix_ms=2**50,
+                deadline_ms=2**50,
                 reject_if_busy=False,
             )
         )

@@ -58,7 +58,7 @@ class Admission:
             account_id=request.account_id,
             priority=request.priority,
             arrival=self._num_arrivals,
-            deadline_unix_ms=request.deadline_unix_ms,
+            deadline_ms=request.deadline_ms,
             reject_if_busy=request.reject_if_busy,
             sampling=sampling,
             max_tokens=max_tokens,

@@ -85,9 +85,9 @@ class Books:
         """Forgets all; queue, batch and blocks are void then."""
         self._live.clear()
 
-    def list_late(self, now_unix_ms: int) -> list[Sequence]:
+    def list_late(self, now_ms: int) -> list[Sequence]:
         """The sequences whose deadline has passed since the last call."""
-        missed = self._deadlines.pop_missed(now_unix_ms)
+        missed = self._deadlines.pop_missed(now_ms)
         return [self._live[sequence_id] for sequence_id in missed if sequence_id in self._live]
 
     def check(self) -> None:

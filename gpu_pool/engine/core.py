@@ -6,12 +6,12 @@ given: who built them does.
 """
 
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable
 
 from contracts.errors import InvariantBroken, StreamBroken, to_error_report
 from gpu_pool.engine.assembly import create_scheduler
-from gpu_pool.engine.clocks import SYSTEM_CLOCKS, Clocks
 from gpu_pool.engine.messages import (
     AbortSequence,
     AddSequence,
@@ -50,26 +50,26 @@ class EngineCore:
         executor: Executor,
         scheduler_settings: SchedulerSettings,
         transport: Transport,
-        clocks: Clocks = SYSTEM_CLOCKS,
+        clock: Callable[[], float] = time.monotonic,
         draw_seed: Callable[[], int] = draw_seed,
         create_matcher: CreateMatcher = refuse_grammars,
         carriers: Carriers | None = None,
     ) -> None:
-        """`draw_seed` serves requests that bring no seed.
+        """`clock` gives seconds by which steps and deadlines go: those of `node_clock`, unless a
+        test has its own. `draw_seed` serves requests that bring no seed.
 
         `carriers` bring KV and take it along; they wake the transport when something has ended.
         """
         self._executor = executor
         self._transport = transport
-        self._clock = clocks.unix_s
-        self._stopwatch = clocks.monotonic_s
-        self._cycle = SleepCycle(executor, transport, clocks.unix_s)
+        self._clock = clock
+        self._cycle = SleepCycle(executor, transport, clock)
         self._submitted_s: deque[float] = deque()
         """When the plans in flight were handed over."""
         self._collected_s = 0.0
         carriers = carriers or Carriers()
         self._exchange = carriers.exchange
-        self._tier_report = TierReport(carriers.describe, transport, clocks.unix_s)
+        self._tier_report = TierReport(carriers.describe, transport, clock)
         self._scheduler = create_scheduler(
             scheduler_settings, executor.info, draw_seed, create_matcher, carriers
         )
@@ -107,10 +107,10 @@ class EngineCore:
     def _find_patience_s(self) -> float | None:
         """How long to wait for a message where there is nothing to do."""
         report_s = self._tier_report.patience_s
-        deadline_unix_ms = self._scheduler.next_deadline_unix_ms
-        if deadline_unix_ms is None or self._cycle.is_asleep:
+        deadline_ms = self._scheduler.next_deadline_ms
+        if deadline_ms is None or self._cycle.is_asleep:
             return report_s
-        deadline_s = max(0.0, deadline_unix_ms / 1000 - self._clock())
+        deadline_s = max(0.0, deadline_ms / 1000 - self._clock())
         return deadline_s if report_s is None else min(deadline_s, report_s)
 
     def _take_in(self, message: ToCore) -> None:
@@ -153,7 +153,7 @@ class EngineCore:
         plan = self._scheduler.schedule(int(self._clock() * 1000))
         self._send_output()  # who started or was refused need not wait for the step
         if plan is not None:
-            self._submitted_s.append(self._stopwatch())
+            self._submitted_s.append(self._clock())
             self._executor.submit(plan)
         num_in_flight = self._scheduler.num_in_flight
         is_full = num_in_flight >= self._executor.info.max_in_flight
@@ -163,7 +163,7 @@ class EngineCore:
     def _collect(self) -> None:
         """Waits for the oldest step and passes on what it brought."""
         result = self._executor.collect()
-        now_s = self._stopwatch()
+        now_s = self._clock()
         began_s = max(self._collected_s, self._submitted_s.popleft())
         self._collected_s = now_s
         if self._cycle.is_ordinary_step():

@@ -11,7 +11,7 @@ from gpu_pool.plan import SequenceId
 
 
 class Deadlines:
-    """Deadlines of live sequences and of some that are over. Units: milliseconds since 1970."""
+    """Deadlines of live sequences and of some that are over. Units: ms of `node_clock`."""
 
     def __init__(self) -> None:
         """None."""
@@ -19,9 +19,9 @@ class Deadlines:
 
     def add(self, sequence: Sequence) -> None:
         """Watches over a sequence; it need not be taken out when it ends."""
-        heapq.heappush(self._heap, (sequence.deadline_unix_ms, sequence.sequence_id))
+        heapq.heappush(self._heap, (sequence.deadline_ms, sequence.sequence_id))
 
-    def pop_missed(self, now_unix_ms: int) -> Iterator[SequenceId]:
+    def pop_missed(self, now_ms: int) -> Iterator[SequenceId]:
         """The sequences whose deadline has passed, some of which may be over."""
-        while self._heap and self._heap[0][0] <= now_unix_ms:
+        while self._heap and self._heap[0][0] <= now_ms:
             yield heapq.heappop(self._heap)[1]

@@ -19,28 +19,28 @@ from gpu_pool.plan import SequenceId, TokenScore
 
 
 class KvArrival(msgspec.Struct, frozen=True, array_like=True):
-    """A sequence's blocks come from another node. Units: milliseconds since 1970."""
+    """A sequence's blocks come from another node. Units: ms of `node_clock`."""
 
-    deadline_unix_ms: int
+    deadline_ms: int
     """It computes its prompt itself when they are not there by then."""
 
 
 class KvDeparture(msgspec.Struct, frozen=True, array_like=True):
     """A sequence is computed for another node, which fetches its blocks.
 
-    Units: `deadline_unix_ms` in milliseconds since 1970.
+    Units: `deadline_ms` in milliseconds of `node_clock`.
     """
 
     first_block: int
     num_blocks: int
-    deadline_unix_ms: int
+    deadline_ms: int
     """Until then it begins to read; the blocks are kept for as long as that may take."""
 
 
 class AddSequence(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Starts a sequence. The server has checked the shape; the core checks what it alone knows.
 
-    `sampling.max_tokens` is set and fits the context. `deadline_unix_ms` is wall time.
+    `sampling.max_tokens` is set and fits the context. `deadline_ms` is of `node_clock`.
     """
 
     sequence_id: SequenceId
@@ -49,7 +49,7 @@ class AddSequence(msgspec.Struct, frozen=True, array_like=True, tag=1):
     token_ids: tuple[int, ...]
     sampling: SamplingParams
     priority: int
-    deadline_unix_ms: int
+    deadline_ms: int
     reject_if_busy: bool
     grammar: str | None = None
     """What the answer has to match, in the form that the core's matchers read."""

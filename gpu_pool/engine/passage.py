@@ -73,7 +73,7 @@ class Passage:
             self.landings.decline(sequence_id)
             raise PoolSaturated("The node's memory for KV that is to move is full.")
         num_cached = self._kv.find(table, sequence.reusable_tokens).num_blocks
-        latest = sequence.deadline_unix_ms
+        latest = sequence.deadline_ms
         return self.landings.open(sequence_id, table, prefix, num_cached, latest)
 
     def decline(self, sequence_id: SequenceId) -> None:
@@ -81,10 +81,10 @@ class Passage:
         self.landings.decline(sequence_id)
         self.exports.decline(sequence_id)
 
-    def poll(self, now_unix_ms: int) -> Series[SequenceId]:
+    def poll(self, now_ms: int) -> Series[SequenceId]:
         """The sequences that wait no more: their KV has come, or will not."""
         self.exports.poll()
-        return self.landings.poll(now_unix_ms)
+        return self.landings.poll(now_ms)
 
     def leave(self, sequence: Sequence) -> None:
         """A sequence is over."""

@@ -61,9 +61,9 @@ class Scheduler:
         return bool(self._books.num_ready or self._in_flight or self._kv.has_wiped)
 
     @property
-    def next_deadline_unix_ms(self) -> int | None:
+    def next_deadline_ms(self) -> int | None:
         """When to look again although nothing has happened; None: there is no need to."""
-        return self._books.passage.landings.next_deadline_unix_ms
+        return self._books.passage.landings.next_deadline_ms
 
     @property
     def load(self) -> CoreLoad:
@@ -133,26 +133,26 @@ class Scheduler:
 
     # -- one step --------------------------------------------------------------------------------
 
-    def look_after_passage(self, now_unix_ms: int) -> None:
+    def look_after_passage(self, now_ms: int) -> None:
         """Takes in what has come and frees what has left; goes on while nothing can be computed,
         since another node may be reading, or waiting to hear where.
         """
-        for sequence_id in self._books.passage.poll(now_unix_ms):
+        for sequence_id in self._books.passage.poll(now_ms):
             arrived = self._books.find(sequence_id)
             if arrived is not None and arrived.reject_if_busy:
                 self._impatient.append(arrived)
 
-    def schedule(self, now_unix_ms: int) -> ForwardPlan | None:
+    def schedule(self, now_ms: int) -> ForwardPlan | None:
         """The next step, to be carried out after those in flight; None when there is none.
 
         At most `info.max_in_flight` plans may wait for their results.
         """
-        self.look_after_passage(now_unix_ms)
-        for sequence in self._books.list_late(now_unix_ms):
+        self.look_after_passage(now_ms)
+        for sequence in self._books.list_late(now_ms):
             self._finish(sequence, DeadlineExceeded("The request's deadline has passed."))
         step = Step(self._num_steps)
         self._planner.plan(step)
-        self._note_starts(step, now_unix_ms)
+        self._note_starts(step, now_ms)
         if not step.work and not self._kv.has_wiped:
             if self._books.num_ready and not self._in_flight:
                 raise InvariantBroken("There are sequences, and none can be computed.")
@@ -217,10 +217,10 @@ class Scheduler:
         if sequence.reject_if_busy and not is_waiting:
             self._impatient.append(sequence)
 
-    def _note_starts(self, step: Step, now_unix_ms: int) -> None:
+    def _note_starts(self, step: Step, now_ms: int) -> None:
         """Tells who started for the first time, and refuses who did not want to wait for that."""
         for sequence in step.started:
-            self._kv.note_use(sequence.account_id, now_unix_ms)
+            self._kv.note_use(sequence.account_id, now_ms)
             if not sequence.has_started:
                 sequence.has_started = True
                 self._outbox.add_started(sequence.sequence_id, sequence.num_cached_tokens)

@@ -28,7 +28,7 @@ class Sequence:
     """Larger goes first."""
     arrival: int
     """Order of arrival in this core."""
-    deadline_unix_ms: int
+    deadline_ms: int
     reject_if_busy: bool
     sampling: SamplingParams
     """`seed` and `max_tokens` are set."""

@@ -23,7 +23,7 @@ class Offer:
 
     num_blocks: int
     """Leading blocks of the prefix, those that are cached here included."""
-    deadline_unix_ms: int
+    deadline_ms: int
     """The sequence waits no longer than this."""
     is_divisible: bool = False
     """Less is of use as well: where there is room for less, and where less lands. Only of models
@@ -87,17 +87,17 @@ class _Live:
     runs: tuple[HostRun, ...]
     num_blocks: int
     num_shared: int
-    deadline_unix_ms: int
+    deadline_ms: int
     table: BlockTable | None
     """None: in quarantine."""
     is_divisible: bool
     extend: Callable[[], int] | None = None
 
-    def is_late(self, now_unix_ms: int) -> bool:
+    def is_late(self, now_ms: int) -> bool:
         """True when the sequence has waited for as long as it will."""
-        if self.extend is not None and self.deadline_unix_ms <= now_unix_ms:
-            self.deadline_unix_ms = self.extend()
-        return self.deadline_unix_ms <= now_unix_ms
+        if self.extend is not None and self.deadline_ms <= now_ms:
+            self.deadline_ms = self.extend()
+        return self.deadline_ms <= now_ms
 
 
 class Landings:
@@ -120,9 +120,9 @@ class Landings:
         return bool(self._sources)
 
     @property
-    def next_deadline_unix_ms(self) -> int | None:
+    def next_deadline_ms(self) -> int | None:
         """When the first sequence stops to wait; None when none waits."""
-        awaited = [live.deadline_unix_ms for live in self._live.values() if live.table is not None]
+        awaited = [live.deadline_ms for live in self._live.values() if live.table is not None]
         return min(awaited, default=None)
 
     def list_awaited(self) -> list[SequenceId]:
@@ -137,11 +137,11 @@ class Landings:
         table: BlockTable,
         prefix: Prefix,
         num_cached: int,
-        latest_unix_ms: int,
+        latest_ms: int,
     ) -> bool:
         """Lets a new sequence wait for what a source offers; False: it need not wait.
 
-        `latest_unix_ms` is the sequence's own deadline. A source that is not to bring anything has
+        `latest_ms` is the sequence's own deadline. A source that is not to bring anything has
         been told so in either case.
         """
         chosen: KvSource | None = None
@@ -149,7 +149,7 @@ class Landings:
             if chosen is None and prefix.keys and sequence_id not in self._live:
                 live = self._reserve(source, sequence_id, table, prefix, num_cached)
                 if live is not None:
-                    live.deadline_unix_ms = min(live.deadline_unix_ms, latest_unix_ms)
+                    live.deadline_ms = min(live.deadline_ms, latest_ms)
                     self._live[sequence_id] = live
                     chosen = source
                     continue
@@ -171,7 +171,7 @@ class Landings:
         if table.is_landing:
             self._leave(sequence_id, self._live[sequence_id], table)
 
-    def poll(self, now_unix_ms: int) -> list[SequenceId]:
+    def poll(self, now_ms: int) -> list[SequenceId]:
         """Sequences that wait no more: their KV is there, or will not come in time."""
         if not self._live:
             return []
@@ -191,7 +191,7 @@ class Landings:
                     over.append(end.sequence_id)
         for sequence_id, live in self._live.items():
             table = live.table
-            if table is not None and live.is_late(now_unix_ms):
+            if table is not None and live.is_late(now_ms):
                 self._take_part(live, table, self._leave(sequence_id, live, table))
                 over.append(sequence_id)
         return over
@@ -241,7 +241,7 @@ class Landings:
             runs,
             end,
             num_shared,
-            offer.deadline_unix_ms,
+            offer.deadline_ms,
             table,
             offer.is_divisible,
             offer.extend,

@@ -18,6 +18,7 @@ from contracts.kv_transfer import (
     TransferEvent,
 )
 from gpu_pool.engine.messages import KvArrival
+from gpu_pool.node_clock import read_node_ms
 from gpu_pool.plan import SequenceId
 from gpu_pool.server.engine_client import EngineClient
 
@@ -36,7 +37,7 @@ class ArrivingBlocks:
         self._client: EngineClient | None = None
         self._sequence_id = SequenceId(0)
         self._is_over = False
-        self.arrival = KvArrival(ticket.deadline_unix_ms)
+        self.arrival = KvArrival(read_node_ms() + ticket.patience_ms)
 
     def begin(self, client: EngineClient, sequence_id: SequenceId) -> None:
         """The sequence has an id."""

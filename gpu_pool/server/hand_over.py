@@ -25,6 +25,7 @@ from contracts.kv_transfer import (
 )
 from contracts.wire import StreamEvent
 from gpu_pool.engine.messages import AddSequence, KvDeparture, SequenceFinished, TextsEncoded
+from gpu_pool.node_clock import read_node_ms
 from gpu_pool.plan import SequenceId, TokenScore
 from gpu_pool.server.defects import as_service_error
 from gpu_pool.server.kv_ticket_fit import check_fit
@@ -40,6 +41,7 @@ class HandOver:
     def __init__(self, ticket: KvTicket, emit: Callable[[StreamEvent], None]) -> None:
         """Nothing happens before `start`."""
         self._ticket = ticket
+        self._lease_ends_ms = read_node_ms() + ticket.patience_ms
         self._emit = emit
         self._task: asyncio.Task[None] | None = None
         self._prepared: PreparedRequest | None = None
@@ -142,7 +144,7 @@ class HandOver:
     def _describe(self, prepared: PreparedRequest) -> Callable[[SequenceId], AddSequence]:
         """What the engine is told: compute, keep the blocks, draw one token to come to an end."""
         create, ticket = prepared.describe(0), self._ticket
-        departure = KvDeparture(ticket.first_block, ticket.num_blocks, ticket.deadline_unix_ms)
+        departure = KvDeparture(ticket.first_block, ticket.num_blocks, self._lease_ends_ms)
 
         def describe(sequence_id: SequenceId) -> AddSequence:
             whole = create(sequence_id)

@@ -145,7 +145,7 @@ class HostedCore:
             return self.client
         if self.num_waiting >= self._limits.max_waiting:
             raise PoolSaturated("Too many requests wait for this model to be loaded.")
-        left_s = (grant.deadline_unix_ms - self._unix_ms()) / 1000
+        left_s = self.find_left_ms(grant) / 1000
         self.num_waiting += 1
         try:
             async with asyncio.timeout(min(left_s, self._limits.max_wait_s)):
@@ -155,6 +155,10 @@ class HostedCore:
         finally:
             self.num_waiting -= 1
             self._keeper.note_change()
+
+    def find_left_ms(self, grant: Grant) -> int:
+        """How long the grant still holds."""
+        return grant.deadline_unix_ms - self._unix_ms()
 
     async def _wait_client(self) -> EngineClient:
         """The way to the core, as soon as it is there."""

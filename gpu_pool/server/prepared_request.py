@@ -32,6 +32,8 @@ class PreparedRequest:
     prompt: EncodedPrompt
     max_tokens: int
     """Of each choice; fits the context and the grant."""
+    deadline_ms: int
+    """The grant's, by `node_clock`."""
     grammar: str | None
     echo: str
     """The prompt's own text where the answer is to begin with it, else empty."""
@@ -65,7 +67,7 @@ class PreparedRequest:
                 (*self.prompt.token_ids, *generated) if generated else self.prompt.token_ids,
                 sampling,
                 self.grant.priority,
-                self.grant.deadline_unix_ms,
+                self.deadline_ms,
                 self.request.reject_if_busy and index == 0,
                 self.grammar,
                 self.grant.retention,

@@ -21,6 +21,7 @@ from contracts.inference import (
     TokenPrompt,
     ToolChoiceMode,
 )
+from gpu_pool.node_clock import read_node_ms
 from gpu_pool.server.constraints import ConstraintCompiler, is_constrained
 from gpu_pool.server.engine_client import EngineClient
 from gpu_pool.server.hosted_core import HostedCore
@@ -123,6 +124,7 @@ class ServedModel:
             grant=grant,
             prompt=prompt,
             max_tokens=max_tokens,
+            deadline_ms=read_node_ms() + self.core.find_left_ms(grant),
             grammar=grammar,
             echo=self._find_echo(request),
             ready=self.core.ready,

@@ -116,7 +116,7 @@ def create_exchange(
     settings: TransferSettings,
     info: ExecutorInfo,
     memory: Sequence[HostMemory],
-    unix_ms: Callable[[], int],
+    clock_ms: Callable[[], int],
     wake: Callable[[], None],
 ) -> NodeExchange | None:
     """What moves the blocks of one model; None where its host memory cannot be shared."""
@@ -138,9 +138,9 @@ def create_exchange(
     client = AgentClient(settings, incarnation, memory)
     puller = Puller(client, view, settings.batch_s, wake)
     exchange = NodeExchange(facts, client, puller)
-    importer = Importer(puller, info.kv_groups, unix_ms, exchange.tell)
+    importer = Importer(puller, info.kv_groups, clock_ms, exchange.tell)
     read_ms = int(1000 * (MOST_BATCH_TIMES * settings.batch_s + _WAY_S))
-    exporter = Exporter(incarnation, client, view, unix_ms, exchange.tell, wake, read_ms)
+    exporter = Exporter(incarnation, client, view, clock_ms, exchange.tell, wake, read_ms)
     exchange.join(importer, exporter)
     return exchange
 

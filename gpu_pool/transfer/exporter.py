@@ -27,7 +27,7 @@ class _Lease:
     """What another node may fetch of a sequence."""
 
     account_id: AccountId
-    until_unix_ms: int
+    until_ms: int
     chunk_ids: list[ChunkId] = field(default_factory=list[ChunkId])
     is_forgotten: bool = False
     """What has been told may still be fetched; nobody hears of the rest."""
@@ -41,7 +41,7 @@ class Exporter:
         incarnation: str,
         client: AgentClient,
         view: HostView,
-        unix_ms: Callable[[], int],
+        clock_ms: Callable[[], int],
         tell: Callable[[SequenceId, TransferEvent], None],
         on_news: Callable[[], None],
         read_ms: int,
@@ -52,7 +52,7 @@ class Exporter:
         self._incarnation = incarnation
         self._client = client
         self._view = view
-        self._unix_ms = unix_ms
+        self._clock_ms = clock_ms
         self._tell = tell
         self._on_news = on_news
         self._read_ms = read_ms
@@ -72,8 +72,8 @@ class Exporter:
         if lease is None:
             return
         if may_be_read:
-            sooner_unix_ms = self._unix_ms() + self._read_ms
-            lease.until_unix_ms = min(lease.until_unix_ms, sooner_unix_ms)
+            sooner_ms = self._clock_ms() + self._read_ms
+            lease.until_ms = min(lease.until_ms, sooner_ms)
             self._leases[sequence_id] = lease
         else:
             self._released += lease.chunk_ids
@@ -105,8 +105,8 @@ class Exporter:
             self._tell(sequence_id, KvGaveUp("agent"))
             return None
         num_blocks = min(len(prefix.keys), departure.num_blocks)
-        until_unix_ms = departure.deadline_unix_ms + self._read_ms
-        self._leases[sequence_id] = _Lease(prefix.account_id, until_unix_ms)
+        until_ms = departure.deadline_ms + self._read_ms
+        self._leases[sequence_id] = _Lease(prefix.account_id, until_ms)
         return ExportOrder(num_blocks, min(departure.first_block, num_blocks), is_firm=True)
 
     def take(self, chunk: ExportedChunk) -> None:
@@ -134,9 +134,9 @@ class Exporter:
         while not self._news.empty():
             self._tell(*self._news.get())
         if self._leases:
-            now_unix_ms = self._unix_ms()
+            now_ms = self._clock_ms()
             for sequence_id, lease in list(self._leases.items()):
-                if lease.until_unix_ms <= now_unix_ms:
+                if lease.until_ms <= now_ms:
                     self.release(sequence_id)
         released, self._released = self._released, []
         return released
@@ -170,9 +170,7 @@ class Exporter:
     def _is_wanted(self, sequence_id: SequenceId) -> bool:
         """False once the lease is over or nobody hears of it."""
         lease = self._leases.get(sequence_id)
-        return (
-            lease is not None and not lease.is_forgotten and self._unix_ms() < lease.until_unix_ms
-        )
+        return lease is not None and not lease.is_forgotten and self._clock_ms() < lease.until_ms
 
     def _conclude(self, sequence_id: SequenceId) -> Work:
         """The last word on a sequence."""

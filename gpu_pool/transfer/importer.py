@@ -30,7 +30,7 @@ _LOCAL: Final = (KvGroupKind.SLIDING_WINDOW, KvGroupKind.CHUNKED)
 
 @dataclass(slots=True)
 class _Wait:
-    """How long a sequence waits. Units: milliseconds since 1970."""
+    """How long a sequence waits. Units: milliseconds of `node_clock`."""
 
     began: int
     deadline: int
@@ -50,13 +50,13 @@ class Importer:
         self,
         puller: Puller,
         groups: Sequence[KvGroup],
-        unix_ms: Callable[[], int],
+        clock_ms: Callable[[], int],
         tell: Callable[[SequenceId, TransferEvent], None],
     ) -> None:
         """`tell` brings an event to the gateway."""
         self._puller = puller
         self._local = {place for place, group in enumerate(groups) if group.kind in _LOCAL}
-        self._unix_ms = unix_ms
+        self._clock_ms = clock_ms
         self._tell = tell
         self._waits: dict[SequenceId, _Wait] = {}
         self._expected: set[SequenceId] = set()
@@ -66,13 +66,13 @@ class Importer:
     def expect(self, sequence_id: SequenceId, arrival: KvArrival) -> None:
         """The next sequence of this id waits for another node."""
         self._expected.add(sequence_id)
-        self._waits[sequence_id] = _Wait(self._unix_ms(), arrival.deadline_unix_ms)
+        self._waits[sequence_id] = _Wait(self._clock_ms(), arrival.deadline_ms)
         self._early[sequence_id] = []
 
     def take_export(self, sequence_id: SequenceId, exported: KvExported) -> None:
         """Another node has blocks of a sequence."""
         if sequence_id in self._waits:
-            self._waits[sequence_id].came = self._unix_ms()
+            self._waits[sequence_id].came = self._clock_ms()
         if sequence_id in self._live:
             self._puller.offer(sequence_id, exported)
         elif sequence_id in self._expected and len(self._early[sequence_id]) < _MAX_EARLY:
@@ -90,7 +90,7 @@ class Importer:
         if sequence_id not in self._expected:
             return None
         wait = self._waits[sequence_id]
-        if wait.deadline <= self._unix_ms():
+        if wait.deadline <= self._clock_ms():
             return None
         return Offer(len(prefix.keys), wait.deadline, extend=wait.extend)
 

@@ -36,13 +36,12 @@ def create_tiers(
     model_name: str,
     executor: Executor,
     read_tokens_per_s: Callable[[], float],
-    clock: Callable[[], float],
     monotonic_s: Callable[[], float],
     wake: Callable[[], None],
 ) -> Tiers:
     """The tiers that `settings` ask for, as far as they can be had; `store` is to be closed.
 
-    `read_tokens_per_s`, `clock` and `wake` as `TierSource` has them.
+    `read_tokens_per_s` and `wake` as `TierSource` has them.
     """
     host, layout = describe_blocks(executor), digest_layout(executor.info)
     num_staging = max(1, *(group.num_host_blocks for group in executor.info.kv_groups))
@@ -62,7 +61,7 @@ def create_tiers(
         remote = MooncakeTier(settings.store, StoreClient(settings.store, wake))
         tiers.append(MeasuredTier("store", remote, find_num_pending(), monotonic_s))
     store = TierStore(tiers)
-    source = TierSource(store, host, layout, read_tokens_per_s, clock, wake)
+    source = TierSource(store, host, layout, read_tokens_per_s, monotonic_s, wake)
     return Tiers(store, source, TierSink(store, host, layout))
 
 

@@ -25,7 +25,6 @@ class _Choice:
     space: TierNamespace
     patience: Patience
     began_s: float
-    """Since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +46,17 @@ class TierSource:
         host: HostBlocks,
         layout: bytes,
         read_tokens_per_s: Callable[[], float],
-        clock: Callable[[], float],
+        monotonic_s: Callable[[], float],
         wake: Callable[[], None],
     ) -> None:
-        """`read_tokens_per_s` is the measured speed of prefill, 0 until there is one; `clock` gives
-        seconds since 1970; `wake` is called by any thread when `poll` has news.
+        """`read_tokens_per_s` is the measured speed of prefill, 0 until there is one; `wake` is
+        called by any thread when `poll` has news.
         """
         self._store = store
         self._host = host
         self._layout = layout
         self._read_tokens_per_s = read_tokens_per_s
-        self._clock = clock
+        self._monotonic_s = monotonic_s
         self._wake = wake
         self._num_worth = 0 if host.has_local else host.block_size
         """Tokens that one place saves although the next ones do not come."""
@@ -77,7 +76,7 @@ class TierSource:
         if end <= num_cached:
             return None
         num_tokens = (end - num_cached) * self._host.block_size
-        choice = _Choice(space, Patience(1 / tokens_per_s, num_tokens), self._clock())
+        choice = _Choice(space, Patience(1 / tokens_per_s, num_tokens), self._monotonic_s())
         self._chosen[sequence_id] = choice
 
         def find_deadline() -> int:
@@ -103,7 +102,7 @@ class TierSource:
                 targets[place].append(self._host.view(run.group, host_id))
 
         def is_late(num_landed: int) -> bool:
-            elapsed_s = self._clock() - choice.began_s
+            elapsed_s = self._monotonic_s() - choice.began_s
             return choice.patience.is_over(elapsed_s, num_landed * self._num_worth)
 
         fetch = self._store.fetch(choice.space, rows, targets, is_late, self._wake)

@@ -7,6 +7,8 @@ used up with its grant. Read next: `contracts.kv_transfer`, `grant_gate`, `conne
 import hmac
 from collections.abc import Callable
 
+import msgspec
+
 from contracts.errors import DeadlineExceeded, Forbidden
 from contracts.grant import Grant, RetentionClass
 from contracts.ids import NodeId
@@ -23,9 +25,9 @@ class TicketGate:
         self._unix_ms = unix_ms
 
     def admit(self, sealed_ticket: bytes, grant: Grant) -> KvTicket | None:
-        """The ticket; None where there is none.
+        """The ticket, with what is left of its patience; None where there is none.
 
-        One that has expired admits nothing at the node that answers, which gets no blocks and
+        One that has expired has none left at the node that answers, which gets no blocks and
         computes the prompt: nothing else of the request depends on it.
         Raises: `Forbidden` (seal, other request, account, model or node, retention `none`),
         `DeadlineExceeded` at the node for prompts.
@@ -42,6 +44,8 @@ class TicketGate:
         is_prefill = ticket.half is KvHalf.PREFILL
         if self._node_id != (ticket.prefill_node if is_prefill else ticket.decode_node):
             raise Forbidden("The ticket is for another node.")
-        if is_prefill and ticket.deadline_unix_ms <= self._unix_ms():
+        left_ms = ticket.deadline_unix_ms - self._unix_ms()
+        if is_prefill and left_ms <= 0:
             raise DeadlineExceeded("The ticket has expired.")
-        return ticket
+        patience_ms = max(0, min(ticket.patience_ms or left_ms, left_ms))
+        return msgspec.structs.replace(ticket, patience_ms=patience_ms)

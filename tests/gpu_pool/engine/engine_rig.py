@@ -17,7 +17,7 @@ from gpu_pool.engine.token_matcher import CreateMatcher, refuse_grammars
 from gpu_pool.plan import ExecutorInfo, ForwardPlan, SequenceId, TokenScore
 
 ACCOUNT = AccountId("a" * 32)
-NEVER_UNIX_MS = 2**50
+NEVER_MS = 2**50
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ def create_request(
     max_tokens: int | None = 4,
     salt: bytes = b"A",
     priority: int = 0,
-    deadline_unix_ms: int = NEVER_UNIX_MS,
+    deadline_ms: int = NEVER_MS,
     reject_if_busy: bool = False,
     temperature: float = 0.0,
     seed: int | None = None,
@@ -67,7 +67,7 @@ def create_request(
         token_ids=tuple(token_ids),
         sampling=sampling,
         priority=priority,
-        deadline_unix_ms=deadline_unix_ms,
+        deadline_ms=deadline_ms,
         reject_if_busy=reject_if_busy,
         grammar=grammar,
         retention=retention,
@@ -98,7 +98,7 @@ class EngineRig:
         )
         self.outcomes: dict[int, Outcome] = {}
         self.plans: list[ForwardPlan] = []
-        self.now_unix_ms = 0
+        self.now_ms = 0
         self._check_every = check_every
         self._num_moves = 0
 
@@ -114,7 +114,7 @@ class EngineRig:
 
     def step(self) -> ForwardPlan | None:
         """As `EngineCore` does it: plan and submit, then collect unless there is room for more."""
-        plan = self.scheduler.schedule(self.now_unix_ms)
+        plan = self.scheduler.schedule(self.now_ms)
         self.note()
         if plan is not None:
             self.plans.append(plan)

@@ -35,7 +35,7 @@ class StoreDouble:
     patience_ms: int = 20
     failure_rate: float = 0.2
     order: ExportOrder = field(default_factory=lambda: ExportOrder(None))
-    now_unix_ms: int = 0
+    now_ms: int = 0
     content: dict[tuple[int, bytes], dict[int, Digest]] = field(default_factory=dict)
     landings: dict[SequenceId, Landing] = field(default_factory=dict)
     taken: list[ChunkId] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Source:
             num_blocks += 1
         if num_blocks <= num_cached:
             return None
-        return Offer(num_blocks, store.now_unix_ms + store.patience_ms)
+        return Offer(num_blocks, store.now_ms + store.patience_ms)
 
     def start(self, sequence_id: SequenceId, prefix: Prefix, runs: tuple[HostRun, ...]) -> None:
         assert sequence_id not in self.store.landings

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -12,7 +12,6 @@ import pytest
 import zmq
 
 from contracts.inference import FinishReason
-from gpu_pool.engine.clocks import SYSTEM_CLOCKS, Clocks
 from gpu_pool.engine.core import EngineCore
 from gpu_pool.engine.double_tokens import predict_tokens
 from gpu_pool.engine.executor_double import ExecutorDouble, create_double_info
@@ -31,6 +30,7 @@ from gpu_pool.engine.messages import (
 from gpu_pool.engine.passage import Carriers
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.engine.transport import ZmqTransport
+from gpu_pool.node_clock import read_node_ms
 from gpu_pool.plan import ExecutorInfo, ForwardResult, SequenceId
 from tests.gpu_pool.engine.engine_rig import create_request
 
@@ -99,7 +99,7 @@ def serve(
     directory: Path,
     executor: ExecutorDouble,
     carriers: Carriers | None = None,
-    clocks: Clocks = SYSTEM_CLOCKS,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Server]:
     """Runs a core in a thread until the block ends."""
     endpoints = (f"ipc://{directory}/to", f"ipc://{directory}/from")
@@ -112,7 +112,7 @@ def serve(
     def run() -> None:
         transport = ZmqTransport(*endpoints)
         try:
-            EngineCore(executor, SchedulerSettings(), transport, clocks, carriers=carriers).run()
+            EngineCore(executor, SchedulerSettings(), transport, clock, carriers=carriers).run()
         except Exception as error:
             errors.append(error)
         finally:
@@ -149,10 +149,9 @@ def test_the_core_introduces_itself_and_answers(tmp_path: Path, info: ExecutorIn
 
 
 def test_steps_are_measured_by_a_clock_that_nobody_sets_back(tmp_path: Path) -> None:
-    day, ticks = count(1_700_000_000, -1), count()
+    ticks = count()
     executor = ExecutorDouble(create_double_info(max_in_flight=1))
-    clocks = Clocks(lambda: float(next(day)), lambda: next(ticks) / 1000)
-    with serve(tmp_path, executor, clocks=clocks) as server:
+    with serve(tmp_path, executor, clock=lambda: next(ticks) / 1000) as server:
         server.send(create_request(1, [1, 2, 3], max_tokens=20))
         server.receive_until_finished()
         last = server.received[-1]
@@ -236,10 +235,10 @@ def test_a_broken_executor_ends_every_sequence_with_an_error_and_then_the_core(
         assert [type(error) for error in server.thread_errors] == [RuntimeError]
 
 
-def test_a_deadline_is_wall_time(tmp_path: Path) -> None:
+def test_a_deadline_is_by_the_nodes_own_clock(tmp_path: Path) -> None:
     with serve(tmp_path, SlowExecutor(create_double_info())) as server:
-        deadline_unix_ms = int(time.time() * 1000) + 100
-        request = create_request(1, [1, 2], max_tokens=200, deadline_unix_ms=deadline_unix_ms)
+        deadline_ms = read_node_ms() + 100
+        request = create_request(1, [1, 2], max_tokens=200, deadline_ms=deadline_ms)
         server.send(request)
         (finished,) = server.receive_until_finished()
         assert finished.error is not None

@@ -368,17 +368,17 @@ def test_an_abort_of_what_is_over_or_unknown_changes_nothing() -> None:
 
 def test_a_deadline_ends_a_running_and_a_waiting_sequence() -> None:
     rig = EngineRig(SchedulerSettings(max_running=1))
-    running = rig.add(create_request(1, [1, 2], max_tokens=50, deadline_unix_ms=1000))
-    waiting = rig.add(create_request(2, [3, 4], max_tokens=50, deadline_unix_ms=1500))
-    last = rig.add(create_request(3, [5, 6], deadline_unix_ms=9000))
-    rig.now_unix_ms = 999
+    running = rig.add(create_request(1, [1, 2], max_tokens=50, deadline_ms=1000))
+    waiting = rig.add(create_request(2, [3, 4], max_tokens=50, deadline_ms=1500))
+    last = rig.add(create_request(3, [5, 6], deadline_ms=9000))
+    rig.now_ms = 999
     rig.step()
     assert running.reasons == []
-    rig.now_unix_ms = 1000
+    rig.now_ms = 1000
     rig.step()
     assert running.error_codes == ["deadline_exceeded"]
     assert waiting.error_codes == []
-    rig.now_unix_ms = 1500
+    rig.now_ms = 1500
     rig.step()
     assert waiting.error_codes == ["deadline_exceeded"]
     rig.run()

@@ -18,7 +18,7 @@ from gpu_pool.engine.messages import AddSequence
 from gpu_pool.engine.settings import NgramSettings, SchedulerSettings
 from gpu_pool.kv.block_pool import BlockPool
 from gpu_pool.plan import BlockId, KvGroup, KvGroupKind
-from tests.gpu_pool.engine.engine_rig import NEVER_UNIX_MS, EngineRig, create_request
+from tests.gpu_pool.engine.engine_rig import NEVER_MS, EngineRig, create_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class Arrival:
     ignore_eos: bool
     is_private: bool = False
 
-    def to_request(self, sequence_id: int, now_unix_ms: int, vocab_size: int) -> AddSequence:
+    def to_request(self, sequence_id: int, now_ms: int, vocab_size: int) -> AddSequence:
         first = self.family * 100
         shared = [n % vocab_size for n in range(first, first + self.num_shared)]
         own = [(500 + sequence_id % 400) % vocab_size] * self.num_own
-        deadline = NEVER_UNIX_MS if self.deadline_ms is None else now_unix_ms + self.deadline_ms
+        deadline = NEVER_MS if self.deadline_ms is None else now_ms + self.deadline_ms
         return create_request(
             sequence_id,
             [*shared, *own],
@@ -50,7 +50,7 @@ class Arrival:
             account_id=AccountId(self.salt.hex() * 16),
             retention=RetentionClass.NONE if self.is_private else RetentionClass.STANDARD,
             priority=self.priority,
-            deadline_unix_ms=deadline,
+            deadline_ms=deadline,
             reject_if_busy=self.reject_if_busy,
             temperature=float(self.is_random),
             seed=sequence_id if self.is_random else None,
@@ -166,14 +166,14 @@ class Story:
         for move in moves:
             if isinstance(move, Arrival):
                 number = self.first_id + len(self.requests)
-                request = move.to_request(number, self.rig.now_unix_ms, self.rig.info.vocab_size)
+                request = move.to_request(number, self.rig.now_ms, self.rig.info.vocab_size)
                 self.requests[request.sequence_id] = request
                 self.rig.add(request)
             elif isinstance(move, Abort):
                 self.rig.abort(self.first_id + len(self.requests) - 1 - move.age)
             else:
                 for _ in range(move.count):
-                    self.rig.now_unix_ms += 1
+                    self.rig.now_ms += 1
                     self.rig.step()
 
     def check_answer(self, request: AddSequence) -> None:

@@ -56,8 +56,8 @@ class Rig(EngineRig):
     def settle(self, max_steps: int = 2000) -> None:
         """Steps until every sequence is over and nothing lands or leaves."""
         for _ in range(max_steps):
-            self.now_unix_ms += 1
-            self.store.now_unix_ms = self.now_unix_ms
+            self.now_ms += 1
+            self.store.now_ms = self.now_ms
             self.step()
             load = self.scheduler.load
             is_idle = not (load.num_running or load.num_waiting or self.scheduler.has_work)
@@ -129,8 +129,8 @@ def test_what_comes_too_late_is_computed_and_its_blocks_stay_in_quarantine() -> 
     outcome = rig.add(request)
     rig.step()
     assert not rig.scheduler.has_work
-    assert rig.scheduler.next_deadline_unix_ms == rig.store.patience_ms
-    rig.now_unix_ms = rig.store.patience_ms
+    assert rig.scheduler.next_deadline_ms == rig.store.patience_ms
+    rig.now_ms = rig.store.patience_ms
     rig.step()
     rig.run()
     assert outcome.token_ids == rig.predict(request)
@@ -319,8 +319,8 @@ def test_in_a_storm_every_answer_is_right_and_nothing_leaks(
             aborted.add(victim)
             rig.abort(victim)
         for _ in range(random.randrange(4)):
-            rig.now_unix_ms += 1
-            rig.store.now_unix_ms = rig.now_unix_ms
+            rig.now_ms += 1
+            rig.store.now_ms = rig.now_ms
             rig.step()
     rig.settle()
     assert rig.store.num_landed > 10

@@ -10,7 +10,7 @@ from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.engine.waiting_queue import WaitingQueue
 from gpu_pool.kv.block import BlockTable
 from gpu_pool.plan import SequenceId
-from tests.gpu_pool.engine.engine_rig import ACCOUNT, NEVER_UNIX_MS
+from tests.gpu_pool.engine.engine_rig import ACCOUNT, NEVER_MS
 
 OTHER = AccountId("b" * 32)
 
@@ -23,7 +23,7 @@ def create_sequence(
         account_id=account_id,
         priority=priority,
         arrival=arrival,
-        deadline_unix_ms=NEVER_UNIX_MS,
+        deadline_ms=NEVER_MS,
         reject_if_busy=False,
         sampling=SamplingParams(max_tokens=1, seed=0),
         max_tokens=1,

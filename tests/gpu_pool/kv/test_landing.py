@@ -15,7 +15,7 @@ ONE = SequenceId(1)
 ACCOUNT = AccountId("a" * 32)
 KEYS = tuple(bytes([number]) * 32 for number in range(8))
 PREFIX = Prefix(ACCOUNT, b"root", KEYS)
-NEVER_UNIX_MS = 2**50
+NEVER_MS = 2**50
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Scene:
         self.table = BlockTable(b"root", ACCOUNT, (GroupTable(),))
 
     def open(self) -> bool:
-        return self.landings.open(ONE, self.table, PREFIX, 0, NEVER_UNIX_MS)
+        return self.landings.open(ONE, self.table, PREFIX, 0, NEVER_MS)
 
     def end(self, *, has_landed: bool, num_blocks: int = 0) -> None:
         self.source.ends.append(LandingEnd(ONE, has_landed, num_blocks))
@@ -74,7 +74,7 @@ class Scene:
 
 @pytest.mark.parametrize("num_landed", [0, 1, 5, 8])
 def test_of_a_divisible_offer_the_part_that_landed_is_used(num_landed: int) -> None:
-    scene = Scene(Offer(8, NEVER_UNIX_MS, is_divisible=True))
+    scene = Scene(Offer(8, NEVER_MS, is_divisible=True))
     assert scene.open()
     scene.end(has_landed=num_landed == 8, num_blocks=num_landed)
     swapped = scene.table.swapped
@@ -85,7 +85,7 @@ def test_of_a_divisible_offer_the_part_that_landed_is_used(num_landed: int) -> N
 
 
 def test_of_any_other_offer_a_part_is_of_no_use() -> None:
-    scene = Scene(Offer(8, NEVER_UNIX_MS))
+    scene = Scene(Offer(8, NEVER_MS))
     assert scene.open()
     scene.end(has_landed=False, num_blocks=5)
     assert scene.table.swapped is None
@@ -94,7 +94,7 @@ def test_of_any_other_offer_a_part_is_of_no_use() -> None:
 
 @pytest.mark.parametrize("is_divisible", [True, False])
 def test_a_divisible_offer_is_cut_to_the_room_there_is(is_divisible: bool) -> None:
-    scene = Scene(Offer(8, NEVER_UNIX_MS, is_divisible), num_host_blocks=3)
+    scene = Scene(Offer(8, NEVER_MS, is_divisible), num_host_blocks=3)
     assert scene.open() is is_divisible
     if is_divisible:
         scene.end(has_landed=True)
@@ -105,7 +105,7 @@ def test_a_divisible_offer_is_cut_to_the_room_there_is(is_divisible: bool) -> No
 @pytest.mark.parametrize("leaves_room", [True, False])
 def test_a_fetch_leaves_a_quarter_of_all_host_blocks_to_others(leaves_room: bool) -> None:
     """Whatever others hold by then: of 12 blocks, 4 of them taken, it gets 5 or, else, 8."""
-    offer = Offer(8, NEVER_UNIX_MS, is_divisible=True, leaves_room=leaves_room)
+    offer = Offer(8, NEVER_MS, is_divisible=True, leaves_room=leaves_room)
     scene = Scene(offer, num_host_blocks=12)
     scene.group.host.reserve(4)
     assert scene.open()
@@ -113,26 +113,26 @@ def test_a_fetch_leaves_a_quarter_of_all_host_blocks_to_others(leaves_room: bool
     assert scene.group.host.num_free == (3 if leaves_room else 0)
     if leaves_room:  # the next one finds nothing, and need not wait
         table = BlockTable(b"root", ACCOUNT, (GroupTable(),))
-        assert not scene.landings.open(SequenceId(2), table, PREFIX, 0, NEVER_UNIX_MS)
+        assert not scene.landings.open(SequenceId(2), table, PREFIX, 0, NEVER_MS)
 
 
 def test_a_fetch_that_is_of_no_use_in_part_does_without_where_it_would_leave_too_little() -> None:
-    assert not Scene(Offer(8, NEVER_UNIX_MS, leaves_room=True), num_host_blocks=10).open()
-    assert Scene(Offer(8, NEVER_UNIX_MS, leaves_room=True), num_host_blocks=11).open()
+    assert not Scene(Offer(8, NEVER_MS, leaves_room=True), num_host_blocks=10).open()
+    assert Scene(Offer(8, NEVER_MS, leaves_room=True), num_host_blocks=11).open()
 
 
 def test_without_any_room_nobody_waits() -> None:
-    scene = Scene(Offer(8, NEVER_UNIX_MS, is_divisible=True), num_host_blocks=0)
+    scene = Scene(Offer(8, NEVER_MS, is_divisible=True), num_host_blocks=0)
     assert not scene.open()
 
 
 def test_a_deadline_moves_while_the_landing_gets_on() -> None:
-    deadline_unix_ms = 10
-    scene = Scene(Offer(8, 10, is_divisible=True, extend=lambda: deadline_unix_ms))
+    deadline_ms = 10
+    scene = Scene(Offer(8, 10, is_divisible=True, extend=lambda: deadline_ms))
     assert scene.open()
-    deadline_unix_ms = 30
+    deadline_ms = 30
     assert scene.landings.poll(20) == []
-    assert scene.landings.next_deadline_unix_ms == 30
+    assert scene.landings.next_deadline_ms == 30
     assert scene.landings.poll(30) == [ONE]
     assert scene.source.num_cancelled == 1
     assert scene.group.host.num_free == 0, "in quarantine"

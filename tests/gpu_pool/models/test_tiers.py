@@ -5,7 +5,6 @@ Whose it is not nobody gets, of private requests there is nothing, and what was 
 
 import itertools
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.kv.tiers.block_file import round_up
 from gpu_pool.kv.tiers.file_tier import FileTier
 from gpu_pool.kv.tiers.namespace import BlockName, TierNamespace
+from gpu_pool.node_clock import read_node_ms
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.engine.engine_rig import EngineRig, create_request
@@ -119,7 +119,7 @@ def test_of_a_drive_that_hangs_in_the_middle_what_has_come_is_used(
         monkeypatch.setattr(FileTier, "fetch", hang)
         outcome = rig.add(create_request(2, PREFIX))
         while not outcome.reasons:
-            rig.now_unix_ms = time.time_ns() // 1_000_000
+            rig.now_ms = read_node_ms()
             rig.step()
         assert outcome.token_ids == expected
         assert outcome.num_cached_tokens == [64]

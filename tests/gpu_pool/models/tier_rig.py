@@ -17,6 +17,7 @@ from gpu_pool.kv.tiers.measured_tier import TierFigures
 from gpu_pool.kv.tiers.namespace import TierNamespace
 from gpu_pool.kv.tiers.settings import FileTierSettings, HostTierSettings, TierSettings
 from gpu_pool.kv.tiers.tier_store import WantedBlock
+from gpu_pool.node_clock import read_node_ms
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.engine.engine_rig import EngineRig, Outcome, assert_no_leak
@@ -49,7 +50,6 @@ class TierRig(EngineRig):
                 "model",
                 executor,
                 lambda: self.speed.prefill_per_s,
-                time.time,
                 time.monotonic,
                 self.news.set,
             )
@@ -71,7 +71,7 @@ class TierRig(EngineRig):
     def settle(self) -> None:
         """Steps until nothing is computed, fetched or kept any more."""
         while self.scheduler.num_sequences or self.scheduler.has_work:
-            self.now_unix_ms = time.time_ns() // 1_000_000
+            self.now_ms = read_node_ms()
             self.step()
             if not self.scheduler.has_work and self.scheduler.num_sequences:
                 assert self.news.wait(_PATIENCE_S), "a fetch does not come to an end"

@@ -120,8 +120,8 @@ def play(folder: Path, requests: list[AddSequence], random: Random) -> LaneRig:
     rig = LaneRig(folder, TapeRecorder(), create_matcher=Lists, **TIGHT)
     for number, request in enumerate(requests):
         if random.random() < 0.15:
-            late = rig.now_unix_ms + random.randint(0, 30)
-            request = msgspec.structs.replace(request, deadline_unix_ms=late)
+            late = rig.now_ms + random.randint(0, 30)
+            request = msgspec.structs.replace(request, deadline_ms=late)
         rig.add(request)
         if random.random() < 0.15:
             rig.abort(random.randint(max(0, number - 12), number))
@@ -136,7 +136,7 @@ def play(folder: Path, requests: list[AddSequence], random: Random) -> LaneRig:
 
 def move(rig: LaneRig) -> None:
     """One step, a millisecond long."""
-    rig.now_unix_ms += 1
+    rig.now_ms += 1
     rig.step()
     check_books(rig)
 

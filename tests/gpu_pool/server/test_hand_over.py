@@ -103,7 +103,7 @@ def test_an_abort_releases_blocks_at_once_unless_they_may_be_being_read(
     hand_over = HandOver(PREFILL_TICKET, events.append)
     request = ask(GRANT.model, "prompt")
     hand_over._prepared = PreparedRequest(
-        client, cast(ModelText, None), request, GRANT, EncodedPrompt((1, 2)), 1, None, ""
+        client, cast(ModelText, None), request, GRANT, EncodedPrompt((1, 2)), 1, 0, None, ""
     )
     for export in exports:
         hand_over.on_transfer(export)

@@ -52,7 +52,7 @@ def admit(ticket: KvTicket, *, grant: Grant = GRANT, key: bytes = KEY) -> KvTick
 
 
 def test_a_ticket_that_fits_is_admitted() -> None:
-    assert admit(TICKET) == TICKET
+    assert admit(TICKET) == change(patience_ms=1000)
     assert TicketGate(KEY, NodeId("d"), lambda: 1000).admit(b"", GRANT) is None
     check_fit(TICKET, READY)
 
@@ -77,7 +77,7 @@ def test_a_forged_an_expired_and_a_private_one_are_refused() -> None:
     with pytest.raises(Forbidden):
         admit(TICKET, key=b"x" * 32)
     prompt_alone = change(half=KvHalf.PREFILL, prefill_node=NodeId("d"))
-    assert admit(prompt_alone) == prompt_alone
+    assert admit(prompt_alone)
     with pytest.raises(DeadlineExceeded):
         admit(msgspec.structs.replace(prompt_alone, deadline_unix_ms=1000))
     with pytest.raises(Forbidden, match="retained"):
@@ -86,8 +86,16 @@ def test_a_forged_an_expired_and_a_private_one_are_refused() -> None:
 
 def test_an_expired_one_is_no_end_of_the_answer() -> None:
     """Its blocks are not waited for (`test_importer`); the request has a deadline of its own."""
-    expired = change(deadline_unix_ms=1000)
-    assert admit(expired) == expired
+    expired = change(deadline_unix_ms=1000, patience_ms=500)
+    assert admit(expired) == change(deadline_unix_ms=1000, patience_ms=0)
+
+
+@pytest.mark.parametrize(("now_ms", "patience_ms"), [(1000, 800), (1500, 500), (-3_600_000, 800)])
+def test_no_clock_that_is_behind_makes_a_node_wait_longer(now_ms: int, patience_ms: int) -> None:
+    """The gateway's is at 1200. The control: of a ticket that has an instant alone it would."""
+    gate = TicketGate(KEY, NodeId("d"), lambda: now_ms)
+    tickets = [gate.admit(seal_ticket(change(patience_ms=ms), KEY), GRANT) for ms in (800, 0)]
+    assert [ticket and ticket.patience_ms for ticket in tickets] == [patience_ms, 2000 - now_ms]
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from gpu_pool.engine.messages import (
     encoder,
     from_core_decoder,
 )
+from gpu_pool.node_clock import read_node_ms
 from gpu_pool.plan import SequenceId
 from gpu_pool.settings import (
     CoreSettings,
@@ -318,4 +319,4 @@ def create_transfer(engine: str) -> TransferSettings:
 
 
 def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return read_node_ms()

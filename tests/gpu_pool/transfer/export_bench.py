@@ -1,5 +1,7 @@
 """An exporter beside an agent that is ready and does nothing; the clock is the test's."""
 
+from collections.abc import Callable
+
 from contracts.ids import AccountId
 from contracts.kv_transfer import TransferEvent
 from gpu_pool.engine.messages import KvDeparture
@@ -22,17 +24,18 @@ class ExportBench:
         lease_end_ms: int,
         view: HostView | None = None,
         read_ms: int = 0,
+        clock_ms: Callable[[], int] | None = None,
     ) -> None:
         """It is 0 now; every lease ends at `lease_end_ms`, with what a read may take at last."""
         client = AgentClient(TransferSettings(engine="memory"), "core", memory)
         client.ready = AgentReady(b"agent", (0,))
-        self.deadline_ms, self.now_unix_ms = lease_end_ms - read_ms, 0
+        self.deadline_ms, self.now_ms = lease_end_ms - read_ms, 0
         self.told: list[tuple[SequenceId, TransferEvent]] = []
         self.exporter = Exporter(
             "life",
             client,
             view or HostView(memory),
-            lambda: self.now_unix_ms,
+            clock_ms or (lambda: self.now_ms),
             lambda sequence_id, event: self.told.append((sequence_id, event)),
             lambda: None,
             read_ms,

@@ -21,6 +21,7 @@ from contracts.errors import DeadlineExceeded
 from contracts.ids import AccountId
 from contracts.kv_transfer import KvGaveUp, KvLanded, KvReserved
 from gpu_pool.engine.messages import AbortSequence, KvArrival, ReleaseExport, StopImport
+from gpu_pool.node_clock import read_node_ms
 from gpu_pool.plan import SequenceId
 from gpu_pool.transfer.puller import MOST_BATCH_TIMES
 from tests.gpu_pool.engine.engine_rig import create_request
@@ -62,7 +63,7 @@ def create_prompts() -> list[list[int]]:
 
 @dataclass(slots=True)
 class Asked:
-    """One request as its client has it. Units: seconds and milliseconds since 1970."""
+    """One request as its client has it. Units: seconds and milliseconds of `node_clock`."""
 
     split: Split
     expected: list[int]
@@ -86,7 +87,7 @@ class Asked:
         split = self.split
         if self.is_over:
             return
-        if self.starved_s is None and time.time() * 1000 >= self.deadline_ms:
+        if self.starved_s is None and read_node_ms() >= self.deadline_ms:
             self.starved_s = self._measure_starved()
         if not self.is_alone:
             split.carry()
@@ -94,7 +95,7 @@ class Asked:
             self.has_stopped = True
             split.decode.send(StopImport(SequenceId(split.decode_id)))
         if split.answer.is_over and not self.ended_s:
-            self.ended_s = time.time()
+            self.ended_s = time.monotonic()
 
     def note_lost(self, core: Core) -> None:
         """One of its nodes is gone."""
@@ -104,7 +105,7 @@ class Asked:
             return
         self.is_over = True
         if not self.ended_s:
-            self.is_cut, self.ended_s = True, time.time()
+            self.is_cut, self.ended_s = True, time.monotonic()
         if split.prefill_id and not self.is_silent:
             split.prefill.send(AbortSequence(SequenceId(split.prefill_id)))
             split.prefill.send(ReleaseExport(SequenceId(split.prefill_id)))
@@ -195,13 +196,13 @@ class KilledPair:
         self, number: int, salt: bytes, patience_ms: int, deadline_ms: int, *, is_silent: bool
     ) -> Asked:
         """One prompt; the request has so long in all, and so long until it computes alone."""
-        until_ms = time.time_ns() // 1_000_000 + deadline_ms
+        until_ms = read_node_ms() + deadline_ms
         request = create_request(
             0,
             self.prompts[number],
             max_tokens=MAX_TOKENS,
             salt=salt,
-            deadline_unix_ms=until_ms,
+            deadline_ms=until_ms,
             account_id=ACCOUNTS[number % 2],
         )
         asked = Asked(
@@ -228,7 +229,7 @@ class KilledPair:
 
     def _can_reserve(self, place: int, salt: bytes) -> bool:
         core, numbers = self.cores[place], range(NUM_HOST_BLOCKS[place] // PROMPT_BLOCKS)
-        until_ms = time.time_ns() // 1_000_000 + int(PATIENCE_S * 1000)
+        until_ms = read_node_ms() + int(PATIENCE_S * 1000)
         asked: list[int] = []
         for number in numbers:
             own_salt = hashlib.sha256(salt + bytes([place, number])).digest()

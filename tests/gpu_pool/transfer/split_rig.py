@@ -23,6 +23,7 @@ from gpu_pool.engine.messages import (
 )
 from gpu_pool.engine.passage import Carriers
 from gpu_pool.engine.settings import SchedulerSettings
+from gpu_pool.node_clock import read_node_ms
 from gpu_pool.plan import SequenceId
 from gpu_pool.settings import TransferSettings
 from gpu_pool.transfer.exchange import NodeExchange, create_exchange
@@ -70,7 +71,7 @@ class HalfRig(EngineRig):
         self.answers[number] = Answer()
         request = create(SequenceId(number))
         self.exchange.expect(request)
-        self.now_unix_ms = now_ms()
+        self.now_ms = now_ms()
         self.add(request)
         return number
 
@@ -85,7 +86,7 @@ class HalfRig(EngineRig):
     def turn(self) -> bool:
         """One step; False where there is nothing to do."""
         self.news.clear()
-        self.now_unix_ms = now_ms()
+        self.now_ms = now_ms()
         plan = self.step()
         news = self.exchange.take_news()
         for sequence_id, event in news.events if news is not None else ():
@@ -159,4 +160,4 @@ def settle(halves: Sequence[HalfRig], is_so: Callable[[], bool]) -> None:
 
 
 def now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return read_node_ms()

@@ -91,7 +91,7 @@ def test_another_account_waits_for_one_turn_and_the_same_one_for_what_it_asked_f
 
 def let_the_lease_run_out(bench: Bench) -> None:
     """Which nobody has noticed yet."""
-    bench.now_unix_ms = LEASE_END_MS
+    bench.now_ms = LEASE_END_MS
 
 
 ENDS: Final[dict[str, Callable[[Bench], None]]] = {
@@ -122,7 +122,7 @@ def test_blocks_that_are_forgotten_stay_until_their_lease_is_over() -> None:
     with open_bench() as bench:
         bench.exporter.forget(LONG)
         assert bench.exporter.poll() == []
-        bench.now_unix_ms = LEASE_END_MS - 1
+        bench.now_ms = LEASE_END_MS - 1
         assert bench.exporter.poll() == []
-        bench.now_unix_ms = LEASE_END_MS
+        bench.now_ms = LEASE_END_MS
         assert bench.exporter.poll() == [ChunkId(LONG)]

@@ -3,7 +3,8 @@
 import mmap
 import os
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from gpu_pool.engine.passage import Carriers
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.kv.export import ChunkId, ExportedChunk
 from gpu_pool.kv.host_run import HostRun, Prefix
+from gpu_pool.node_clock import read_node_ms
 from gpu_pool.plan import HostBlockId, HostMemory, KvGroup, KvGroupKind, SequenceId
 from gpu_pool.settings import TransferSettings
 from gpu_pool.transfer.exchange import create_exchange
@@ -58,12 +60,12 @@ def test_blocks_that_are_released_stay_for_the_reads_that_have_begun(
     prefix = bench.begin(SEQUENCE, 2)
     bench.take(0, SEQUENCE, prefix, 0, 0)
     assert bench.exporter.poll() == []  # the control: leased
-    bench.now_unix_ms = 1000
+    bench.now_ms = 1000
     bench.exporter.release(SEQUENCE, may_be_read=may_be_read)
     if may_be_read:
-        bench.now_unix_ms = min(1000 + read_ms, 60_000) - 1
+        bench.now_ms = min(1000 + read_ms, 60_000) - 1
         assert bench.exporter.poll() == []
-        bench.now_unix_ms += 1
+        bench.now_ms += 1
     assert bench.exporter.poll() == [ChunkId(0)]
     bench.take(1, SEQUENCE, prefix, 1, 1)
     assert bench.exporter.poll() == [ChunkId(1)]
@@ -81,9 +83,31 @@ def test_orders_that_find_no_room_leave_no_leases() -> None:
     bench.exporter.end(SEQUENCE, is_whole=False)
     assert list(bench.exporter._leases) == [SEQUENCE]
     assert bench.exporter.poll() == []
-    bench.now_unix_ms = 60_000
+    bench.now_ms = 60_000
     assert bench.exporter.poll() == [ChunkId(0)]
     bench.exporter.close()
+
+
+def read_wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@pytest.mark.parametrize("step_s", [-3600, 3600])
+@pytest.mark.parametrize("clock_ms", [read_node_ms, read_wall_ms])
+def test_a_step_of_the_wall_clock_ends_and_extends_no_lease(
+    clock_ms: Callable[[], int], step_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease of 50 ms beside one of a minute; by the wall clock, the control, it goes wrong."""
+    wall_ns = time.time_ns
+    bench = ExportBench(create_memory(2), 60_000, clock_ms=clock_ms)
+    for place, left_ms in ((0, 50), (1, 60_000)):
+        bench.deadline_ms = clock_ms() + left_ms
+        bench.export(SequenceId(place), "a", place, 1)
+    monkeypatch.setattr(time, "time_ns", lambda: wall_ns() + step_s * 1_000_000_000)
+    time.sleep(0.06)
+    ended = bench.exporter.poll()
+    bench.exporter.close()
+    assert (len(ended) == 1) == (clock_ms is read_node_ms)
 
 
 @pytest.mark.parametrize("batch_s", [0.5, 3.0])
@@ -93,23 +117,21 @@ def test_a_read_is_granted_all_the_time_that_its_readers_agent_may_take(batch_s:
     os.ftruncate(handle, 64)
     memory = [HostMemory(memoryview(mmap.mmap(handle, 64)), 16, handle)]
     settings = TransferSettings(engine="memory", batch_s=batch_s)
-    now_unix_ms = 0
-    exchange = create_exchange(
-        settings, create_double_info(), memory, lambda: now_unix_ms, lambda: None
-    )
+    now_ms = 0
+    exchange = create_exchange(settings, create_double_info(), memory, lambda: now_ms, lambda: None)
     assert exchange is not None
     try:
         wait_until(lambda: exchange.client.ready is not None, "an agent")
         exporter = exchange.sink
-        exporter.expect(SEQUENCE, KvDeparture(0, 1, deadline_unix_ms=60_000))
+        exporter.expect(SEQUENCE, KvDeparture(0, 1, deadline_ms=60_000))
         prefix = Prefix(AccountId("a" * 32), bytes(32), (bytes(32),))
         assert exporter.find(SEQUENCE, prefix) is not None
         run = HostRun(0, 0, (HostBlockId(0),), prefix.keys)
         exporter.take(ExportedChunk(ChunkId(1), SEQUENCE, prefix, (run,)))
         exporter.release(SEQUENCE, may_be_read=True)
-        now_unix_ms = int(MOST_BATCH_TIMES * batch_s * 1000)
+        now_ms = int(MOST_BATCH_TIMES * batch_s * 1000)
         assert exporter.poll() == []
-        now_unix_ms += 1000  # for the words that end it
+        now_ms += 1000  # for the words that end it
         assert exporter.poll() == [ChunkId(1)]
     finally:
         exchange.close()
@@ -148,7 +170,7 @@ def test_prompts_that_nobody_waits_for_leave_room_for_others(
 
     assert ask(7, "b") == []
     assert ask(8, "a") == ([] if is_released and not may_be_read else ["pool_saturated"])
-    bench.now_unix_ms = 5000
+    bench.now_ms = 5000
     assert ask(9, "a") == ([] if is_released else ["pool_saturated"])
     rig.run()
     bench.exporter.close()
@@ -177,7 +199,7 @@ def test_no_tag_proves_what_others_write_to_a_block_whose_lease_is_over(is_over:
     bench = ExportBench(memory, 1000, view)
     bench.export(SEQUENCE, "a", 0, 1)
     assert view.is_reading.wait(60)
-    bench.now_unix_ms = 1000 if is_over else 999
+    bench.now_ms = 1000 if is_over else 999
     assert bench.exporter.poll() == ([ChunkId(SEQUENCE)] if is_over else [])
     content[:] = b"2"
     view.goes_on.set()

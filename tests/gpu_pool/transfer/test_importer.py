@@ -27,7 +27,7 @@ def test_a_sequence_waits_longer_while_blocks_keep_coming_and_not_for_ever() -> 
     offer = importer.find(SEQUENCE, PREFIX, 0)
     assert offer is not None
     assert offer.extend is not None
-    assert (offer.num_blocks, offer.deadline_unix_ms) == (3, 1100)
+    assert (offer.num_blocks, offer.deadline_ms) == (3, 1100)
     assert offer.extend() == 1100
     now_ms = 1090
     importer.take_export(SEQUENCE, EXPORTED)
