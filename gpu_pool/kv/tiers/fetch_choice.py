@@ -6,9 +6,11 @@ thought to be is given up before it has cost more than a twentieth of the comput
 Read next: `rates` and `gpu_pool.engine.speed_meter` (the two rates), `tier_source` (the caller).
 """
 
-from collections.abc import Sequence
+from bisect import bisect
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import accumulate
+from typing import Final, Self
 
 _SLACK: Final = 0.05
 """The part of the computing time that a fetch may waste; a tenth is promised, and the time that
@@ -42,18 +44,44 @@ class Patience:
         return elapsed_s > self.bound_wait(num_landed)
 
 
+class Backlog:
+    """What is being fetched already, as one account sees it. Units: as its maker has them."""
+
+    def __init__(self, own: float = 0.0, others: Iterable[float] = ()) -> None:
+        """`own` is the account's, which comes first; `others` is what each other one has."""
+        self._own = own
+        self._others = sorted(others)
+        self._sums = [0.0, *accumulate(self._others)]
+
+    def in_seconds(self, s_per_byte: float) -> Self:
+        """The same of bytes as the time that they take."""
+        own = self._own * s_per_byte if self._own else 0.0
+        return type(self)(own, (other * s_per_byte for other in self._others))
+
+    def count_ahead(self, more: float) -> float:
+        """What is read before so much more of this account has been: taking turns with it each
+        other one gets as much as it does, or all that it wants.
+        """
+        own = self._own + more
+        num_less = bisect(self._others, own)
+        num_more = len(self._others) - num_less
+        return self._own + self._sums[num_less] + (own * num_more if num_more else 0.0)
+
+
 def count_worth(
-    row_s: Sequence[float], num_row_tokens: int, backlog_s: float, tokens_per_s: float
+    row_s: Sequence[float], num_row_tokens: int, backlog: Backlog, tokens_per_s: float
 ) -> int:
     """How many leading places are to be fetched; 0 where computing all of them is sooner.
 
-    `row_s` is what each takes, `backlog_s` how long those take that are being fetched already.
+    `row_s` is what each takes, `backlog` in seconds.
     """
     if tokens_per_s <= 0:
         return 0
-    best, best_saved_s, saved_s = 0, 0.0, -backlog_s
+    best, best_saved_s, fetching_s = 0, 0.0, 0.0
     for count, seconds in enumerate(row_s, 1):
-        saved_s += num_row_tokens / tokens_per_s - seconds
+        fetching_s += seconds
+        computing_s = count * num_row_tokens / tokens_per_s
+        saved_s = computing_s - fetching_s - backlog.count_ahead(fetching_s)
         if saved_s > best_saved_s:
             best, best_saved_s = count, saved_s
     return best

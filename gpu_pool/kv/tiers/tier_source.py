@@ -136,8 +136,8 @@ class TierSource:
         groups = range(len(self._host.memory))
         keys = prefix.keys[num_cached : num_cached + self._host.num_fetchable]
         row_s = self._store.measure(space, self._walk(space, keys, groups))
-        size, backlog_s = self._host.block_size, self._store.backlog_s
-        count = count_worth(row_s, size, backlog_s, tokens_per_s)
+        backlog = self._store.find_backlog(space)
+        count = count_worth(row_s, self._host.block_size, backlog, tokens_per_s)
         if count < len(row_s):
             refused = keys[count : len(row_s)]
             self._store.note_refusal(space, list(self._walk(space, refused, groups)))
@@ -163,7 +163,8 @@ class TierSource:
                 seconds += sum(group_s)
             else:
                 num_tokens = (end - num_cached) * self._host.block_size
-                if is_safe(seconds + self._store.backlog_s, num_tokens, tokens_per_s):
+                seconds += self._store.find_backlog(space).count_ahead(seconds)
+                if is_safe(seconds, num_tokens, tokens_per_s):
                     return end
                 refused = self._walk(space, keys[num_cached:end], whole or local)
                 self._store.note_refusal(space, list(refused))

@@ -5,13 +5,14 @@ are kept in the faster ones on their way. Must not know sequences or plans.
 Read next: `measured_tier`, `fetching`, `tier_source` and `tier_sink` (the callers).
 """
 
+import functools
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
+from gpu_pool.kv.tiers.fetch_choice import Backlog
+from gpu_pool.kv.tiers.fetch_turns import FetchTurns
 from gpu_pool.kv.tiers.fetching import Fetch
 from gpu_pool.kv.tiers.leaving import LeavingBlock
 from gpu_pool.kv.tiers.measured_tier import MeasuredTier, TierFigures
@@ -39,9 +40,7 @@ class TierStore:
     def __init__(self, tiers: Sequence[MeasuredTier], num_readers: int = _NUM_READERS) -> None:
         """Takes the tiers, the fastest first; `num_readers` places are read at a time."""
         self._tiers = tuple(tiers)
-        self._readers = ThreadPoolExecutor(num_readers, thread_name_prefix="kv-fetch")
-        self._lock = threading.Lock()
-        self._num_backlog_bytes = 0
+        self._turns = FetchTurns(num_readers)
         self._is_probing = False
         self.num_refused = 0
         """Blocks that were there and would have taken longer than computing."""
@@ -85,13 +84,10 @@ class TierStore:
             sizes.append(seconds)
         return sizes
 
-    @property
-    def backlog_s(self) -> float:
-        """Seconds until what is being fetched is there, by the slowest rate that is known."""
-        if not self._num_backlog_bytes:
-            return 0.0
+    def find_backlog(self, space: TierNamespace) -> Backlog:
+        """What is being fetched already, as an account sees it, by the slowest rate known."""
         known = (tier.s_per_byte for tier in self._tiers if tier.s_per_byte < math.inf)
-        return self._num_backlog_bytes * max(known, default=math.inf)
+        return self._turns.find_backlog(space.owner).in_seconds(max(known, default=math.inf))
 
     def note_refusal(self, space: TierNamespace, rows: Sequence[Row]) -> None:
         """Counts blocks that are not worth fetching; what the rates say of them may be old."""
@@ -101,7 +97,7 @@ class TierStore:
             tier = self._find(space, block.name)
             if tier is not None and tier.is_stale and not self._is_probing:
                 self._is_probing = True
-                self._readers.submit(self._probe, tier, space, block)
+                self._turns.add(space.owner, functools.partial(self._probe, tier, space, block))
 
     def fetch(
         self,
@@ -124,10 +120,8 @@ class TierStore:
 
         fetch = Fetch(len(rows), fetch_row, is_late, note_over)
         sizes = [sum(block.num_bytes for block in row) for row in rows]
-        with self._lock:
-            self._num_backlog_bytes += sum(sizes)
         for place, num_bytes in enumerate(sizes):
-            self._readers.submit(self._read, fetch, place, num_bytes)
+            self._turns.add(space.owner, functools.partial(fetch.read, place), num_bytes)
         return fetch
 
     def describe(self) -> tuple[TierFigures, ...]:
@@ -136,11 +130,11 @@ class TierStore:
 
     def close(self) -> None:
         """Keeps what waits to be kept, as far as there is time for it, then ends all threads."""
-        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._turns.stop()
         until_s = time.monotonic() + CLOSE_S
         for tier in self._tiers:
             tier.close(max(0.0, until_s - time.monotonic()))
-        self._readers.shutdown()
+        self._turns.join()
 
     def _has(self, space: TierNamespace, name: BlockName) -> bool:
         """True when some tier has the block."""
@@ -149,14 +143,6 @@ class TierStore:
     def _find(self, space: TierNamespace, name: BlockName) -> MeasuredTier | None:
         """The fastest tier that has a block, or may have it if none has."""
         return next((tier for tier in self._tiers if tier.may_have(space, name)), None)
-
-    def _read(self, fetch: Fetch, place: int, num_bytes: int) -> None:
-        """Reads one place of a fetch."""
-        try:
-            fetch.read(place)
-        finally:
-            with self._lock:
-                self._num_backlog_bytes -= num_bytes
 
     def _fetch_block(self, space: TierNamespace, name: BlockName, target: memoryview) -> bool:
         """Fills `target` from the fastest tier that has the block, those above it learn it."""

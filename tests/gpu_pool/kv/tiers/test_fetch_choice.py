@@ -5,28 +5,31 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_pool.kv.tiers.fetch_choice import Patience, count_worth, is_safe
+from gpu_pool.kv.tiers.fetch_choice import Backlog, Patience, count_worth, is_safe
 
 times = st.floats(0, 1, allow_nan=False)
 
 
-@given(st.lists(times, max_size=20), times, st.floats(0.1, 1000))
+@given(st.lists(times, max_size=20), times, st.lists(times, max_size=4), st.floats(0.1, 1000))
 def test_what_is_chosen_saves_as_much_as_any_choice(
-    seconds: list[float], backlog_s: float, tokens_per_s: float
+    seconds: list[float], own_s: float, others_s: list[float], tokens_per_s: float
 ) -> None:
     def measure_saved(count: int) -> float:
-        return count * 16 / tokens_per_s - sum(seconds[:count]) - backlog_s * (count > 0)
+        fetching_s = sum(seconds[:count])
+        turns_s = sum(min(other_s, own_s + fetching_s) for other_s in others_s)
+        ahead_s = own_s + turns_s if count else 0.0
+        return count * 16 / tokens_per_s - fetching_s - ahead_s
 
-    chosen = count_worth(seconds, 16, backlog_s, tokens_per_s)
+    chosen = count_worth(seconds, 16, Backlog(own_s, others_s), tokens_per_s)
     best = max(measure_saved(count) for count in range(len(seconds) + 1))
     assert math.isclose(measure_saved(chosen), best, abs_tol=1e-6)
 
 
 def test_what_was_never_measured_is_not_worth_it() -> None:
-    assert count_worth([0.001] * 3, 16, 0.0, 0.0) == 0
-    assert count_worth([math.inf] * 3, 16, 0.0, 100.0) == 0
-    assert count_worth([0.001, math.inf, 0.001], 16, 0.0, 100.0) == 1
-    assert count_worth([0.001] * 3, 16, 0.0, 100.0) == 3
+    assert count_worth([0.001] * 3, 16, Backlog(), 0.0) == 0
+    assert count_worth([math.inf] * 3, 16, Backlog(), 100.0) == 0
+    assert count_worth([0.001, math.inf, 0.001], 16, Backlog(), 100.0) == 1
+    assert count_worth([0.001] * 3, 16, Backlog(), 100.0) == 3
     assert not is_safe(0.0, 16, 0.0)
     assert not is_safe(math.inf, 16, 100.0)
 
@@ -34,8 +37,8 @@ def test_what_was_never_measured_is_not_worth_it() -> None:
 def test_a_slow_start_is_worth_what_follows() -> None:
     """The first places are in files, the later ones in memory."""
     row_s = [0.2] * 2 + [0.001] * 10
-    assert count_worth(row_s, 16, 0.0, 160.0) == 12
-    assert count_worth(row_s[:2], 16, 0.0, 160.0) == 0
+    assert count_worth(row_s, 16, Backlog(), 160.0) == 12
+    assert count_worth(row_s[:2], 16, Backlog(), 160.0) == 0
 
 
 @given(

@@ -96,7 +96,7 @@ def test_what_is_there_up_to_a_gap_is_told_with_what_it_takes(store: TierStore) 
     keep_all(store, space, names[:7] + names[8:])
     assert len(store.measure(space, rows)) == 7
     assert all(0 < seconds < 60 for seconds in store.measure(space, rows))
-    assert store.backlog_s == 0
+    assert store.find_backlog(space).count_ahead(0) == 0
 
 
 def test_what_is_known_is_not_wanted_again(store: TierStore) -> None:
