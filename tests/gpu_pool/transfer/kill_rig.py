@@ -45,6 +45,7 @@ MAX_TOKENS: Final = 6
 LEASE_MS: Final = int(1000 * (MOST_BATCH_TIMES * create_transfer("nixl").batch_s + 2))
 """How long a lease outlasts the ticket of who reads, with a second to spare."""
 PATIENCE_S: Final = 60.0
+LOOK_MS: Final = 100
 
 
 def read_starved(process_id: int) -> float:
@@ -79,16 +80,24 @@ class Asked:
     is_silent: bool = False
     """The gateway says nothing of that: nodes have deadlines and leases alone."""
     has_stopped: bool = False
-    starved_s: float | None = None
-    """What the node and this process had waited for a free core when its deadline came."""
+    starved_s: float = 0.0
+    """What the node and this process had waited for a free core shortly before its deadline."""
+    looked_ms: int = 0
+    """When that was looked at."""
+    starved_at_end_s: float | None = None
+    """The same when its node was killed, of which nothing can be read any more."""
+
+    def __post_init__(self) -> None:
+        self.starved_s = self._measure_starved()
 
     def carry(self) -> None:
         """What the gateway does with the words that have come."""
         split = self.split
         if self.is_over:
             return
-        if self.starved_s is None and read_node_ms() >= self.deadline_ms:
-            self.starved_s = self._measure_starved()
+        now_ms = read_node_ms()
+        if self.looked_ms + LOOK_MS <= now_ms < self.deadline_ms:
+            self.looked_ms, self.starved_s = now_ms, self._measure_starved()
         if not self.is_alone:
             split.carry()
         elif split.answer.find(KvReserved) and not (self.has_stopped or self.is_silent):
@@ -117,6 +126,10 @@ class Asked:
         has_ended = bool(answer.find(KvLanded) or answer.find(KvGaveUp))
         return self.is_over or (answer.is_over and (has_ended or not answer.find(KvReserved)))
 
+    def note_dying(self) -> None:
+        """Its node is about to be killed."""
+        self.starved_at_end_s = self._measure_starved()
+
     def _measure_starved(self) -> float:
         return read_starved(self.split.decode.process.pid) + read_starved(os.getpid())
 
@@ -125,8 +138,9 @@ class Asked:
         gives to others is none.
         """
         late_s = self.ended_s - self.deadline_ms / 1000
-        if late_s > 1.0 and self.starved_s is not None:
-            late_s -= self._measure_starved() - self.starved_s
+        if late_s > 1.0:
+            ended_s = self.starved_at_end_s
+            late_s -= (self._measure_starved() if ended_s is None else ended_s) - self.starved_s
         assert late_s <= 1.0, (late_s, self.split.answer)
         answer = self.split.answer
         if self.is_cut:
@@ -294,6 +308,9 @@ class KilledPair:
             kill.num_losses = core.num_losses
             os.kill(core.find_agent(), signal.SIGKILL)
             return
+        for asked in every:
+            if core is asked.split.decode:
+                asked.note_dying()
         core.process.kill()
         core.process.wait()
         core.read()
