@@ -34,7 +34,7 @@ class KvGroupMemory:
 class GroupBlocks:
     """All blocks of one group, on the device and on the host."""
 
-    __slots__ = ("_blocks", "_cache", "_host", "reach", "tags")
+    __slots__ = ("_blocks", "_cache", "_host", "_is_staged", "reach", "tags")
 
     def __init__(self, memory: KvGroupMemory) -> None:
         """Takes host memory at once; where the device is a GPU, pinned."""
@@ -42,6 +42,9 @@ class GroupBlocks:
         self.tags = BlockTags(memory.cache.num_blocks)
         self._cache = memory.cache
         self._blocks = memory.cache.blocks
+        self._is_staged = self._blocks.device.type != "cpu"
+        """What lies together crosses a bus in one transfer; within memory it would be copied twice,
+        and prompts that land would hold up the answers of their step for longer."""
         self._host = HostBlocks(
             (memory.num_host_blocks, *self._blocks.shape[1:]),
             self._blocks.dtype,
@@ -75,6 +78,10 @@ class GroupBlocks:
 
     def copy_out(self, moves: Sequence[BlockMove]) -> None:
         """Begins to copy blocks to the host; they are there once the device has come so far."""
+        if not self._is_staged:
+            for move in moves:
+                self._host.blocks[move.host_id].copy_(self._blocks[move.block_id])
+            return
         for host_ids, block_ids in self._cut(moves):
             self._host.put(host_ids, gather_blocks(self._blocks, block_ids))
 
@@ -85,6 +92,11 @@ class GroupBlocks:
 
     def move_in(self, moves: Sequence[BlockMove]) -> None:
         """Copies blocks back; nothing of them remains on the host."""
+        if not self._is_staged:
+            for move in moves:
+                self._blocks[move.block_id].copy_(self._host.blocks[move.host_id])
+                self._host.blocks[move.host_id].zero_()
+            return
         for host_ids, block_ids in self._cut(moves):
             staged = torch.empty(
                 (len(host_ids), *self._blocks.shape[1:]),

@@ -13,14 +13,17 @@ from gpu_pool.runner.host_blocks import find_runs
 SHAPE = KvShape(num_layers=2, block_size=16, num_kv_heads=1, head_dim=8)
 
 
-@pytest.mark.parametrize("num_staged", [1, 2, 100])
+@pytest.mark.parametrize("num_staged", [0, 1, 2, 100])
 def test_blocks_come_back_as_they_went(num_staged: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By way of so many that lie together; 0: straight, as within a CPU's memory."""
     block_bytes = SHAPE.block_bytes(torch.float32)
     monkeypatch.setattr(group_blocks, "_STAGED_BYTES", num_staged * block_bytes)
     cache = KvCache(SHAPE, 6, torch.float32)
     cache.blocks.copy_(torch.randn(cache.blocks.shape))
     before = cache.blocks.clone()
     blocks = GroupBlocks(KvGroupMemory(cache, FULL_REACH, num_host_blocks=9))
+    assert not blocks._is_staged
+    blocks._is_staged = num_staged > 0
     places = {0: 5, 4: 2, 1: 3, 2: 8}
     moves = [BlockMove(0, BlockId(block), HostBlockId(host)) for block, host in places.items()]
     blocks.move_out(moves)
