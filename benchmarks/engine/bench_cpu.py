@@ -9,6 +9,7 @@ that both meet the same disturbances of a shared machine; where other processes 
 `--threads 1` or OMP_WAIT_POLICY=PASSIVE keeps threads from waiting for each other, and `--cpu-time`
 counts the seconds of one thread's work instead of those that pass. `--beside 1` puts a process that
 never waits on the cores, too: what threads make of a machine that is not theirs alone.
+`--step-tokens 256` computes prompts in pieces as small as beside answers (ours alone).
 Rows go to `results/engine_cpu.csv`.
 """
 
@@ -78,6 +79,7 @@ class HearthExecutor:
         """Loads the model with KV memory for the most sequences that `options` name."""
         self._clock = CLOCKS[options.cpu_time]
         self._num_output = options.tokens
+        self._per_step = options.step_tokens // PROMPT_TOKENS
         most = max(options.sequences)
         self._blocks_each = -(-(PROMPT_TOKENS + options.tokens) // BLOCK_SIZE)
         self._executor = create_executor(
@@ -94,12 +96,11 @@ class HearthExecutor:
         self._released: tuple[SequenceId, ...] = ()
 
     def run(self, prompts: list[list[int]]) -> Burst:
-        """Prefills in steps of `MAX_BATCH_TOKENS`, then decodes all sequences step by step."""
+        """Prefills in steps of so many tokens, then decodes all sequences step by step."""
         ids = tuple(SequenceId(self._num_steps + i) for i in range(len(prompts)))
-        per_step = MAX_BATCH_TOKENS // PROMPT_TOKENS
         start = self._clock()
-        for first in range(0, len(prompts), per_step):
-            part = range(first, min(first + per_step, len(prompts)))
+        for first in range(0, len(prompts), self._per_step):
+            part = range(first, min(first + self._per_step, len(prompts)))
             new = tuple(self._begin(ids[i], prompts[i]) for i in part)
             scheduled = tuple(
                 ScheduledSequence(ids[i], len(prompts[i]), (self._list_blocks(i),), True)
@@ -214,6 +215,8 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Figure]:
     figures: list[Figure] = []
     what = f"{shapes} {dtype} {options.threads}t" + (", CPU time" if options.cpu_time else "")
     what += f", beside {options.beside}" if options.beside else ""
+    if options.step_tokens != MAX_BATCH_TOKENS:
+        what += f", steps of {options.step_tokens}"
     for (name, count), found in bursts.items():
         steps_ms = [burst.step_s * 1e3 for burst in found]
         rates = [count * PROMPT_TOKENS / burst.prefill_s for burst in found]
@@ -237,11 +240,16 @@ def main() -> None:
         default=[TORCH_ALONE, TRANSFORMERS],
     )
     parser.add_argument("--tokens", type=int, default=OUTPUT_TOKENS, help="per answer (64)")
+    parser.add_argument(
+        "--step-tokens", type=int, default=MAX_BATCH_TOKENS, help="of prompts in one step (2048)"
+    )
     parser.add_argument("--cpu-time", action="store_true", help="of the thread; for --threads 1")
     parser.add_argument("--beside", type=int, default=0, help="so many processes that only spin")
     options = parser.parse_args()
     if options.cpu_time and options.threads != 1:
         parser.error("--cpu-time counts one thread: add --threads 1")
+    if options.step_tokens < PROMPT_TOKENS:
+        parser.error(f"a step has at least one prompt: --step-tokens {PROMPT_TOKENS}")
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder, company(options.beside):
         figures = measure(options, Path(folder))
