@@ -35,7 +35,7 @@ from gateway.place_search import PlaceParts, PlaceSearch
 from gateway.request_context import Asker, RequestContext, Tally
 from gateway.routing.fleet import Fleet
 from gateway.routing.route_plan import RouteNeed
-from gateway.routing.wishes import narrow, read_wishes
+from gateway.routing.wishes import format_refusal, narrow, read_wishes
 from gateway.upstream.node_stream import NodeStream
 
 log = structlog.get_logger(__name__)
@@ -77,7 +77,12 @@ class Forwarder:
         search = PlaceSearch(
             self._parts, context, request, need, len(body), asker, has_choice=has_choice
         )
-        place = await search.find()
+        try:
+            place = await search.find()
+        except ServiceError:
+            if context.wants_explanation:
+                context.explanation = format_refusal(self._fleet.list_rejections(need))
+            raise
         while True:
             try:
                 attempt = attempts.open(context, place, body)

@@ -247,7 +247,8 @@ class OpenRequests:
         request_id = context.request_id
         ray = request_id[-12:] + request_id[19:23] + self._ray_suffix
         if context.node_id is None:
-            return f"x-request-id: {request_id}\r\ncf-ray: {ray}\r\n".encode() + context.limit_lines
+            ids = f"x-request-id: {request_id}\r\ncf-ray: {ray}\r\n".encode()
+            return ids + context.explanation + context.limit_lines
         lines = (
             f"x-request-id: {request_id}\r\ncf-ray: {ray}\r\nx-hearth-node: "
             f"{context.node_id}\r\nx-hearth-region: {context.region}\r\n"

@@ -17,6 +17,7 @@ from gateway.routing.route_plan import (
     FleetState,
     Hints,
     Pick,
+    Rejection,
     Ring,
     RouteBounds,
     RouteNeed,
@@ -68,6 +69,15 @@ def choose_node(
     else:
         pick = Pick.PREFIX if best.num_cached else Pick.COST
     return _create_plan(state, need, best, pick, search)
+
+
+def list_rejections(
+    state: FleetState, need: RouteNeed, bounds: RouteBounds, now_s: float
+) -> Sequence[tuple[NodeId, Rejection]]:
+    """Why each node that is passed over would be."""
+    search = Search(state, need, NO_HINTS, now_s)
+    _look_at_all(search, state, bounds)
+    return search.rejected
 
 
 def _look_around(search: Search, state: FleetState, bounds: RouteBounds, draw: Draw) -> None:

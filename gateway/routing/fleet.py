@@ -5,13 +5,14 @@ wires that bring the reports. Read next: `gateway.routing.prefill_choice` (the d
 `gateway.routing.locality` (caches and sessions), `gateway.routing.node_health`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from contracts.fleet import ModelCard, NodeReport
 from contracts.ids import ModelName, NodeId, RegionId
+from gateway.routing.choose_node import list_rejections
 from gateway.routing.decisions import Decisions
 from gateway.routing.demand import DemandRecorder
 from gateway.routing.earshot import measure_earshot_s
@@ -24,6 +25,7 @@ from gateway.routing.route_plan import (
     FleetState,
     NodeSnapshot,
     PrefillPlan,
+    Rejection,
     RouteBounds,
     RouteNeed,
     RoutePlan,
@@ -150,6 +152,11 @@ class Fleet:
             return False
         now_s = self._sources.monotonic_s()
         return may_answer(self._describe(NO_RINGS, now_s), node_id, need, self._bounds, now_s)
+
+    def list_rejections(self, need: RouteNeed) -> Sequence[tuple[NodeId, Rejection]]:
+        """Why each node that does not come into question for a request now does not."""
+        now_s = self._sources.monotonic_s()
+        return list_rejections(self._describe(NO_RINGS, now_s), need, self._bounds, now_s)
 
     def find(self, node_id: NodeId) -> NodeSnapshot | None:
         """The node as last heard of."""

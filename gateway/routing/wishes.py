@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from contracts.errors import InvalidRequest
-from contracts.ids import RegionId
-from gateway.routing.route_plan import RoutePlan
+from contracts.ids import NodeId, RegionId
+from gateway.routing.route_plan import Rejection, RoutePlan
 
 SESSION_HEADER: Final = b"x-session-affinity"
 REGIONS_HEADER: Final = b"x-hearth-regions"
@@ -91,9 +91,6 @@ def format_explanation(plan: RoutePlan, queued_s: float = 0.0) -> bytes:
     """A header line that says why a node was chosen, how many were passed over for what, and how
     long the request had waited for one with room.
     """
-    reasons: dict[str, int] = {}
-    for _, reason in plan.rejected:
-        reasons[reason] = reasons.get(reason, 0) + 1
     parts = [
         f"pick={plan.pick}",
         f"cost_ms={plan.cost_s * 1000:.1f}",
@@ -102,8 +99,24 @@ def format_explanation(plan: RoutePlan, queued_s: float = 0.0) -> bytes:
         f"seen={plan.num_seen}",
         *([f"queued_ms={queued_s * 1000:.1f}"] if queued_s else []),
         *([] if plan.prefill is None else [f"prefill={plan.prefill.region}"]),
-        *(f"{reason}={count}" for reason, count in sorted(reasons.items())),
+        *_count_reasons(plan.rejected),
     ]
+    return _format_line(parts)
+
+
+def format_refusal(rejected: Sequence[tuple[NodeId, Rejection]]) -> bytes:
+    """The same where no node was chosen, or none has answered."""
+    return _format_line(["pick=none", *_count_reasons(rejected)])
+
+
+def _count_reasons(rejected: Iterable[tuple[NodeId, Rejection]]) -> list[str]:
+    """How many nodes were passed over for each reason."""
+    counts = Counter(reason for _, reason in rejected)
+    return [f"{reason}={count}" for reason, count in sorted(counts.items())]
+
+
+def _format_line(parts: Iterable[str]) -> bytes:
+    """The header's line."""
     return b"x-hearth-explain: " + "; ".join(parts).encode() + b"\r\n"
 
 

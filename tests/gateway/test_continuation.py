@@ -280,8 +280,10 @@ async def test_headers_narrow_the_regions_and_explain_the_choice(
         assert plain.headers["x-hearth-region"] == "weur"
         lawful = await ask(x_hearth_jurisdictions="eu")
         assert lawful.status == 200
-        refused = await ask(x_hearth_jurisdictions="us")
+        refused = await ask(x_hearth_jurisdictions="us", x_hearth_explain="1")
         assert (refused.status, refused.code) == (403, 7403)
+        assert refused.headers["x-hearth-explain"] == "pick=none; residency=2"
+        assert "x-hearth-explain" not in (await ask(x_hearth_jurisdictions="us")).headers
 
 
 async def test_whose_requests_may_not_enter_is_refused_before_the_body_is_read(
