@@ -17,7 +17,6 @@ from gateway.routing.route_plan import (
     FleetState,
     Hints,
     Pick,
-    Rejection,
     Ring,
     RouteBounds,
     RouteNeed,
@@ -51,13 +50,13 @@ def choose_node(
     search = Search(state, need, hints, now_s)
     is_small = len(state.nodes) <= MAX_LOOKED_AT
     if is_small:
-        _look_at_all(search, state, bounds)
+        look_at_all(search, state, bounds)
     rings = state.rings
     if not is_small or len(rings) != 1 or len(rings[0].node_ids) > 1:  # else there is but one
         _look_around(search, state, bounds, draw)
     best = search.find_best()
     if best is None or best.is_last_resort:  # the drawn ones are no good: look at every one
-        _look_at_all(search, state, bounds)
+        look_at_all(search, state, bounds)
         best = search.find_best()
     if best is None or (need.may_wait and search.should_wait(best)):
         raise explain_empty_choice(
@@ -69,15 +68,6 @@ def choose_node(
     else:
         pick = Pick.PREFIX if best.num_cached else Pick.COST
     return _create_plan(state, need, best, pick, search)
-
-
-def list_rejections(
-    state: FleetState, need: RouteNeed, bounds: RouteBounds, now_s: float
-) -> Sequence[tuple[NodeId, Rejection]]:
-    """Why each node that is passed over would be."""
-    search = Search(state, need, NO_HINTS, now_s)
-    _look_at_all(search, state, bounds)
-    return search.rejected
 
 
 def _look_around(search: Search, state: FleetState, bounds: RouteBounds, draw: Draw) -> None:
@@ -151,7 +141,7 @@ def _look_at_hints(search: Search, state: FleetState, hints: Hints, bounds: Rout
                 search.look_at(node_id, latency_s, bounds)
 
 
-def _look_at_all(search: Search, state: FleetState, bounds: RouteBounds) -> None:
+def look_at_all(search: Search, state: FleetState, bounds: RouteBounds) -> None:
     """Weighs every node there is, also those of no known region and without the model."""
     for node in state.nodes.values():
         latency_s = 0.0 if node.region is None else state.latencies_s.get(node.region, 0.0)

@@ -12,15 +12,18 @@ from msgspec.structs import replace
 
 from contracts.fleet import ModelCard, NodeReport
 from contracts.ids import ModelName, NodeId, RegionId
-from gateway.routing.choose_node import list_rejections
 from gateway.routing.decisions import Decisions
 from gateway.routing.demand import DemandRecorder
-from gateway.routing.earshot import measure_earshot_s
 from gateway.routing.locality import Locality
 from gateway.routing.node_health import NodeHealth
-from gateway.routing.prefill_choice import choose_prefill, choose_route, may_answer
+from gateway.routing.prefill_choice import (
+    choose_prefill,
+    choose_route,
+    list_rejections,
+    may_answer,
+)
 from gateway.routing.regions import RegionCatalogue
-from gateway.routing.rings import NO_RINGS, Rings, list_rings
+from gateway.routing.rings import NO_RINGS, Rings, list_rings, measure_earshot_s
 from gateway.routing.route_plan import (
     FleetState,
     NodeSnapshot,

@@ -7,6 +7,7 @@ a hand-over does not pay follows from what was measured, and there is no thresho
 Read next: `gateway.routing.hand_over`, `gateway.routing.choose_node`.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -15,7 +16,7 @@ from contracts.errors import InvariantBroken
 from contracts.ids import NodeId
 from contracts.kv_transfer import KvEndpoint
 from contracts.node_roles import NodeRole
-from gateway.routing.choose_node import Draw, choose_node, draw_some
+from gateway.routing.choose_node import Draw, choose_node, draw_some, look_at_all
 from gateway.routing.cost import (
     NOTHING_SENT,
     count_queued_tokens,
@@ -31,6 +32,7 @@ from gateway.routing.route_plan import (
     Hints,
     NodeSnapshot,
     PrefillPlan,
+    Rejection,
     Ring,
     RouteBounds,
     RouteNeed,
@@ -38,6 +40,7 @@ from gateway.routing.route_plan import (
     estimate_cached_tokens,
     keep_only,
 )
+from gateway.routing.search import Search
 
 _PAUSE_S: Final = 0.025
 _LEAST_PAUSE_TOKENS: Final = 256
@@ -112,6 +115,15 @@ def choose_prefill(
     if best is not None and not is_lawful(state.nodes[best.node_id], need):
         raise InvariantBroken("The router left the regions that the account allows.")
     return best
+
+
+def list_rejections(
+    state: FleetState, need: RouteNeed, bounds: RouteBounds, now_s: float
+) -> Sequence[tuple[NodeId, Rejection]]:
+    """Why each node that is passed over would be."""
+    search = Search(state, need, NO_HINTS, now_s)
+    look_at_all(search, state, bounds)
+    return search.rejected
 
 
 def may_answer(

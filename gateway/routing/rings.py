@@ -1,6 +1,7 @@
 """The nodes of a model by region, nearest first: those that answer, and those there for prompts.
 
-Pure. Read next: `gateway.routing.choose_node`, `gateway.routing.prefill_choice`.
+And how near a node must be for its word on prompts to be heard. Pure. Read next:
+`gateway.routing.choose_node`, `gateway.routing.prefill_choice`, `gateway.routing.locality`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Set
@@ -10,6 +11,9 @@ from typing import Final
 from contracts.ids import ModelName, NodeId, RegionId
 from contracts.node_roles import NodeRole
 from gateway.routing.route_plan import NodeSnapshot, Ring
+
+MAX_HEARD_NODES: Final = 128
+"""Each of so many has room for 4,096 names in a gateway's memory (`prefix_index.MAX_HEARD`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +62,18 @@ def list_rings(
     latencies_s = {ring.region: ring.latency_s for ring in answering}
     num_nodes = sum(len(node_ids) for node_ids in members.values())
     return Rings(answering, list_half(True), latencies_s, num_nodes > 1)
+
+
+def measure_earshot_s(
+    nodes: Iterable[NodeSnapshot],
+    measure_latency_s: Callable[[RegionId], float],
+    max_nodes: int = MAX_HEARD_NODES,
+) -> float:
+    """How far away a node may be to be heard, in seconds: no farther than the nearest so many.
+
+    Those of one region are all equally near, and nobody is too far while there are few.
+    """
+    regions = [node.region for node in nodes if node.region is not None]
+    if len(regions) <= max_nodes:
+        return float("inf")
+    return sorted(measure_latency_s(region) for region in regions)[max_nodes - 1]

@@ -9,10 +9,10 @@ from contracts.ids import BootId, NodeId, RegionId
 from contracts.inference import GenerateRequest, SamplingParams, TextPrompt
 from contracts.node_roles import NodeRole
 from contracts.prefix_keys import pack_keys
-from gateway.routing.earshot import MAX_HEARD_NODES, measure_earshot_s
 from gateway.routing.fleet import Fleet
 from gateway.routing.prefix_index import MAX_KEYS_PER_NODE
 from gateway.routing.regions import Region
+from gateway.routing.rings import MAX_HEARD_NODES, measure_earshot_s
 from gateway.routing.route_plan import RouteNeed
 from gateway.sources import Sources
 from tests.gateway.routing.fleet_words import MODEL, create_fleet, create_report
