@@ -15,6 +15,8 @@ from typing import Final, Self
 _SLACK: Final = 0.05
 """The part of the computing time that a fetch may waste; a tenth is promised, and the time that
 computing takes is an estimate, too."""
+_LEAST_SAVING: Final = 0.05
+"""The part of the computing time that a fetch must save, or it is not begun."""
 _LEAST_SLACK_S: Final = 0.01
 """Less than this nobody notices; the engine looks about that often."""
 
@@ -71,7 +73,8 @@ class Backlog:
 def count_worth(
     row_s: Sequence[float], num_row_tokens: int, backlog: Backlog, tokens_per_s: float
 ) -> int:
-    """How many leading places are to be fetched; 0 where computing all of them is sooner.
+    """How many leading places are to be fetched; 0 where that would not save a twentieth of
+    computing them: a fetch may cost as much, and both rates are guesses.
 
     `row_s` is what each takes, `backlog` in seconds.
     """
@@ -84,7 +87,8 @@ def count_worth(
         saved_s = computing_s - fetching_s - backlog.count_ahead(fetching_s)
         if saved_s > best_saved_s:
             best, best_saved_s = count, saved_s
-    return best
+    is_worth = best_saved_s > _LEAST_SAVING * best * num_row_tokens / tokens_per_s
+    return best if is_worth else 0
 
 
 def is_safe(seconds: float, num_tokens: int, tokens_per_s: float) -> bool:
