@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.engine.bench_tiers import ACCOUNT, CACHE, DTYPES, KNOWN, DriveThrottle, Engine, load
+from benchmarks.engine.bench_tiers import ACCOUNT, CACHE, DTYPES, KNOWN, DriveThrottle, Engine
 from benchmarks.engine.random_llama import SHAPES, write_random_llama
 from benchmarks.harness import Figure, append_figures, describe_circumstances, print_figures
 from gpu_pool.garbage import settle_garbage
@@ -29,11 +29,13 @@ from gpu_pool.kv.tiers.host_blocks import digest_layout
 from gpu_pool.kv.tiers.namespace import TierNamespace
 from gpu_pool.kv.tiers.settings import FileTierSettings, TierSettings
 from gpu_pool.kv.tiers.tier_store import WantedBlock
+from gpu_pool.worker.settings import WorkerSettings
+from gpu_pool.worker.worker import create_executor
 
 AT_ONCE: Final = "throttled at once"
 LATER: Final = "throttled for a while"
 CONTROL: Final = "computed"
-_ROOM_BYTES: Final = 4 << 30
+_ROOM_BYTES: Final = 16 << 30
 _SHARES: Final = (20, 50, 80, 90)
 
 
@@ -69,9 +71,17 @@ class Pairs:
 
 def measure(args: argparse.Namespace, folder: Path) -> list[Figure]:
     """All rates in turn, in another order each round."""
-    tokens = args.prompt + 64
-    files = FileTierSettings(path=folder / "kv", max_bytes=_ROOM_BYTES)
-    engine = Engine(load(args, folder), TierSettings(file=files, staging_tokens=tokens))
+    staging = 4 * args.prompt  # so that a step may complete the whole prompt
+    executor = create_executor(
+        WorkerSettings(
+            model_dir=folder,
+            num_blocks=args.prompt // 16 + 8,
+            staging_tokens=staging,
+            native_kernels=args.dtype == "bfloat16",
+        )
+    )
+    files = FileTierSettings(path=folder / "kv", max_bytes=_ROOM_BYTES, account_bytes=_ROOM_BYTES)
+    engine = Engine(executor, TierSettings(file=files, staging_tokens=staging))
     prompt = [n * 7 % 8000 for n in range(args.prompt)]
     throttle, random = DriveThrottle(folder), Random(1)
     num_salts = 0

@@ -9,9 +9,10 @@ time, `whole steps` show what that is worth. An operator who minds gaps more mak
 The same hardware both times: two nodes of one thread each behind a gateway, NIXL over TCP. The demo
 model's steps take less than the way of a token to its client; `--shapes` has a larger one, of
 random weights. Chats stream without a pause while documents arrive at even intervals; a gap is the
-time between two tokens of a chat. Where the processes have fewer free cores than the two that they
-compute with, both halves share them and the gaps say so. Read next: `benchmarks.split.__main__`
-(the simulation of real cards).
+time between two tokens of a chat. Chats' own prompts are short and computed where they are
+answered: the shorter the answers (`--answer`), the more gaps they are in, of either fleet. Where
+the processes have fewer free cores than the two that they compute with, both halves share them and
+the gaps say so. Read next: `benchmarks.split.__main__` (the simulation of real cards).
 """
 
 import argparse
@@ -45,7 +46,7 @@ _FLEETS: Final[tuple[tuple[str, dict[str, str], dict[str, int]], ...]] = (
     ("one for prompts, one for answers", _ROLES, {}),
 )
 """Each fleet's name, roles, and settings of its engine."""
-_CHAT_TOKENS: Final = 96
+_ANSWER: Final = 96
 _WARM_S: Final = 8.0
 
 
@@ -87,7 +88,7 @@ async def load(fleet: Fleet, arguments: argparse.Namespace) -> Felt:
         turn = 0
         while time.monotonic() < end_s:
             turn += 1
-            moments = await ask(fleet, f"Chat {number}, turn {turn}: go on.", _CHAT_TOKENS)
+            moments = await ask(fleet, f"Chat {number}, turn {turn}: go on.", arguments.answer)
             felt.num_failed += not moments
             pairs = itertools.pairwise(moments[1:])
             told = [later - sooner for sooner, later in pairs if begin_s <= later < end_s]
@@ -175,6 +176,7 @@ def name_load(arguments: argparse.Namespace) -> str:
     words += [f"of {arguments.words} words"] if arguments.words != 700 else []
     words += [f"steps of {arguments.chunk} tokens"] if arguments.chunk else []
     words += [f"{arguments.chats} chats"] if arguments.chats != 4 else []
+    words += [f"answers of {arguments.answer}"] if arguments.answer != _ANSWER else []
     return ", ".join(["split, real processes", *words])
 
 
@@ -185,6 +187,7 @@ def main() -> int:
     parser.add_argument("--interval", type=float, default=3.0, help="seconds between documents")
     parser.add_argument("--words", type=int, default=700, help="of a document")
     parser.add_argument("--chats", type=int, default=4, help="streams at once")
+    parser.add_argument("--answer", type=int, default=_ANSWER, help="tokens of a chat's answer")
     parser.add_argument(
         "--chunk", type=int, default=0, help="the most tokens of a step where answers are"
     )
