@@ -40,28 +40,27 @@ struct Step {
     float eps;
 };
 
-constexpr long CHUNK_ROWS = 256; // that go through a gated network together, and stay near meanwhile
+constexpr long CHUNK_ROWS = 256; // that go from product to product together, and stay near meanwhile
 
-// Where a step keeps what one kernel leaves to the next. Two pieces serve by turns.
+// Where a step keeps what one kernel leaves to the next.
 struct Desk {
-    Bf16 *wide, *narrow; // products of the states, what they are brought to
+    Bf16 *wide, *mixed; // [T] products of the states, what attention makes of them
     long chunk;
-    Bf16* out; // [T][D]
+    Bf16 *gated, *out; // [chunk]
     void* scratch;
     long num_bytes;
 
     Desk(const Layer* layers, long num_layers, long num_tokens, void* memory)
         : chunk(std::min(num_tokens, CHUNK_ROWS)) {
-        long wide_size = 0, narrow_size = 0, scratch_bytes = 0;
+        long wide_size = 0, mixed_size = 0, gated_size = 0, scratch_bytes = 0;
         for (long i = 0; i < num_layers; i++) {
             const Layer& layer = layers[i];
             wide_size = std::max({wide_size, num_tokens * layer.qkv.num_outputs,
                                   chunk * layer.gate_up.num_outputs});
-            narrow_size = std::max({narrow_size, num_tokens * layer.o.num_inputs,
-                                    chunk * layer.down.num_inputs});
+            mixed_size = std::max(mixed_size, num_tokens * layer.o.num_inputs);
+            gated_size = std::max(gated_size, chunk * layer.down.num_inputs);
             for (const Matrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
-                scratch_bytes =
-                    std::max(scratch_bytes, measure_scratch(num_tokens, matrix->num_inputs));
+                scratch_bytes = std::max(scratch_bytes, measure_scratch(chunk, matrix->num_inputs));
         }
         char* next = (char*)memory;
         auto take = [&](long size) {
@@ -70,8 +69,9 @@ struct Desk {
             return (Bf16*)taken;
         };
         wide = take(wide_size * sizeof(Bf16));
-        narrow = take(narrow_size * sizeof(Bf16));
-        out = take(num_tokens * layers[0].o.num_outputs * sizeof(Bf16));
+        mixed = take(mixed_size * sizeof(Bf16));
+        gated = take(gated_size * sizeof(Bf16));
+        out = take(chunk * layers[0].o.num_outputs * sizeof(Bf16));
         scratch = take(scratch_bytes);
         num_bytes = next - (char*)memory;
     }
@@ -83,27 +83,40 @@ static void multiply(Team& team, const Desk& desk, const Matrix& matrix, const B
                     matrix.num_inputs, matrix.num_outputs, desk.scratch});
 }
 
-// residual += out, states = norm(residual).
-static void add_norm(Team& team, const Step& step, const Desk& desk, long size, const void* weight,
-                     bool is_weight_fp32) {
-    add_norm(team, {desk.out, size, step.residual, size, weight, is_weight_fp32, step.residual,
-                    step.states, step.num_tokens, size, step.eps});
+// What some of a step's rows go through together.
+struct Chunk {
+    long first, num_rows;
+};
+
+template <typename Act> static void each_chunk(const Step& step, const Desk& desk, Act&& act) {
+    for (long first = 0; first < step.num_tokens; first += desk.chunk)
+        act(Chunk{first, std::min(desk.chunk, step.num_tokens - first)});
 }
 
-static void attend(Team& team, const Step& step, const Desk& desk, const Layer& layer) {
+// wide = turn(qkv(states)).
+static void project(Team& team, const Step& step, const Desk& desk, const Layer& layer,
+                    Chunk chunk) {
     long stride = layer.qkv.num_outputs, num_turned = layer.num_heads + layer.num_kv_heads;
+    Bf16* heads = desk.wide + chunk.first * stride;
+    multiply(team, desk, layer.qkv, step.states + chunk.first * layer.qkv.num_inputs, heads,
+             chunk.num_rows);
     bool turns = layer.rotation >= 0;
+    if (!turns && !layer.head_norm) return;
     Rotation rotation = turns ? step.rotations[layer.rotation] : Rotation{};
-    if (turns || layer.head_norm)
-        turn(team, {desk.wide, layer.head_norm, rotation.cos, rotation.sin, stride, rotation.stride,
-                    step.num_tokens, num_turned, layer.head_dim, layer.is_head_norm_fp32,
-                    layer.head_eps});
+    long skipped = chunk.first * rotation.stride;
+    turn(team, {heads, layer.head_norm, turns ? rotation.cos + skipped : nullptr,
+                turns ? rotation.sin + skipped : nullptr, stride, rotation.stride, chunk.num_rows,
+                num_turned, layer.head_dim, layer.is_head_norm_fp32, layer.head_eps});
+}
+
+// mixed = attend(wide), all of the step's rows, which may be each other's keys.
+static void attend(Team& team, const Step& step, const Desk& desk, const Layer& layer) {
     Attention call = step.groups[layer.group];
     call.q = desk.wide;
     call.kv = desk.wide + layer.num_heads * layer.head_dim;
-    call.q_stride = call.kv_stride = stride;
+    call.q_stride = call.kv_stride = layer.qkv.num_outputs;
     call.slot_ids += layer.index * step.num_tokens;
-    call.out = desk.narrow;
+    call.out = desk.mixed;
     call.sinks = layer.sinks;
     call.num_heads = layer.num_heads;
     call.value_dim = layer.head_dim;
@@ -113,20 +126,31 @@ static void attend(Team& team, const Step& step, const Desk& desk, const Layer& 
     attend_bf16(team, call);
 }
 
-// out = down(silu_mul(gate_up(states))), some rows at a time.
-static void pass_network(Team& team, const Step& step, const Desk& desk, const Layer& layer) {
-    long size = layer.gate_up.num_inputs, width = layer.gate_up.num_outputs;
-    for (long row = 0; row < step.num_tokens; row += desk.chunk) {
-        long num_rows = std::min(desk.chunk, step.num_tokens - row);
-        multiply(team, desk, layer.gate_up, step.states + row * size, desk.wide, num_rows);
-        silu_mul(team, {desk.wide, width, desk.narrow, num_rows, width / 2});
-        multiply(team, desk, layer.down, desk.narrow, desk.out + row * size, num_rows);
-    }
+// residual += out, states = norm(residual).
+static void add_norm(Team& team, const Step& step, const Desk& desk, Chunk chunk, long size,
+                     const void* weight, bool is_weight_fp32) {
+    Bf16 *residual = step.residual + chunk.first * size, *states = step.states + chunk.first * size;
+    add_norm(team, {desk.out, size, residual, size, weight, is_weight_fp32, residual, states,
+                    chunk.num_rows, size, step.eps});
+}
+
+// What lies behind attention: o, and the gated network.
+static void finish(Team& team, const Step& step, const Desk& desk, const Layer& layer,
+                   Chunk chunk) {
+    long size = layer.o.num_outputs, width = layer.gate_up.num_outputs;
+    multiply(team, desk, layer.o, desk.mixed + chunk.first * layer.o.num_inputs, desk.out,
+             chunk.num_rows);
+    add_norm(team, step, desk, chunk, size, layer.post_norm, layer.is_post_norm_fp32);
+    multiply(team, desk, layer.gate_up, step.states + chunk.first * size, desk.wide,
+             chunk.num_rows);
+    silu_mul(team, {desk.wide, width, desk.gated, chunk.num_rows, width / 2});
+    multiply(team, desk, layer.down, desk.gated, desk.out, chunk.num_rows);
+    add_norm(team, step, desk, chunk, size, layer.next_norm, layer.is_next_norm_fp32);
 }
 
 static long count_stages(long num_tokens) {
     long num_chunks = (num_tokens + CHUNK_ROWS - 1) / CHUNK_ROWS;
-    return 2 * PRODUCT_STAGES + ATTENTION_STAGES + 3 + num_chunks * (2 * PRODUCT_STAGES + 1);
+    return ATTENTION_STAGES + num_chunks * (4 * PRODUCT_STAGES + 4);
 }
 
 extern "C" {
@@ -143,13 +167,9 @@ void hearth_run_layers(const Layer* layers, long num_layers, const Step* given, 
     run_team(num_threads, num_stages, [&](Team& team) {
         for (long i = 0; i < num_layers; i++) {
             const Layer& layer = layers[i];
-            long size = layer.o.num_outputs, num_rows = step.num_tokens;
-            multiply(team, desk, layer.qkv, step.states, desk.wide, num_rows);
+            each_chunk(step, desk, [&](Chunk rows) { project(team, step, desk, layer, rows); });
             attend(team, step, desk, layer);
-            multiply(team, desk, layer.o, desk.narrow, desk.out, num_rows);
-            add_norm(team, step, desk, size, layer.post_norm, layer.is_post_norm_fp32);
-            pass_network(team, step, desk, layer);
-            add_norm(team, step, desk, size, layer.next_norm, layer.is_next_norm_fp32);
+            each_chunk(step, desk, [&](Chunk rows) { finish(team, step, desk, layer, rows); });
         }
     });
 }
