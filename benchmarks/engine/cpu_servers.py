@@ -6,7 +6,9 @@ Read next: `cpu_peers` (which installs the others), `bench_cpu_peers`.
 
 import asyncio
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -125,21 +127,37 @@ SERVERS: Mapping[str, Callable[[Path, int, str | None], Launch]] = {
 
 @contextmanager
 def run(launch: Launch, log: Path) -> Generator[list["subprocess.Popen[bytes]"]]:
-    """The server's processes, each with a session of its own; all are ended after the block."""
+    """The server's processes, each with a session of its own; all are ended after the block, which
+    SIGTERM ends, too."""
     processes: list[subprocess.Popen[bytes]] = []
     environment = {**os.environ, **launch.environment}
-    with log.open("ab") as output:
+    with log.open("ab") as output, _exit_on_sigterm():
         try:
-            processes += [
+            processes.extend(  # one by one: each is ended, wherever a signal comes
                 subprocess.Popen(
                     command, stdout=output, stderr=output, env=environment, start_new_session=True
                 )
                 for command in launch.commands
-            ]
+            )
             yield processes
         finally:
             for process in processes:
                 _end(process)
+
+
+@contextmanager
+def _exit_on_sigterm() -> Generator[None]:
+    """Inside, the signal raises `SystemExit`, once: what ends processes is not to be cut short."""
+
+    def leave(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def measure_memory_bytes(processes: list["subprocess.Popen[bytes]"]) -> int:
