@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gpu_pool.kernels.activations import sigmoid
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionForm:
@@ -69,7 +71,7 @@ def mix_values(
     mixed, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         q, k, v, 0.0, False, attn_mask=mask, scale=form.scale
     )
-    return (mixed * torch.sigmoid(lse - sinks)[..., None]).to(q.dtype)
+    return (mixed * sigmoid(lse - sinks)[..., None]).to(q.dtype)
 
 
 def _mix_in_the_open(

@@ -6,12 +6,14 @@ Shapes: T tokens, F intermediate size. Takes bf16 or fp32.
 
 from torch import Tensor
 
+from gpu_pool.kernels.activations import sigmoid
+
 
 def clamped_swiglu_reference(gate_up_T2F: Tensor, alpha: float, limit: float) -> Tensor:
     """The gated values `[T, F]`, in plain torch."""
     gate_TF, up_TF = gate_up_T2F.chunk(2, dim=-1)
     gate_TF, up_TF = gate_TF.clamp(max=limit), up_TF.clamp(-limit, limit)
-    return (gate_TF * alpha).sigmoid_().mul_(gate_TF).mul_(up_TF + 1)
+    return sigmoid(gate_TF * alpha).mul_(gate_TF).mul_(up_TF + 1)
 
 
 def clamped_swiglu(gate_up_T2F: Tensor, alpha: float, limit: float) -> Tensor:

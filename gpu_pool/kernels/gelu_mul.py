@@ -5,13 +5,14 @@ is rounded to the dtype before the product, as an unfused pair does it.
 """
 
 from torch import Tensor
-from torch.nn import functional
+
+from gpu_pool.kernels.activations import gelu
 
 
 def gelu_mul_reference(gate_up_T2F: Tensor) -> Tensor:
     """The gated values `[T, F]`, in plain torch."""
     gate_TF, up_TF = gate_up_T2F.chunk(2, dim=-1)
-    return functional.gelu(gate_TF, approximate="tanh").mul_(up_TF)
+    return gelu(gate_TF).mul_(up_TF)
 
 
 def gelu_mul(gate_up_T2F: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from gpu_pool.kernels.activations import silu
 from gpu_pool.kernels.cpu.current import find_current
 from gpu_pool.kernels.dependent_launch import find_launch_options, wait_for_inputs
 from gpu_pool.kernels.triton_language import jit, tl, uses_triton
@@ -20,7 +20,7 @@ _BLOCK = 1024
 def silu_mul_reference(gate_up_T2F: Tensor) -> Tensor:
     """The gated values `[T, F]`, in plain torch."""
     gate_TF, up_TF = gate_up_T2F.chunk(2, dim=-1)
-    return functional.silu(gate_TF).mul_(up_TF)
+    return silu(gate_TF).mul_(up_TF)
 
 
 @jit

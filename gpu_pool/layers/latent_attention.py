@@ -8,9 +8,11 @@ V value dim, L latent size, E = L + O. Source: DeepSeek-V2.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from gpu_pool.attention.paged import attend
 from gpu_pool.kernels.attention_form import AttentionForm
@@ -18,6 +20,8 @@ from gpu_pool.kernels.rms_norm import rms_norm
 from gpu_pool.kernels.rotary import rotary
 from gpu_pool.layers.decoder_step import DecoderStep, LayerPlace
 from gpu_pool.layers.linear import Linear
+
+_LEAST_ROWS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +93,11 @@ class LatentAttention:
         q_TNH = self._queries(x_TD).view(num_tokens, sizes.num_heads, -1)
         turned_TNO = q_TNH[..., sizes.nope_dim :]
         rotary(turned_TNO, *rotation)
-        q_NTL = torch.bmm(q_TNH[..., : sizes.nope_dim].transpose(0, 1), self._k_NPL)
+        q_NTL = _multiply_heads(q_TNH[..., : sizes.nope_dim].transpose(0, 1), self._k_NPL)
         q_TNE = torch.cat((q_NTL.transpose(0, 1), turned_TNO), -1)
         kv_TE = self._make_latents(x_TD, rotation)
         mixed_TNL = attend(place.index, q_TNE, kv_TE, step.groups[place.group], self._form)
-        values_NTV = torch.bmm(mixed_TNL.transpose(0, 1), self._v_NLV)
+        values_NTV = _multiply_heads(mixed_TNL.transpose(0, 1), self._v_NLV)
         return self._o(values_NTV.transpose(0, 1).reshape(num_tokens, -1))
 
     def _make_latents(self, x_TD: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
@@ -103,3 +107,15 @@ class LatentAttention:
         kv_TE[:, :size] = rms_norm(kv_TE[:, :size].contiguous(), latents.norm_L, latents.eps)
         rotary(kv_TE[:, None, size:], *rotation)
         return kv_TE
+
+
+def _multiply_heads(x_NTK: Tensor, weight_NKM: Tensor) -> Tensor:
+    """The products `[N, T, M]` of every head's rows with its weight.
+
+    A CPU's libraries add in another order for the fewest rows, so there are never fewer.
+    """
+    num_rows = x_NTK.shape[1]
+    if x_NTK.device.type != "cpu" or num_rows >= _LEAST_ROWS:
+        return torch.bmm(x_NTK, weight_NKM)
+    filled = functional.pad(x_NTK, (0, 0, 0, _LEAST_ROWS - num_rows))
+    return torch.bmm(filled, weight_NKM)[:, :num_rows]

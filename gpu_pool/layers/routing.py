@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gpu_pool.kernels.activations import sigmoid
+
 Routing = tuple[Tensor, Tensor]
 """Ids `[T, C]` of the chosen experts and their weights."""
 Router = Callable[[Tensor], Routing]
@@ -71,7 +73,7 @@ def route_by_sigmoid(
     is_normalised: bool,
 ) -> Routing:
     """The experts best by sigmoid and bias, in groups whose two best are; the bias only chooses."""
-    scores_TE = logits_TE.sigmoid()
+    scores_TE = sigmoid(logits_TE)
     merits_TE = scores_TE + bias_E
     if groups is not None:
         merits_TE = groups.hide_others(merits_TE, 2, float("-inf"))
@@ -85,4 +87,4 @@ def route_by_sigmoid(
 def route_by_own_sigmoid(logits_TE: Tensor, num_chosen: int) -> Routing:
     """The experts with the highest logits, each weighed by its own sigmoid."""
     highest_TC, chosen_TC = logits_TE.topk(num_chosen, -1)
-    return chosen_TC, highest_TC.sigmoid()
+    return chosen_TC, sigmoid(highest_TC)

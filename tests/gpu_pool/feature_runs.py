@@ -1,0 +1,95 @@
+"""Runs of one checkpoint under the real scheduler that differ in what is switched on.
+
+A calm run computes each request alone, in one piece and without a cache. Every other run must give
+the same tokens and, bit for bit, the same scores.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from gpu_pool.compute_choice import DtypeChoice
+from gpu_pool.engine.messages import AddSequence
+from gpu_pool.engine.settings import NgramSettings, SchedulerSettings
+from gpu_pool.worker.settings import WorkerSettings
+from gpu_pool.worker.worker import create_executor
+from tests.gpu_pool.engine.engine_rig import EngineRig, assert_no_leak
+
+AMPLE = 600
+"""Blocks that nobody ever lacks."""
+NGRAM = NgramSettings(min_match_tokens=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """How a run differs from the calm one."""
+
+    settings: SchedulerSettings
+    num_blocks: int = AMPLE
+    swap_bytes: int = 0
+    at_once: int = 1 << 30
+    """Requests that are there together; by itself all."""
+
+
+def limit(batch: int, chunk: int, running: int = 64, **fields: object) -> SchedulerSettings:
+    """Settings without a cache unless `fields` say so."""
+    return SchedulerSettings(
+        max_batch_tokens=batch,
+        max_chunk_tokens=chunk,
+        max_running=running,
+        **({"prefix_caching": False} | fields),  # type: ignore[arg-type]
+    )
+
+
+CALM = Feature(limit(2048, 2048), at_once=1)
+
+
+def run(
+    folder: Path, dtype: DtypeChoice, requests: Sequence[AddSequence], feature: Feature
+) -> EngineRig:
+    """All requests through a real model under the real scheduler."""
+    executor = create_executor(
+        WorkerSettings(
+            model_dir=folder,
+            dtype=dtype,
+            num_blocks=feature.num_blocks,
+            swap_bytes=feature.swap_bytes,
+            num_threads=1,
+            native_kernels=True,
+        )
+    )
+    rig = EngineRig(feature.settings, executor.info)
+    rig.executor = executor  # type: ignore[assignment]
+    for first in range(0, len(requests), feature.at_once):
+        for request in requests[first : first + feature.at_once]:
+            rig.add(request)
+        rig.run()
+    assert_no_leak(rig)
+    executor.close()
+    return rig
+
+
+def list_differences(rig: EngineRig, calm: EngineRig) -> list[int]:
+    """Requests of `rig` whose tokens or scores are not, bit for bit, those of the calm run."""
+    return [
+        sequence_id
+        for sequence_id, outcome in rig.outcomes.items()
+        if outcome.token_ids != calm.outcomes[sequence_id].token_ids
+        or msgspec.json.encode(outcome.scores)
+        != msgspec.json.encode(calm.outcomes[sequence_id].scores)
+    ]
+
+
+def assert_has_happened(feature: Feature, rig: EngineRig) -> None:
+    """The control: the feature did something in this run."""
+    num_begun = sum(len(plan.new) for plan in rig.plans)
+    assert (num_begun > len(rig.outcomes)) == (feature.num_blocks < AMPLE), "preemption"
+    assert any(plan.moved_in for plan in rig.plans) == (feature.swap_bytes > 0), "swap"
+    drafts = [w.draft_token_ids for plan in rig.plans for w in plan.scheduled]
+    assert any(drafts) == (feature.settings.ngram is not None), "guesses"
+    cached = [max(outcome.num_cached_tokens) for outcome in rig.outcomes.values()]
+    assert (max(cached) > 0) == feature.settings.prefix_caching, "cache"
+    largest = max(len(plan.scheduled) for plan in rig.plans)
+    assert (largest > 1) == (feature.at_once > 1), "batch"
