@@ -8,7 +8,7 @@ Read next: `gpu_pool.engine.scheduler` (makes plans), `gpu_pool.worker` (carries
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType, Protocol, runtime_checkable
+from typing import Final, NewType, Protocol, runtime_checkable
 
 import msgspec
 
@@ -174,12 +174,16 @@ class TokenScore(msgspec.Struct, frozen=True, array_like=True):
     """The likeliest tokens with their logprobs, in falling order."""
 
 
+NO_TOKEN: Final = -1
+"""Stands where a next token would: the logits had no number in them, so none could be chosen."""
+
+
 class SampledTokens(msgspec.Struct, frozen=True):
     """The next tokens of one sequence: the accepted drafts, then one more."""
 
     sequence_id: SequenceId
     token_ids: tuple[int, ...]
-    """Never empty."""
+    """Never empty. `NO_TOKEN` comes last."""
     scores: tuple[TokenScore, ...] = ()
     """One per token where `sampling.num_logprobs` is set."""
 

@@ -6,7 +6,7 @@ Must not know queues, blocks or messages. Read next: `scheduler` (the caller).
 from contracts.errors import ConstraintUnmet, InvariantBroken, ServiceError
 from contracts.inference import FinishReason
 from gpu_pool.engine.sequence import Sequence
-from gpu_pool.plan import ExecutorInfo, PromptScores, SampledTokens, TokenScore
+from gpu_pool.plan import NO_TOKEN, ExecutorInfo, PromptScores, SampledTokens, TokenScore
 
 Outcome = FinishReason | ServiceError | None
 """Why a sequence ended; None while it goes on."""
@@ -29,9 +29,11 @@ class Intake:
         sequence.num_computed_tokens += len(sampled.token_ids) - 1
         num_drafts, sequence.num_drafts_in_flight = sequence.num_drafts_in_flight, 0
         for num_told, token_id in enumerate(sampled.token_ids):
-            sequence.token_ids.append(token_id)
+            if token_id == NO_TOKEN:
+                return num_told, InvariantBroken("What the model computed is not a number.")
             if not 0 <= token_id < self._vocab_size:
                 return num_told, InvariantBroken("The model produced an invalid token.")
+            sequence.token_ids.append(token_id)
             if token_id in self._eos_token_ids and not sequence.sampling.ignore_eos:
                 return num_told, FinishReason.STOP
             outcome = _judge(sequence, token_id)

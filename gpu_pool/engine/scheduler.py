@@ -18,7 +18,7 @@ from gpu_pool.engine.planner import Planner
 from gpu_pool.engine.sequence import Sequence
 from gpu_pool.engine.step import Step
 from gpu_pool.kv.kv_memory import KvMemory
-from gpu_pool.plan import ForwardPlan, ForwardResult, SequenceId
+from gpu_pool.plan import NO_TOKEN, ForwardPlan, ForwardResult, SequenceId
 
 
 class Scheduler:
@@ -176,7 +176,13 @@ class Scheduler:
             if work is not None:
                 error = InvariantBroken("The request's KV memory was given to another.")
                 self._finish(work.sequence, error)
-        for work in live.values():
+        garbled = {
+            sampled.sequence_id for sampled in result.sampled if NO_TOKEN in sampled.token_ids
+        }
+        for sequence_id, work in live.items():
+            if sequence_id in garbled:  # what it has written, or read, is found by nobody again
+                work.sequence.table.is_private = True
+                continue
             self._kv.register(work.sequence.table, work.sequence.token_ids, work.end)
         self._kv.note_done()
         self._books.passage.exports.note_done(step.number)

@@ -3,7 +3,7 @@
 Scores are logits over temperature (`scores`), E is exponential noise hashed from (seed, position,
 token id), computed where it is used (`noise`): the logits are read once and nothing as large is
 written. Tokens whose score is below the row's cut-off (`cutoffs`) cannot win. A row of temperature
-0 takes its largest logit. Of equals the first wins.
+0 takes its largest logit. Of equals the first wins. A row without a number draws `NO_TOKEN`.
 Nothing waits for the device, and what is launched depends on shapes and `has_filters` alone.
 Shapes: R rows, V vocabulary, P parts of a row. Takes fp32 logits. Source: Gumbel 1954.
 """
@@ -26,6 +26,7 @@ from gpu_pool.kernels.noise import (
 from gpu_pool.kernels.scores import (
     BLOCK,
     PART,
+    SMALLEST,
     find_largest_triton,
     load_largest,
     load_scores,
@@ -33,6 +34,7 @@ from gpu_pool.kernels.scores import (
     scores_reference,
 )
 from gpu_pool.kernels.triton_language import jit, next_power_of_2, tl, uses_triton
+from gpu_pool.plan import NO_TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +80,18 @@ def draw_reference(logits_RV: Tensor, parameters: DrawParameters) -> Tensor:
     temperatures = parameters.temperatures_R.tolist()
     random = [row for row, temperature in enumerate(temperatures) if temperature > 0]
     if len(random) == len(temperatures):
-        return _race(logits_RV, parameters)
+        return _refuse_garbage(logits_RV, _race(logits_RV, parameters))
     token_ids_R = logits_RV.argmax(-1)
     if random:
         index = torch.tensor(random, device=logits_RV.device)
         token_ids_R[index] = _race(logits_RV[index], parameters.select(index))
-    return token_ids_R
+    return _refuse_garbage(logits_RV, token_ids_R)
+
+
+def _refuse_garbage(logits_RV: Tensor, token_ids_R: Tensor) -> Tensor:
+    """`NO_TOKEN` where even the drawn token was impossible, as then all are."""
+    drawn_R = logits_RV.gather(-1, token_ids_R[:, None])[:, 0]
+    return token_ids_R.masked_fill(drawn_R <= SMALLEST, NO_TOKEN)
 
 
 def _race(logits_RV: Tensor, parameters: DrawParameters) -> Tensor:
@@ -146,6 +154,7 @@ def _race_kernel(
 
 @jit
 def _finish_kernel(
+    largest_ptr,
     best_ptr,
     winner_ptr,
     token_ids_ptr,
@@ -153,12 +162,14 @@ def _finish_kernel(
     PADDED: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """The best of a row's winners, of equals the first."""
+    """The best of a row's winners, of equals the first; none where the row has no number."""
     wait_for_inputs(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     parts = tl.arange(0, PADDED)
     best = tl.load(best_ptr + row * PARTS + parts, mask=parts < PARTS, other=float("-inf"))
     winner = tl.load(winner_ptr + row * PARTS + tl.argmax(best, 0))
+    largest = load_largest(largest_ptr, row, PARTS, PADDED)
+    winner = tl.where(largest > -3.4028234663852886e38, winner, -1)
     tl.store(token_ids_ptr + row, winner.to(tl.int64))
 
 
@@ -191,14 +202,15 @@ def draw_triton(logits_RV: Tensor, parameters: DrawParameters) -> Tensor:
         PART=PART,
         BLOCK=BLOCK,
     )
-    _finish_kernel[(num_rows,)](best_RP, winner_RP, token_ids_R, **sizes, num_warps=1)
+    _finish_kernel[(num_rows,)](largest_RP, best_RP, winner_RP, token_ids_R, **sizes, num_warps=1)
     return token_ids_R
 
 
 def draw(logits_RV: Tensor, parameters: DrawParameters) -> Tensor:
-    """One token id per row, `[R]` int64, always inside the vocabulary; `logits_RV` may be changed.
+    """One token id per row, `[R]` int64, inside the vocabulary; `logits_RV` may be changed.
 
-    NaN counts as impossible, so that a row of garbage harms neither itself nor its neighbours.
+    NaN counts as impossible, and a row in which all is impossible draws `NO_TOKEN`: it harms none
+    of its neighbours.
     """
     assert logits_RV.dtype == torch.float32, "logits_RV is not fp32"
     assert parameters.temperatures_R.shape == logits_RV.shape[:1], "parameters do not fit the rows"

@@ -22,6 +22,8 @@ PART: Final = 8192
 BLOCK: Final = 1024
 """Tokens it looks at in one go."""
 _LIMIT: Final = torch.finfo(torch.float32).max
+SMALLEST: Final = -_LIMIT
+"""Of what is impossible, once it is finite."""
 
 
 def make_finite(logits_RV: Tensor) -> None:

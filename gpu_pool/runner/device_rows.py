@@ -89,8 +89,8 @@ class DeviceRows:
             self.set_newest(*to_device(asked, torch.int64, self.newest_R.device))
 
     def set_newest(self, places: Tensor, token_ids: Tensor) -> None:
-        """What was drawn last for the rows at `places`."""
-        self.newest_R.index_copy_(0, places, token_ids)
+        """What was drawn last for the rows at `places`; token 0 stands in where none was."""
+        self.newest_R.index_copy_(0, places, token_ids.clamp_min(0))
 
     def select_parameters(
         self, places: Tensor, positions: Tensor, *, has_filters: bool

@@ -87,7 +87,7 @@ class HostLaidSteps:
         adjust_logits(logits_BV, rows)
         drawn_B = draw(logits_BV, parameters)
         for row, work in enumerate(drawing):
-            work.row.count_drawn(drawn_B[row : row + 1])
+            work.row.count_drawn(drawn_B[row : row + 1].clamp_min(0))
         scores = score_drawn(drawing, scored, kept_SV, drawn_B.index_select(0, rows_S))
         return Drawn(drawn_B, scores)
 

@@ -188,7 +188,12 @@ class SequenceRow:
         ]
 
     def append(self, token_ids: Sequence[int], *, is_counted: bool = False) -> None:
-        """Takes drawn tokens, which penalties look at from now on if they did not already."""
+        """Takes drawn tokens, which penalties look at from now on if they did not already.
+
+        What stands for no token ends the sequence; steps that are planned go on as if behind the
+        first of the vocabulary.
+        """
+        token_ids = [max(token_id, 0) for token_id in token_ids]
         self.token_ids += token_ids
         if self._counts is not None and not is_counted:
             for token_id in token_ids:

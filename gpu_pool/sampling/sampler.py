@@ -35,7 +35,7 @@ class SamplingRow:
 
 
 def sample(logits_RV: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
-    """One token id per row, always inside the vocabulary; `logits_RV` may be changed."""
+    """One token id per row, inside the vocabulary, or `NO_TOKEN`; `logits_RV` may be changed."""
     adjust_logits(logits_RV, rows)
     return draw(logits_RV, create_draw_parameters(rows, logits_RV.device)).tolist()
 

@@ -68,6 +68,7 @@ class GatheredScores:
 def gather_scores(logits_RV: Tensor, token_ids_R: Tensor, num_top: int) -> GatheredScores:
     """The scores of one token per row, which may still be on its way; waits for nothing.
 
+    What stands for no token is scored like the first of the vocabulary.
     Memory is bounded by the caller: `ROWS_AT_ONCE`.
     """
     limit = torch.finfo(torch.float32).max
@@ -75,7 +76,7 @@ def gather_scores(logits_RV: Tensor, token_ids_R: Tensor, num_top: int) -> Gathe
     # The largest is moved to 0 first: sums of differences of the largest floats stay finite.
     shifted_RV = finite_RV.sub_(finite_RV.amax(-1, keepdim=True))
     log_total_R1 = shifted_RV.logsumexp(-1, keepdim=True)
-    chosen_R1 = shifted_RV.gather(-1, token_ids_R[:, None]) - log_total_R1
+    chosen_R1 = shifted_RV.gather(-1, token_ids_R.clamp_min(0)[:, None]) - log_total_R1
     top = shifted_RV.topk(num_top, dim=-1)
     values_RN = (top.values - log_total_R1).clamp_min_(-limit)
     return GatheredScores(chosen_R1[:, 0].clamp_min_(-limit), values_RN, top.indices)

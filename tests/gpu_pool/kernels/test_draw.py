@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpu_pool.kernels.draw import DrawParameters, draw, draw_reference, draw_triton
+from gpu_pool.plan import NO_TOKEN
 from tests.gpu_pool.kernels.triton_cases import DEVICE, needs_triton
 
 # The interpreter warns where a forbidden token's score becomes -inf, as it should.
@@ -86,6 +87,8 @@ def test_garbage_is_drawn_as_the_reference_draws_it(garbage: float) -> None:
     logits[3] = garbage
     actual = draw_triton(logits, parameters)
     assert actual.tolist() == draw_reference(logits, parameters).tolist()
+    assert (actual[3] == NO_TOKEN) == (garbage != float("inf"))
+    assert (actual[:3] >= 0).all()
 
 
 @needs_triton
