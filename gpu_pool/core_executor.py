@@ -56,6 +56,7 @@ def create_model_executor(settings: CoreSettings) -> Executor | EncoderExecutor:
         check_weights=settings.engine.check_weights,
         native_kernels=settings.engine.native_kernels,
         packed_copy_bytes=_LEAST_COPY_BYTES if settings.engine.packed_copies else None,
+        copy_room_bytes=settings.copy_room_bytes,
         cpu_level=settings.engine.cpu_level,
     )
     checked = read_config(worker.model_dir)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Final
 
+from gpu_pool.copy_room import share_copy_room
 from gpu_pool.cpu_share import count_usable_cpus, read_cpu_quota, share_threads
 from gpu_pool.server.core_process import CoreLauncher
 from gpu_pool.server.core_supervisor import CoreSupervisor, RestartPolicy
@@ -43,6 +44,8 @@ def create_node(
     status = create_status(settings)
     sources = TextSources(datetime.now, time.monotonic, secrets.randbits)
     keeper = create_keeper(settings.placement, time.monotonic, status.publish_soon)
+    disk_bytes = None if settings.placement is None else settings.placement.disk_bytes
+    copy_room = share_copy_room(settings.models, disk_bytes)
     num_threads = share_threads(count_usable_cpus(), read_cpu_quota(), len(settings.models))
 
     def note_change() -> None:
@@ -61,6 +64,7 @@ def create_node(
             to_core_endpoint="",
             from_core_endpoint="",
             parent_pid=0,
+            copy_room_bytes=copy_room.get(model.path),
         )
         return CoreSupervisor(core, launcher, policy, time.monotonic, note_change)
 

@@ -298,6 +298,8 @@ class CoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     from_core_endpoint: str
     parent_pid: int
     """The server process; the core ends with it."""
+    copy_room_bytes: int | None = None
+    """What a packed copy of the weights may take on disk; None leaves it to the drive."""
     rendezvous: Path = Path()
     """A file in the private directory at which the ranks of a model meet."""
 

@@ -35,6 +35,9 @@ _PATIENCE_S: Final = 1.0
 """How long the end of a process waits for the thread."""
 _FREE_SHARE: Final = 20
 """One part in so many of the drive stays free."""
+_CONTENTS_SHARE: Final = 500
+_CONTENTS_BYTES: Final = 1 << 20
+"""What a file has beside the weights: at most so much and one part in so many of them."""
 
 
 class WeightCopy(Protocol):
@@ -77,9 +80,12 @@ class StoppedError(Exception):
 class PackedWriting:
     """A copy that is being written. The model's memory is read until `stop`, at most."""
 
-    def __init__(self, copy: PackedCopy, record: PackedRecord, revision: str) -> None:
-        """Begins."""
+    def __init__(
+        self, copy: PackedCopy, record: PackedRecord, revision: str, room_bytes: int | None = None
+    ) -> None:
+        """Begins, where the file takes at most `room_bytes`; None leaves that to the drive."""
         self._copy = copy
+        self._room_bytes = room_bytes
         self._record: PackedRecord | None = record
         self._revision = revision
         self._is_stopped = False
@@ -126,6 +132,7 @@ class PackedWriting:
         Raises: `CheckpointError`, `OSError`, `StoppedError`.
         """
         path = self._copy.path
+        self._make_room()
         unfinished = path.with_name(UNFINISHED_FILE)
         file = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -142,6 +149,19 @@ class PackedWriting:
         finally:
             os.close(file)
         return True
+
+    def _make_room(self) -> None:
+        """Removes an old copy that has no room beside the new one. Raises: `OSError`."""
+        record, room_bytes = self._record, self._room_bytes
+        if room_bytes is None or record is None:
+            return
+        path = self._copy.path
+        most_bytes = record.num_bytes + record.num_bytes // _CONTENTS_SHARE + _CONTENTS_BYTES
+        if most_bytes > room_bytes:
+            raise OSError("the budget for fetched weights, `disk_bytes`, leaves it no room")
+        old_bytes = path.lstat().st_size if path.exists() else 0
+        if most_bytes + old_bytes > room_bytes:
+            path.unlink()
 
     def _fill(self, file: int, folder: Path) -> None:
         """Writes all into the file and onto the drive. Raises: as `_write`."""

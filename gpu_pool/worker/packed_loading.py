@@ -70,9 +70,12 @@ class NoCopies:
 class PackedCopies:
     """Starts but the first map what that one has packed."""
 
-    def __init__(self, copy: PackedCopy, kernels: NativeKernels) -> None:
-        """The copy for one load."""
+    def __init__(
+        self, copy: PackedCopy, kernels: NativeKernels, room_bytes: int | None = None
+    ) -> None:
+        """The copy for one load, which may take `room_bytes` on disk if it is to be written."""
         self._copy = copy
+        self._room_bytes = room_bytes
         self._kernels = kernels
         self._mapped: MappedParameters | None = None
         self._record: PackedRecord | None = None
@@ -109,7 +112,7 @@ class PackedCopies:
         if self._record is None:
             return NO_COPY
         record, self._record = self._record, None
-        return PackedWriting(self._copy, record, revision)
+        return PackedWriting(self._copy, record, revision, self._room_bytes)
 
     def _load_noted(
         self, loader: CausalLoader, network: CausalNetwork, context_window: int, join: JoinParts
@@ -136,7 +139,9 @@ def create_keeper(
     if _measure(settings.model_dir) < least_bytes:
         return NoCopies()
     copy = PackedCopy(settings.model_dir, kernels, settings.check_weights)
-    return PackedCopies(copy, kernels) if copy.is_ever_opened else NoCopies()
+    if not copy.is_ever_opened:
+        return NoCopies()
+    return PackedCopies(copy, kernels, settings.copy_room_bytes)
 
 
 def _measure(model_dir: Path) -> int:

@@ -40,6 +40,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     check_weights: WeightCheck = WeightCheck.FIRST
     packed_copy_bytes: int | None = None
     """Checkpoints of at least so many bytes are kept packed for native kernels; None: none is."""
+    copy_room_bytes: int | None = None
+    """What such a copy may take on disk; None leaves it to the drive."""
     native_kernels: bool = True
     """bf16 on a CPU: computes with kernels of our own where they can be built, else with torch."""
     cpu_level: CpuLevel = CpuLevel.AUTO

@@ -271,6 +271,43 @@ def test_a_full_drive_leaves_no_copy_and_no_half_of_one(
     assert ask(driver) == say_anew(tmp_path)
 
 
+def measure_copy(folder: Path) -> int:
+    return (folder / COPY_FILE).stat().st_size
+
+
+def test_a_copy_that_has_no_room_in_the_budget_is_not_written(tmp_path: Path) -> None:
+    write_tiny_llama(tmp_path)
+    leave_copy(tmp_path)
+    num_bytes = measure_copy(tmp_path)
+    (tmp_path / COPY_FILE).unlink()
+    driver = start(tmp_path, copy_room_bytes=num_bytes - 1)
+    find_copy(driver).wait()
+    assert sorted(path.name for path in tmp_path.glob("*hearth-packed*")) == []
+    assert ask(driver) == say_anew(tmp_path)
+    leave_copy(tmp_path, copy_room_bytes=num_bytes + (2 << 20))  # the control
+    assert measure_copy(tmp_path) == num_bytes
+
+
+def test_an_old_copy_leaves_where_both_have_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny_llama(tmp_path)
+    old = tmp_path / COPY_FILE
+    seen: list[bool] = []
+    write = packed_writing.write_pieces
+
+    def look_and_write(*told: Any) -> Any:
+        seen.append(old.exists())
+        return write(*told)
+
+    monkeypatch.setattr(packed_writing, "write_pieces", look_and_write)
+    for room_bytes in (3 << 20, 40 << 20):
+        old.write_bytes(bytes(2 << 20))  # of something else
+        leave_copy(tmp_path, copy_room_bytes=room_bytes)
+        assert is_mapped(start(tmp_path))
+    assert seen == [False, True]
+
+
 def test_a_checkpoint_that_changes_while_its_copy_is_written_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
