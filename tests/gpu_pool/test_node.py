@@ -18,6 +18,7 @@ import pytest
 
 from contracts.ids import ModelName
 from contracts.inference import Accepted, Finished
+from gpu_pool.weight_origin import OriginFile, WeightOrigin, write_origin
 from tests.fixtures.free_port import find_port
 from tests.fixtures.gateway_client import GatewayClient, NodeAddress, ask, failure_code
 from tests.fixtures.node_process import (
@@ -204,6 +205,23 @@ def test_a_node_that_cannot_start_says_why(tmp_path: Path, checkpoint: Path) -> 
     settings.write_text("nonsense = 1", encoding="utf-8")
     assert "nonsense" in run_to_failure(settings)
     assert "Cannot read" in run_to_failure(tmp_path / "missing.toml")
+
+
+async def test_a_core_is_told_what_a_copy_of_its_fetched_weights_may_take(
+    tmp_path: Path, checkpoint: Path
+) -> None:
+    """The model's own part of `disk_bytes`; without a budget (the control) it is told of none."""
+    fetched = shutil.copytree(checkpoint, tmp_path / "fetched")
+    num_bytes = (fetched / "model.safetensors").stat().st_size
+    file = OriginFile(name="model.safetensors", num_bytes=num_bytes, sha256="0" * 64)
+    write_origin(fetched, WeightOrigin(url="https://mirror.example/model", files=(file,)))
+    placement = f"[placement]\ndevice_bytes = {1 << 32}\n"
+    for more, room in ((f"disk_bytes = {num_bytes + 1000}\n", 1000), ("", None)):
+        settings = placement + more
+        with run_node_process(tmp_path, fetched, DOUBLE, more_settings=settings) as (process, _):
+            folder = find_private_directory(process.pid)
+            (told,) = [json.loads(path.read_bytes()) for path in folder.glob("core-*.json")]
+            assert told["copy_room_bytes"] == room
 
 
 async def test_broken_models_do_not_stop_a_good_one(tmp_path: Path, checkpoint: Path) -> None:
