@@ -49,7 +49,8 @@ class Run:
     num_computed: int = 0
     """Tokens computed in all steps."""
     most_running: int = 0
-    blocks_at_most: int = 0
+    num_blocks: int = 0
+    """What those held together, at most."""
 
 
 def create_request(number: int, prompt: list[int]) -> AddSequence:
@@ -84,8 +85,8 @@ def serve(folder: Path, args: argparse.Namespace, num_blocks: int, *, is_cached:
             if plan is not None:
                 run.num_computed += sum(work.num_tokens for work in plan.scheduled)
                 load = scheduler.load
-                run.most_running = max(run.most_running, load.num_running)
-                run.blocks_at_most = max(run.blocks_at_most, load.num_blocks - load.num_free_blocks)
+                held = (load.num_running, load.num_blocks - load.num_free_blocks)
+                run.most_running, run.num_blocks = max(held, (run.most_running, run.num_blocks))
                 executor.submit(plan)
             if scheduler.num_in_flight:
                 scheduler.update(executor.collect())
@@ -116,7 +117,7 @@ def measure(folder: Path, args: argparse.Namespace, *, is_cached: bool) -> list[
             "blocks per request",
             "blocks",
             x,
-            [ample.blocks_at_most / args.requests],
+            [ample.num_blocks / ample.most_running],
         ),
         summarise(what, provider, "requests that fit", "requests", x, [scarce.most_running]),
     ]
