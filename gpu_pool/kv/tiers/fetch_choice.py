@@ -15,6 +15,9 @@ from typing import Final, Self
 _SLACK: Final = 0.05
 """The part of the computing time that a fetch may waste; a tenth is promised, and the time that
 computing takes is an estimate, too."""
+_SPARED: Final = 0.9
+"""The part of its own computing that what has landed spares: it has to be taken in, and steps of
+fewer tokens compute fewer a second."""
 _LEAST_SAVING: Final = 0.05
 """The part of the computing time that a fetch must save, or it is not begun."""
 _LEAST_SLACK_S: Final = 0.01
@@ -39,7 +42,7 @@ class Patience:
         """Seconds after which nobody waits, not even for reads that hang, while so many tokens are
         there: by then what these have saved is used up, and a twentieth.
         """
-        return self.slack_s + num_landed * self.s_per_token
+        return self.slack_s + _SPARED * num_landed * self.s_per_token
 
     def is_over(self, elapsed_s: float, num_landed: int) -> bool:
         """True when waiting on would cost more than a twentieth of what was to be saved."""

@@ -16,6 +16,11 @@ _MANY_READS: Final = 64
 """After so many a figure is taken although others go on, of which it counts the time alone."""
 
 
+_MUCH_SLOWER: Final = 0.5
+_TELLING_READS: Final = 4
+"""Fewer may have been held up by something else."""
+
+
 class RateMeter:
     """A running figure: bytes over seconds, of which the old ones fade.
 
@@ -33,12 +38,18 @@ class RateMeter:
         """0 until measured."""
         return self._num_bytes / self._seconds if self._seconds else 0.0
 
-    def note(self, num_bytes: int, seconds: float, now_s: float) -> None:
-        """So many bytes came in so much time, until `now_s`."""
+    def note(
+        self, num_bytes: int, seconds: float, now_s: float, *, is_telling: bool = False
+    ) -> None:
+        """So many bytes came in so much time, until `now_s`. Where that is much slower than what is
+        known and is no single read (`is_telling`), nothing older counts: a fetch that is given up
+        early has few bytes, beside which those of a quick drive would count for many fetches more.
+        """
         if num_bytes <= 0 or seconds <= 0:
             return
         age = (now_s - self._noted_s) / _MEMORY_S + num_bytes / _MEMORY_BYTES
-        kept = math.exp(-max(0.0, age))
+        is_another = is_telling and num_bytes < _MUCH_SLOWER * self.bytes_per_s * seconds
+        kept = 0.0 if is_another else math.exp(-max(0.0, age))
         part = min(1.0, _MEMORY_BYTES / num_bytes)  # or a long read would count for ever
         self._num_bytes = self._num_bytes * kept + num_bytes * part
         self._seconds = self._seconds * kept + seconds * part
@@ -91,7 +102,12 @@ class ReadClock:
         self._num_new += 1
         self._num_new_bytes += num_bytes
         if self._num_active == 0 or self._num_new >= _MANY_READS:
-            self.meter.note(self._num_new_bytes, now_s - self._began_s, now_s)
+            self.meter.note(
+                self._num_new_bytes,
+                now_s - self._began_s,
+                now_s,
+                is_telling=self._num_new >= _TELLING_READS,
+            )
             if self._num_new_bytes:
                 self._measured_s = now_s
             self._began_s, self._num_new, self._num_new_bytes = now_s, 0, 0

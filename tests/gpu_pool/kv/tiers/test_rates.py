@@ -82,6 +82,17 @@ def test_one_block_that_took_long_is_not_the_drive() -> None:
     assert meter.bytes_per_s > 10 * MIB
 
 
+@pytest.mark.parametrize("is_telling", [True, False])
+def test_a_fetch_that_a_slow_drive_ended_early_is_believed_at_once(*, is_telling: bool) -> None:
+    """Five blocks of what was gigabytes; the control: one read, which was held up, say."""
+    meter = RateMeter()
+    meter.note(64 * MIB, 0.05, 1.0)
+    meter.note(5 * MIB // 8, 0.08, 1.1, is_telling=is_telling)
+    assert (meter.bytes_per_s < 8 * MIB) == is_telling
+    meter.note(64 * MIB, 0.05, 1.2, is_telling=True)
+    assert meter.bytes_per_s > 80 * MIB, "what is quick again is soon known, too"
+
+
 def test_what_is_old_is_soon_outweighed() -> None:
     """A few probes, one block each, after the drive has got well again."""
     meter = RateMeter()
