@@ -182,7 +182,7 @@ async def test_others_write_while_many_records_leave(
     """SQLite has one writer at a time; who drops rows lets others in between."""
     october = START_MS - 20 * MS_PER_DAY
     monkeypatch.setattr(retention, "DROPPED_AT_ONCE", 2)
-    await tenancy.append_usage([record(number, october) for number in range(200)], OWNER)
+    await tenancy.append_usage([record(number, october) for number in range(1000)], OWNER)
     dropping = asyncio.create_task(tenancy.drop_usage_before(DAY))
     while await tenancy.list_usage_records(ACCOUNT, DAY - 20, limit=1) == [record(0, october)]:
         pass  # it has not begun
