@@ -32,6 +32,7 @@ def create_grant(
     """What the node of `plan` may do for this attempt, and no more."""
     principal = context.principal
     assert principal is not None
+    num_prompt_tokens = plan.num_cached_tokens + plan.num_new_tokens
     return Grant(
         context.request_id,
         attempt,
@@ -46,7 +47,7 @@ def create_grant(
         trace=context.trace.carry(attempt),
         session=need.session or 0,
         prefixes=pack_keys(need.prefix_keys),
-        cached_share=plan.cached_share,
+        cached_share=plan.num_cached_tokens / max(num_prompt_tokens, 1),
     )
 
 

@@ -239,11 +239,6 @@ class PrefillPlan(msgspec.Struct, frozen=True):
     target: KvEndpoint
     """Where they are wanted."""
 
-    @property
-    def cached_share(self) -> float:
-        """Of the prompt's tokens, those that are expected to be cached."""
-        return _divide(self.num_cached_tokens, self.num_new_tokens)
-
 
 class RoutePlan(msgspec.Struct, frozen=True):
     """The decision and how it came about."""
@@ -266,11 +261,6 @@ class RoutePlan(msgspec.Struct, frozen=True):
     prefill: PrefillPlan | None = None
     """Who computes the prompt; None: the node itself."""
 
-    @property
-    def cached_share(self) -> float:
-        """Of the prompt's tokens, those that are expected to be cached."""
-        return _divide(self.num_cached_tokens, self.num_new_tokens)
-
 
 def estimate_cached_tokens(need: RouteNeed, hints: Hints, node_id: NodeId) -> int:
     """Tokens of the prompt that a node is thought to have."""
@@ -278,8 +268,3 @@ def estimate_cached_tokens(need: RouteNeed, hints: Hints, node_id: NodeId) -> in
         return 0
     num_tokens = need.num_prompt_tokens * hints.measure_cached(node_id) // need.num_prompt_bytes
     return min(num_tokens, need.num_prompt_tokens)
-
-
-def _divide(num_cached_tokens: int, num_new_tokens: int) -> float:
-    """The former's share of both."""
-    return num_cached_tokens / max(num_cached_tokens + num_new_tokens, 1)

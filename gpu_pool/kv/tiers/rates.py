@@ -14,9 +14,8 @@ _MEMORY_S: Final = 5.0
 """What was read so many bytes or seconds ago counts for a third."""
 _MANY_READS: Final = 64
 """After so many a figure is taken although others go on, of which it counts the time alone."""
-
-
 _MUCH_SLOWER: Final = 0.5
+"""The part of the known rate below which a drive has turned slow."""
 _TELLING_READS: Final = 4
 """Fewer may have been held up by something else."""
 
