@@ -21,7 +21,15 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.engine.bench_tiers import ACCOUNT, CACHE, DTYPES, KNOWN, DriveThrottle, Engine
+from benchmarks.engine.bench_tiers import (
+    ACCOUNT,
+    CACHE,
+    DTYPES,
+    KNOWN,
+    DriveThrottle,
+    Engine,
+    create_parser,
+)
 from benchmarks.engine.random_llama import SHAPES, write_random_llama
 from benchmarks.harness import Figure, append_figures, describe_circumstances, print_figures
 from gpu_pool.garbage import settle_garbage
@@ -163,13 +171,9 @@ def summarise_tokens(counts: Sequence[int]) -> str:
 
 def main() -> None:
     """Prints the figures; `--record` appends them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--prompt", type=int, default=4000, help="tokens of the prefix")
-    parser.add_argument("--shapes", choices=SHAPES, default="tiny")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser = create_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 2, 8, 50], help="MB/s")
-    parser.add_argument("--record", action="store_true", help="append to results/kv_tiers.csv")
     args = parser.parse_args()
     CACHE.mkdir(exist_ok=True)
     with TemporaryDirectory(dir=CACHE) as name:  # on a drive, which /tmp need not be

@@ -316,16 +316,22 @@ def measure(args: argparse.Namespace, folder: Path, master: str | None) -> list[
     ]
 
 
-def main() -> None:
-    """Prints the figures; `--record` appends them."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def create_parser(description: str | None) -> argparse.ArgumentParser:
+    """What all benchmarks of tiers can be asked for."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--prompt", type=int, default=4000, help="tokens of the prefix")
     parser.add_argument("--shapes", choices=SHAPES, default="tiny")
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--record", action="store_true", help="append to results/kv_tiers.csv")
+    return parser
+
+
+def main() -> None:
+    """Prints the figures; `--record` appends them."""
+    parser = create_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--slow", type=int, nargs="*", default=[100, 2], help="MB/s of the drive")
     parser.add_argument("--without-store", action="store_true", help="no Mooncake Store")
-    parser.add_argument("--record", action="store_true", help="append to results/kv_tiers.csv")
     args = parser.parse_args()
     CACHE.mkdir(exist_ok=True)
     with TemporaryDirectory(dir=CACHE) as name:  # on a drive, which /tmp need not be
