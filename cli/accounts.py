@@ -3,6 +3,7 @@
 Owns the commands' words and output; the rules are tenancy's. Read next: `cli.tenancy_command`.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
@@ -17,6 +18,7 @@ from tenancy.interfaces import Account, AccountStatus
 
 PAGE_SIZE: Final = 500
 _ANY: Final = "any"
+_NONE: Final = "none"
 
 RegionsOption = Annotated[
     list[str] | None,
@@ -24,6 +26,31 @@ RegionsOption = Annotated[
         "--region",
         help="A region that may compute for the account; repeat for several. "
         "`any` alone, or none of these options at a new account: every region may.",
+    ),
+]
+JurisdictionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--jurisdiction",
+        help="Whose law has to hold where it is computed, such as `eu`, as gateways' "
+        "`[[routing.regions]]` and enrolments say; repeat for several. With `--region`, both have "
+        "to allow a region. `any` alone, or none of these options at a new account: anyone's.",
+    ),
+]
+PreferredRegionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--prefer-region",
+        help="Of the regions that may compute for the account, the first with room does; repeat "
+        "in that order. `none` alone: whichever answers soonest.",
+    ),
+]
+PreferredJurisdictionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--prefer-jurisdiction",
+        help="The same of regions in a jurisdiction, which come after those that are preferred by "
+        "name. `none` alone: no jurisdiction.",
     ),
 ]
 ModelsOption = Annotated[
@@ -53,17 +80,26 @@ def create(
     desk: TenancyDesk,
     name: Annotated[str, typer.Argument(help="1 to 100 characters, for people to read.")],
     region: RegionsOption = None,
+    jurisdiction: JurisdictionsOption = None,
+    prefer_region: PreferredRegionsOption = None,
+    prefer_jurisdiction: PreferredJurisdictionsOption = None,
     model: ModelsOption = None,
 ) -> None:
     """Create an account and print its id.
 
     In a place where nothing is yet, database and key ring are made first.
 
-    Examples: `hearth accounts create demo`, `hearth accounts create acme --region weur`
+    Examples: `hearth accounts create demo`, `hearth accounts create acme --region weur`,
+    `hearth accounts create birch --jurisdiction eu --prefer-region weur`
     """
     account = desk.run(
         lambda tenancy: tenancy.create_account(
-            name, allowed_regions=_to_regions(region), allowed_models=_to_patterns(model)
+            name,
+            allowed_regions=_to_regions(region),
+            allowed_jurisdictions=_to_rule(jurisdiction, "--jurisdiction"),
+            preferred_regions=_to_preferred(prefer_region, "--prefer-region"),
+            preferred_jurisdictions=_to_preferred(prefer_jurisdiction, "--prefer-jurisdiction"),
+            allowed_models=_to_patterns(model),
         ),
         may_create=True,
     )
@@ -88,7 +124,7 @@ def list_all(desk: TenancyDesk) -> None:
                 account.account_id,
                 account.name,
                 account.status,
-                format_regions(account.allowed_regions),
+                _describe_regions(account),
                 format_unix_s(account.created_unix_s),
             )
             for account in accounts
@@ -101,25 +137,38 @@ def change(
     desk: TenancyDesk,
     account_id: AccountIdArgument,
     region: RegionsOption = None,
+    jurisdiction: JurisdictionsOption = None,
+    prefer_region: PreferredRegionsOption = None,
+    prefer_jurisdiction: PreferredJurisdictionsOption = None,
     model: ModelsOption = None,
     priority: PriorityOption = None,
 ) -> None:
-    """Replace the regions, models or priority of an account; what is not named stays as it is.
+    """Replace the regions, jurisdictions, models or priority of an account; what is not named
+    stays as it is.
 
-    Example: `hearth accounts change ACCOUNT_ID --region weur --model "@cf/meta/*"`
+    Examples: `hearth accounts change ACCOUNT_ID --region weur --model "@cf/meta/*"`,
+    `hearth accounts change ACCOUNT_ID --region any --jurisdiction eu`
     """
     wanted = AccountChange(
         allowed_regions=_to_regions(region) if region else UNSET,
+        allowed_jurisdictions=_to_rule(jurisdiction, "--jurisdiction") if jurisdiction else UNSET,
+        preferred_regions=(
+            _to_preferred(prefer_region, "--prefer-region") if prefer_region else UNSET
+        ),
+        preferred_jurisdictions=(
+            _to_preferred(prefer_jurisdiction, "--prefer-jurisdiction")
+            if prefer_jurisdiction
+            else UNSET
+        ),
         allowed_models=_to_patterns(model) if model else UNSET,
         priority=UNSET if priority is None else priority,
     )
     account = desk.run(lambda tenancy: tenancy.change_account(AccountId(account_id), wanted))
     models = "any" if account.allowed_models is None else ", ".join(account.allowed_models)
-    regions = format_regions(account.allowed_regions)
     desk.report(
         account,
-        f"Account {account_id}: regions {regions}; models {models or 'none'}; "
-        f"priority {account.priority}.",
+        f"Account {account_id}: regions {_describe_regions(account)}; "
+        f"models {models or 'none'}; priority {account.priority}.",
     )
 
 
@@ -161,9 +210,20 @@ def purge(
     desk.report({"account_id": account_id}, f"Account {account_id} is purged.")
 
 
-def format_regions(regions: tuple[RegionId, ...] | None) -> str:
-    """The regions that may compute for an account, in a word."""
-    return _ANY if regions is None else ",".join(regions) or "none"
+def format_names(names: Sequence[str] | None) -> str:
+    """The regions or jurisdictions that are allowed, in a word."""
+    return _ANY if names is None else ",".join(names) or _NONE
+
+
+def _describe_regions(account: Account) -> str:
+    """Where the account may be computed, and where it is at first."""
+    parts = [format_names(account.allowed_regions)]
+    if account.allowed_jurisdictions is not None:
+        parts.append(f"under the law of {format_names(account.allowed_jurisdictions)}")
+    preferred = *account.preferred_regions, *account.preferred_jurisdictions
+    if preferred:
+        parts.append(f"first {','.join(preferred)}")
+    return ", ".join(parts)
 
 
 def _to_patterns(given: list[str] | None) -> tuple[str, ...] | None:
@@ -173,8 +233,31 @@ def _to_patterns(given: list[str] | None) -> tuple[str, ...] | None:
 
 def _to_regions(given: list[str] | None) -> tuple[RegionId, ...] | None:
     """The regions that an option was given."""
-    names = _to_patterns(given)
+    names = _to_rule(given, "--region")
     return None if names is None else tuple(RegionId(name) for name in names)
+
+
+def _to_rule(given: list[str] | None, option: str) -> tuple[str, ...] | None:
+    """The regions or jurisdictions that may compute; None stands for any."""
+    names = _to_patterns(given)
+    _require_names(names or (), option, f"`{_ANY}` alone ends the rule.")
+    return names
+
+
+def _to_preferred(given: list[str] | None, option: str) -> tuple[RegionId, ...]:
+    """The regions or jurisdictions that an option was given, of which there may be none."""
+    names = () if not given or given == [_NONE] else tuple(given)
+    _require_names(names, option, f"`{_NONE}` alone ends the preference.")
+    return tuple(map(RegionId, names))
+
+
+def _require_names(names: Sequence[str], option: str, hint: str) -> None:
+    """Raises: `typer.BadParameter` for a word that is no place's name: whoever wrote it means all
+    of them or none, and would get neither.
+    """
+    for word in (_ANY, _NONE):
+        if word in names:
+            raise typer.BadParameter(f"No place is called `{word}` here. {hint}", param_hint=option)
 
 
 def _set_status(desk: TenancyDesk, account_id: str, status: AccountStatus) -> None:

@@ -5,7 +5,6 @@ Read next: `cli.chat_client`.
 """
 
 import importlib
-import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -13,11 +12,10 @@ from typing import Annotated, Final
 
 import typer
 
+from cli.account_access import find_access
 from cli.chat_client import ChatClient, ChatTurn
-from cli.dev.home import DevHome
 from cli.terminal import CommandFailed, is_interactive, print_failure
 
-API_TOKEN_VARIABLE: Final = "HEARTH_API_TOKEN"
 _HELP: Final = "/reset forgets the conversation, /exit leaves, Ctrl-C stops an answer."
 
 
@@ -64,19 +62,8 @@ def open_client(base_url: str | None, account_id: str | None, directory: Path) -
 
     Raises: `CommandFailed` that names what is missing.
     """
-    access = None if base_url else DevHome(directory).read_access()
-    if access is None and base_url is None:
-        raise CommandFailed(
-            f"There is no {directory}/dev.json. Start `hearth dev` here first, or give --base-url."
-        )
-    url = base_url or (access.base_url if access else "")
-    account = account_id or (access.account_id if access else None)
-    api_token = os.environ.get(API_TOKEN_VARIABLE) or (access.api_token if access else None)
-    if account is None:
-        raise CommandFailed("With --base-url, give --account-id too.")
-    if api_token is None:
-        raise CommandFailed(f"With --base-url, put the API token into {API_TOKEN_VARIABLE}.")
-    return ChatClient(url, account, api_token)
+    access = find_access(base_url, account_id, directory)
+    return ChatClient(access.base_url, access.account_id, access.api_token)
 
 
 class Conversation:

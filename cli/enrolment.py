@@ -11,7 +11,7 @@ import secrets
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
@@ -24,6 +24,9 @@ from cli.terminal import CommandFailed
 from contracts.enrolment import Enrolment, format_enrolment, parse_enrolment
 from contracts.ids import GatewayId, NodeId, RegionId, is_node_id
 from contracts.pair_key import PAIR_KEY_BYTES, PairKey, PairKeys, format_pair_keys
+
+if TYPE_CHECKING:
+    from gateway.settings import GatewaySettings
 
 DEFAULT_VALID_FOR_S: Final = 3600
 _NODE_SECTION: Final = """[[nodes]]
@@ -40,6 +43,14 @@ _IS_THERE: Final = (
 )
 
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="As settings name it.")]
+JurisdictionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--jurisdiction",
+        help="Whose law holds there, such as `eu`; may be left out where `[[routing.regions]]` "
+        "says so.",
+    ),
+]
 KeyFileOption = Annotated[
     Path | None,
     typer.Option("--key-file", help="Where the key goes; in a folder that the process may write."),
@@ -66,9 +77,7 @@ def enrol(
             "out: then it is where the node says.",
         ),
     ] = None,
-    jurisdiction: Annotated[
-        str, typer.Option("--jurisdiction", help="Whose law holds there, such as `eu`.")
-    ] = "",
+    jurisdiction: JurisdictionOption = None,
     allow_plaintext: Annotated[
         bool,
         typer.Option(
@@ -90,6 +99,8 @@ def enrol(
     prints the section for the settings. Prints the token for `hearth node join`. The key is secret
     until the two have met; then they agree on another, and the token opens nothing.
 
+    Where the settings name regions, the node's must be one of them, or the gateway's own.
+
     It goes into the audit log first: without the gateway's database nothing is enrolled.
 
     Example: `hearth node enrol gpu-7 --region weur --jurisdiction eu --config gateway.toml`
@@ -105,6 +116,7 @@ def enrol(
     if members is None and url is None:
         raise CommandFailed(f"{config} has no `membership`: say by `--url` where {node} is found.")
     _check_section(node, url or "wss://node:1", region, allow_plaintext)
+    law = _find_jurisdiction(settings, RegionId(region), jurisdiction)
     default = f"{settings.gateway_id}--{node}.key" if members is None else members / f"{node}.key"
     file = key_file or Path(default)
     until_unix_s = int(time.time()) + valid_for_s
@@ -127,7 +139,7 @@ def enrol(
         )
         print(f"Add to {config}, then restart the gateway:\n\n{section}\n")
     else:
-        _write_member(members, node, file, (region, jurisdiction, url, ca_file, allow_plaintext))
+        _write_member(members, node, file, (region, law, url, ca_file, allow_plaintext))
         print(f"{settings.gateway_id} takes {node} up when it is there; no restart is needed.\n")
     print(f"At {node}, within {valid_for_s} s:\n\nhearth node join {token}")
 
@@ -258,6 +270,27 @@ def _check_section(node: str, url: str, region: str, allow_plaintext: bool) -> N
             "(`allow_plaintext = true` in a section).\n",
             file=sys.stderr,
         )
+
+
+def _find_jurisdiction(settings: "GatewaySettings", region: RegionId, said: str | None) -> str:
+    """Whose law holds for a node in `region`: what is `said`, else what the catalogue says.
+
+    Raises: `CommandFailed` for a region that the catalogue lacks, where accounts that are bound to
+    regions would never find the node, and for another law than the catalogue's, with which the
+    gateway would believe nothing that the node says.
+    """
+    catalogue = {known.name: known.jurisdiction for known in settings.routing.regions}
+    law = catalogue.get(region)
+    if law is None and catalogue and region != settings.region:
+        raise CommandFailed(
+            f"The gateway knows no region `{region}`, only {', '.join(sorted(catalogue))}: mind "
+            "the spelling, or add it to the settings as `[[routing.regions]]` first."
+        )
+    if law is not None and said not in (None, law):
+        raise CommandFailed(
+            f"`{region}` is in the jurisdiction `{law}` by `[[routing.regions]]`, not in `{said}`."
+        )
+    return law or said or ""
 
 
 def _require_new(file: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import chat, database, keys, models, plan, serve
+from cli import database, keys, models, plan, serve
+from cli.client_commands import add_client_commands
 from cli.dev import command as dev
 from cli.doctor import command as doctor
 from cli.tenancy_groups import add_tenancy_groups
@@ -44,7 +45,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("dev")(dev.dev)
-app.command("chat")(chat.chat)
+add_client_commands(app)
 app.add_typer(models.app, name="models")
 app.command("plan")(plan.plan)
 add_tenancy_groups(app)

@@ -2,8 +2,8 @@
 
     ServiceError
       RequestError    InvalidRequest · InvalidModelName · UnknownModel · ContextTooLong ·
-                      UnsupportedFeature · AdapterUnsupported · ConstraintUnmet ·
-                      PayloadTooLarge · HeadersTooLarge · CodingUnsupported ·
+                      UnsupportedFeature · AdapterUnsupported · AdapterIncomplete ·
+                      ConstraintUnmet · PayloadTooLarge · HeadersTooLarge · CodingUnsupported ·
                       RequestTimeout · NotFound · InvalidIdentifier · MethodNotAllowed ·
                       Unimplemented · VersionUnsupported · Conflict       client, never
       AccessError     Unauthenticated · Forbidden · AddressNotAllowed · ModelNotAllowed ·
@@ -19,7 +19,7 @@ Owns names, source and retry advice; must not know HTTP (`gateway/errors.py` has
 """
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -100,6 +100,12 @@ class AdapterUnsupported(RequestError):
     """The model takes no adapters."""
 
     code = "adapter_unsupported"
+
+
+class AdapterIncomplete(RequestError):
+    """The finetune that is asked for lacks one of its files."""
+
+    code = "adapter_incomplete"
 
 
 class ConstraintUnmet(RequestError):
@@ -345,12 +351,14 @@ class ServiceStopping(InternalError):
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A `ServiceError` as it crosses the wire."""
+    """A `ServiceError` as it crosses the wire. A pause that no header could name, NaN among them,
+    is not read.
+    """
 
     code: str
     message: str
     param: str | None = None
-    retry_after_s: float | None = None
+    retry_after_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
 
 
 def walk_error_leaves(root: type[ServiceError] = ServiceError) -> tuple[type[ServiceError], ...]:

@@ -60,7 +60,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     task: str
     """The Workers AI name of the task, such as `Text Generation`."""
     description: str
-    context_window: int
+    context_window: _Count
     created_unix_s: int = 0
     features: tuple[ModelFeature, ...] = ()
     native_shape: NativeShape = NativeShape.CLASSIC
@@ -74,6 +74,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     may_keep: bool = False
     """Something of a request may remain where it is computed: nothing for accounts whose retention
     is `none`."""
+    max_prompts: _Count = 1
+    """That one request may hold; nodes of versions before would answer the first alone."""
+    max_adapter_rank: _Count = 0
+    """The largest rank of an adapter that a request may bring; 0: none may, and nodes of versions
+    without adapters would answer without."""
 
 
 class ModelLoad(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,9 +26,13 @@ RequestId = NewType("RequestId", str)
 ModelName = NewType("ModelName", str)
 """A model as clients name it: `@scope/author-or-name[/name]`, such as `@cf/meta/llama-3.2-1b`."""
 
+FinetuneId = NewType("FinetuneId", str)
+"""An adapter as its account knows it: a UUID in its usual text form."""
+
 _ACCOUNT_ID: Final = re.compile(r"[0-9a-f]{32}")
 _NODE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _REQUEST_ID: Final = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
+_FINETUNE_ID: Final = _REQUEST_ID
 _MODEL_NAME: Final = re.compile(r"@[a-z0-9][a-z0-9-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){1,3}")
 MAX_MODEL_NAME_LENGTH: Final = 200
 
@@ -51,6 +55,11 @@ def is_model_name(text: str) -> bool:
 def is_request_id(text: str) -> bool:
     """True when `text` has the shape of a request id."""
     return _REQUEST_ID.fullmatch(text) is not None
+
+
+def is_finetune_id(text: str) -> bool:
+    """True when `text` has the shape of a finetune's id."""
+    return _FINETUNE_ID.fullmatch(text) is not None
 
 
 def create_request_id(unix_ms: int, randomness: int) -> RequestId:

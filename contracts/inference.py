@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from contracts.adapters import AdapterRef
 from contracts.encoding import Encoded, EncodeRequest
 from contracts.errors import ErrorReport
 from contracts.ids import ModelName
@@ -70,7 +71,8 @@ class TokenPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
     token_ids: tuple[int, ...]
 
 
-Prompt = ChatPrompt | TextPrompt | TokenPrompt
+PlainPrompt = TextPrompt | TokenPrompt
+Prompt = ChatPrompt | PlainPrompt
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -188,7 +190,25 @@ class GenerateRequest(
     resumption: Resumption | None = None
     """Set by the gateway alone: the answer goes on behind this, with the same seed and positions.
     Of a single choice only."""
+    further_prompts: tuple[PlainPrompt, ...] = ()
+    """Prompts beside `prompt`, which is no chat then, each with `num_choices` answers of its own:
+    the choices of one come behind those of the one before. Only for nodes whose card says that
+    they take so many.
+    """
+    adapter: AdapterRef | None = None
+    """What is added to the model's own matrices; only for nodes whose card says that they take it.
+    """
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def prompts(self) -> tuple[Prompt, ...]:
+        """All of them, in order."""
+        return (self.prompt, *self.further_prompts)
+
+    @property
+    def num_answers(self) -> int:
+        """Choices of all prompts together."""
+        return self.num_choices * (1 + len(self.further_prompts))
 
 
 class CountTokensRequest(
@@ -310,9 +330,11 @@ class ChoiceFinished(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
 
 class PromptScored(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """The prompt's tokens and how likely each was; comes before the first `Delta`."""
+    """The next of a prompt's tokens and how likely each was; all come before its first `Delta`."""
 
     logprobs: tuple[TokenLogprob, ...]
+    choice_index: int = 0
+    """The first of the prompt's choices."""
 
 
 class TokensCounted(msgspec.Struct, frozen=True, array_like=True, tag=15):

@@ -32,7 +32,9 @@ _BLOCK_BYTES: Final = 9 + 2 + TAG_BYTES
 """Of an address and a tag on the wire."""
 
 _Index = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-_Address = Annotated[int, msgspec.Meta(ge=0)]
+_Address = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+"""Far enough from 2^64 that no block reaches beyond it: NIXL takes an end that wraps around for one
+within the memory that was registered, and the agent of the node that is read from ends over it."""
 
 
 class KvHalf(StrEnum):

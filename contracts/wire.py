@@ -4,7 +4,9 @@ A frame is a list of entries `[stream_id, attempt, message]`; the message stays 
 stream takes it, so that a bad one harms one stream. Stream 0 speaks for the connection itself.
 To the node: `Open`, `Body`, `Abort`, `Credit`, and `Place` on stream 0. Back: `GenerationEvent`s,
 and `Report` on stream 0. Where another node computes the prompt, `contracts.kv_transfer` adds to
-both ways.
+both ways, and `contracts.adapters` where a request is computed with an adapter: a node asks for the
+file of no other, and gateways send such requests to nodes alone whose cards take them, so that
+versions without adapters see neither message.
 The upgrade request names the gateway and its nonce; then `Challenge` and `Hello` prove both sides.
 Must not know sockets. Read next: `gateway/upstream/`, `gpu_pool/server/`.
 """
@@ -14,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from contracts.adapters import AdapterPiece, AdapterWanted
 from contracts.fleet import NodeReport
 from contracts.inference import GenerationEvent
 from contracts.kv_transfer import KvImport, KvRelease, KvStop, TransferEvent
@@ -115,8 +118,20 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag=4):
     report: NodeReport
 
 
-ToNode = Hello | Open | Body | Abort | Credit | Place | NewKey | KvImport | KvRelease | KvStop
-StreamEvent = GenerationEvent | TransferEvent
+ToNode = (
+    Hello
+    | Open
+    | Body
+    | Abort
+    | Credit
+    | Place
+    | NewKey
+    | KvImport
+    | KvRelease
+    | KvStop
+    | AdapterPiece
+)
+StreamEvent = GenerationEvent | TransferEvent | AdapterWanted
 FromNode = StreamEvent | Challenge | Report | NewKeyKept
 
 

@@ -1,16 +1,17 @@
 """The way of a request whose sender is known: what it asks, and the answer to that.
 
-parse → admit → route → forward → translate → settle, which comes before the last byte. Owns that
-order; each step lives in a module of its own. Must not know sockets or which dialect it speaks.
+parse → find the adapter, if one is named → admit → route → forward → translate → settle, which
+comes before the last byte. Owns that order; each step lives in a module of its own. Must not know
+sockets or which dialect it speaks.
 Read next: `gateway.forwarding`, `gateway.answering`.
 """
 
 from contracts.errors import ServiceError
-from contracts.grant import RetentionClass
 from gateway.answer_memory import Claim, NoClaim
 from gateway.answering import EventPump, answer_whole, create_head
 from gateway.batches.desk import BatchDesk, BatchReply
 from gateway.dialects.dialect import Body, ParsedRequest
+from gateway.finetunes.resolver import AdapterResolver
 from gateway.forwarding import Forwarded, Forwarder, is_streaming
 from gateway.inference_call import InferenceCall
 from gateway.middleware.exchange import HttpExchange
@@ -28,6 +29,7 @@ class AnswerPath:
         books: Books,
         forwarder: Forwarder,
         desk: BatchDesk,
+        adapters: AdapterResolver,
         telemetry: Telemetry,
     ) -> None:
         """One object per step."""
@@ -35,6 +37,7 @@ class AnswerPath:
         self._books = books
         self._forwarder = forwarder
         self._desk = desk
+        self._adapters = adapters
         self._telemetry = telemetry
 
     async def answer(
@@ -58,6 +61,8 @@ class AnswerPath:
             if reply is not None:
                 return await self._answer_batch(context, exchange, reply, claim)
         parsed = call.parse(body, principal, self._forwarder.find_model)
+        if parsed.lora is not None:
+            parsed = await self._adapters.resolve(principal.account_id, parsed)
         request = parsed.request
         context.trace.describe(call.route.path, request)
         settlement = await self._admit(context, parsed, len(body))
@@ -146,7 +151,7 @@ class AnswerPath:
 def _settle(claim: Claim | NoClaim, context: RequestContext, reply: bytes) -> None:
     """Lets the answer be given again, unless nothing may remain of it."""
     assert context.principal is not None
-    if context.principal.retention is RetentionClass.STANDARD:
+    if context.principal.may_be_kept:
         claim.keep(reply)
     else:
         claim.spend()

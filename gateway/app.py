@@ -8,10 +8,10 @@ import asyncio
 import secrets
 
 from gateway.api.services import PageServices
-from gateway.auth.composition import Authenticators, create_authenticators
 from gateway.bookkeeping import Bookkeeping, create_bookkeeping
+from gateway.lookups import Lookups, create_lookups
 from gateway.pages import Pages, create_pages
-from gateway.pool import Pool, create_pool
+from gateway.pool import Pool, PoolSurroundings, create_pool
 from gateway.request_opening import create_open_requests
 from gateway.serving import Serving, create_serving
 from gateway.settings import GatewaySettings, LimitSettings
@@ -27,7 +27,7 @@ class Gateway:
     def __init__(
         self,
         tenancy: SqlTenancy,
-        authenticators: Authenticators,
+        lookups: Lookups,
         bookkeeping: Bookkeeping,
         pool: Pool,
         serving: Serving,
@@ -37,11 +37,12 @@ class Gateway:
         """Made by `create_gateway`."""
         self._limits = limits
         self._tenancy = tenancy
-        self._cache = authenticators.cache
-        self._token_uses = authenticators.uses
+        self._cache = lookups.authenticators.cache
+        self._token_uses = lookups.authenticators.uses
         self._bookkeeping = bookkeeping
         self._pool = pool
-        self._batches = serving.batches.runner
+        self._batches = serving.answering.batches.runner
+        self._finetunes = serving.answering.finetunes
         self._payload_log = serving.payload_log
         self._tracer = serving.requests.tracer
         self._listeners = pages.listeners
@@ -84,6 +85,7 @@ class Gateway:
             self._tasks.start("membership", self._pool.membership.run, lambda: None)
             self._tasks.start("batches", self._batches.run, lambda: None)
             self._tasks.start("batches_sweep", self._batches.sweep, lambda: None)
+            self._tasks.start("finetunes_sweep", self._finetunes.sweeper.run, lambda: None)
             self._tasks.start("payload_logs", self._payload_log.run, lambda: None)
             self._tasks.start("payload_logs_sweep", self._payload_log.sweep, lambda: None)
             await self._listeners.start()
@@ -129,14 +131,14 @@ def create_gateway(settings: GatewaySettings, sources: Sources) -> Gateway:
         sources.unix_s,
         secrets.token_bytes,
     )
-    authenticators = create_authenticators(
-        tenancy, settings.auth, settings.standby, settings.proxies, sources
-    )
+    lookups = create_lookups(settings, tenancy, sources)
+    authenticators = lookups.authenticators
     claim = tenancy.create_process_claim() if settings.shared_limits is None else None
     bookkeeping = create_bookkeeping(settings, tenancy, claim, telemetry, sources)
     cache = authenticators.cache
     cache.add_follower(bookkeeping.parts.prices.refresh)
-    pool = create_pool(settings, tenancy, authenticators.standing, telemetry, sources)
+    around = PoolSurroundings(tenancy, authenticators.standing, lookups.adapter_reader)
+    pool = create_pool(settings, around, telemetry, sources)
     cache.add_follower(pool.drains.refresh)
     requests = create_open_requests(settings, telemetry, sources, lambda: cache.generation)
     serving = create_serving(
@@ -152,6 +154,7 @@ def create_gateway(settings: GatewaySettings, sources: Sources) -> Gateway:
         drains=pool.drains,
         membership=pool.membership,
         renew_key=pool.links.renew_key,
+        finetunes=serving.answering.finetunes,
     )
     pages = create_pages(settings, requests, authenticators, serving.request_path, services)
-    return Gateway(tenancy, authenticators, bookkeeping, pool, serving, pages, settings.limits)
+    return Gateway(tenancy, lookups, bookkeeping, pool, serving, pages, settings.limits)

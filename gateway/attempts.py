@@ -156,7 +156,7 @@ class Attempts:
         if error is None:
             if attempt.stream.is_over and not attempt.stream.is_aborted:
                 self._fleet.health.note_success(attempt.plan.node_id)
-        elif is_fault_of_node(error):
+        elif is_fault_of_node(error) and not attempt.stream.is_ours:
             self._fleet.note_failure(attempt.plan.node_id)
 
     def read_failure(self, context: RequestContext, report: ErrorReport) -> ServiceError:

@@ -84,9 +84,9 @@ class Forwarded:
 
     @property
     def num_choices(self) -> int:
-        """How many answers were asked for at once."""
+        """How many answers were asked for at once, of all prompts."""
         request = self._request
-        return request.num_choices if isinstance(request, GenerateRequest) else 1
+        return request.num_answers if isinstance(request, GenerateRequest) else 1
 
     def read_usage(self) -> Usage | None:
         """What the client has got, however many nodes had a part in it."""

@@ -13,6 +13,7 @@ import msgspec
 
 from contracts.errors import (
     AccountSuspended,
+    AdapterIncomplete,
     AdapterUnsupported,
     AddressNotAllowed,
     CodingUnsupported,
@@ -78,6 +79,7 @@ class ErrorRow(NamedTuple):
 ERROR_TABLE: Final[dict[type[ServiceError], ErrorRow]] = {
     InvalidRequest: ErrorRow(400, 5006, INVALID, "invalid_request", False),
     AdapterUnsupported: ErrorRow(405, 5005, INVALID, "lora_unsupported", False),
+    AdapterIncomplete: ErrorRow(400, 3039, INVALID, "finetune_incomplete", False),
     ConstraintUnmet: ErrorRow(400, 7402, INVALID, "json_mode_unmet", False),
     InvalidModelName: ErrorRow(404, 3042, INVALID, "invalid_model_name", False),
     UnknownModel: ErrorRow(400, 5007, INVALID, "model_not_found", False),

@@ -31,11 +31,11 @@ from contracts.inference import (
 )
 from gateway.attempts import Attempt, Attempts, may_retry
 from gateway.continuation import Forwarded
+from gateway.entry import Entry
+from gateway.need_description import describe_need, explain_refusal, find_context_window
 from gateway.place_search import PlaceParts, PlaceSearch
 from gateway.request_context import Asker, RequestContext, Tally
 from gateway.routing.fleet import Fleet
-from gateway.routing.route_plan import RouteNeed
-from gateway.routing.wishes import format_refusal, narrow, read_wishes
 from gateway.upstream.node_stream import NodeStream
 
 log = structlog.get_logger(__name__)
@@ -51,6 +51,7 @@ class Forwarder:
         self._fleet = fleet
         self._attempts = attempts
         self._parts = parts
+        self.entry: Final = Entry(fleet, is_strict=attempts.settings.strict_entry)
 
     async def forward(
         self,
@@ -72,7 +73,7 @@ class Forwarder:
         has_choice = self._fleet.has_choice(request.model)
         if has_choice:
             request = self._draw_seed(request)
-        need = self._describe(context, request, asker, has_choice)
+        need = describe_need(self._fleet, context, request, asker, has_choice=has_choice)
         body = encode_request(request)
         search = PlaceSearch(
             self._parts, context, request, need, len(body), asker, has_choice=has_choice
@@ -81,7 +82,7 @@ class Forwarder:
             place = await search.find()
         except ServiceError:
             if context.wants_explanation:
-                context.explanation = format_refusal(self._fleet.list_rejections(need))
+                context.explanation = explain_refusal(self._fleet, need)
             raise
         while True:
             try:
@@ -103,19 +104,12 @@ class Forwarder:
             context.set_usage_aside()
             place = await search.find_after(place, failure)
 
-    def require_entry(self, context: RequestContext) -> None:
-        """Raises `ResidencyViolation` when the account's requests may not even enter here."""
-        assert context.principal is not None
-        if self._attempts.settings.strict_entry:
-            self._fleet.catalogue.require_entry(context.principal.allowed_regions)
-
     def find_context_window(self, context: RequestContext, model: ModelName) -> int:
         """The model's context in tokens, the longest that any node offers.
 
         Raises: what routing raises for a model that no node has.
         """
-        assert context.principal is not None
-        return self._fleet.find_context_window(model, context.principal.allowed_regions)
+        return find_context_window(self._fleet, context, model)
 
     def release(self, forwarded: Forwarded) -> None:
         """The request is over: its place is free, and a stream that was cut short is aborted."""
@@ -164,22 +158,6 @@ class Forwarder:
         if is_aborted and not stream.is_aborted:
             return StreamBroken("The node gave the request up.")
         return None
-
-    def _describe(
-        self, context: RequestContext, request: NodeRequest, asker: Asker, has_choice: bool
-    ) -> RouteNeed:
-        """What the request needs; where it makes no difference, without a look at the prompt."""
-        principal = context.principal
-        assert principal is not None
-        wishes = read_wishes(asker.headers)
-        context.wants_explanation = wishes.is_explained
-        lying_there = self._fleet.list_regions(wishes.jurisdictions) if wishes.jurisdictions else ()
-        allowed = narrow(principal.allowed_regions, wishes, lying_there)
-        if not has_choice:
-            return RouteNeed(request.model, allowed, leaves_nothing=not principal.may_be_kept)
-        return self._fleet.locality.describe(
-            request, allowed, principal.cache_salt, principal.retention, wishes.session
-        )
 
     def _draw_seed(self, request: NodeRequest) -> NodeRequest:
         """The request with a seed, so that another node could go on with the very same draws."""

@@ -17,7 +17,7 @@ from gateway.routing.fleet import Fleet
 from gateway.settings import QueueSettings, RoutingSettings
 from gateway.sources import Sources
 from gateway.telemetry import Telemetry
-from gateway.upstream.links import NodeLinks
+from gateway.upstream.fed_links import FedLinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,14 @@ def create_forwarding(
     waiting: QueueSettings,
     fleet: Fleet,
     standing: Standing,
-    links: NodeLinks,
+    links: FedLinks,
     telemetry: Telemetry,
     sources: Sources,
 ) -> Forwarding:
     """What brings requests to the nodes of `fleet`, wherever `standing` allows it by then."""
     queue = FairQueue(fleet, waiting, QueueMeter(telemetry), sources)
-    opener = StreamOpener(HandOverParts(fleet, links, telemetry, sources))
+    hand_overs = HandOverParts(fleet, links, telemetry, sources, standing.is_current)
+    opener = StreamOpener(hand_overs)
     attempts = Attempts(fleet, opener, telemetry, routing, sources)
     parts = PlaceParts(attempts, fleet, queue, standing)
     return Forwarding(queue, Forwarder(fleet, attempts, parts))

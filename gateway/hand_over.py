@@ -8,6 +8,7 @@ once, as soon as it is being computed. Called by the connections' readers: nothi
 Read next: `contracts.kv_transfer`, `gateway.routing.prefill_choice`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,7 +39,7 @@ from gateway.routing.fleet import Fleet
 from gateway.routing.route_plan import PrefillPlan, RouteNeed, RoutePlan
 from gateway.sources import Sources
 from gateway.telemetry import HandOverOutcome, Step, Telemetry
-from gateway.upstream.links import NodeLinks
+from gateway.upstream.fed_links import FedLinks
 from gateway.upstream.node_stream import NodeStream
 
 log = structlog.get_logger(__name__)
@@ -62,9 +63,11 @@ class HandOverParts:
     """What all hand-overs of a gateway share."""
 
     fleet: Fleet
-    links: NodeLinks
+    links: FedLinks
     telemetry: Telemetry
     sources: Sources
+    is_current: Callable[[int], bool]
+    """Whether what an account allowed in a generation of the store is what it allows now."""
 
 
 class StreamOpener:
@@ -87,11 +90,12 @@ class StreamOpener:
         Raises: as `NodeLinks.open`; the plan's second endpoint is given back then.
         """
         if plan.prefill is None:
-            return self._parts.links.open(plan.node_id, grant, body), None
+            links, adapter = self._parts.links, need.adapter
+            return links.open(plan.node_id, grant, body, adapter=adapter), None
         hand_over = HandOver(self._parts, context, need, plan, body)
         try:
             ticket = hand_over.create_ticket(KvHalf.DECODE)
-            stream = self._parts.links.open(plan.node_id, grant, body, ticket)
+            stream = self._parts.links.open(plan.node_id, grant, body, ticket, need.adapter)
         except BaseException:
             hand_over.close()
             raise
@@ -213,18 +217,22 @@ class HandOver:
 
     def _note_landed(self) -> None:
         """The way has taken so long, counted from when the prompt had been computed."""
-        seconds = max(self._parts.sources.monotonic_s() - self._exported_s, 0.0)
+        now_s = self._parts.sources.monotonic_s()
+        seconds = max(now_s - self._exported_s, 0.0)
         self._parts.telemetry.count_hand_over(HandOverOutcome.LANDED)
         self._parts.telemetry.count_step(Step.HAND_OVER, seconds)
-        self._parts.fleet.locality.hand_over.note(self._need.num_prompt_tokens, seconds)
+        self._parts.fleet.locality.hand_over.note(self._need.num_prompt_tokens, seconds, now_s)
 
     def _note_late(self) -> None:
         """The way takes so long at least; or, when the prompt has not even been computed in time,
         its node has failed: others are asked, or nobody, until it has recovered.
         """
         if self._is_exported:
-            seconds = self._parts.sources.monotonic_s() - self._exported_s
-            self._parts.fleet.locality.hand_over.note(self._need.num_prompt_tokens, seconds)
+            meter, num_tokens = self._parts.fleet.locality.hand_over, self._need.num_prompt_tokens
+            now_s = self._parts.sources.monotonic_s()
+            seconds = now_s - self._exported_s
+            if seconds > meter.estimate_s(num_tokens, now_s):  # who was in a hurry tells nothing
+                meter.note(num_tokens, seconds, now_s)
         elif self._prefill is not None and self._has_had_its_time():
             self._was_late = True
             self._parts.fleet.note_failure(self._prefill.node_id)
@@ -236,6 +244,8 @@ class HandOver:
         if self._asked is None:
             return False
         now_s, asked_s = self._parts.sources.monotonic_s(), self._asked[1]
+        if self._computing is not None:
+            asked_s = max(asked_s, self._computing.fed_s)  # it had no adapter before
         silent_s, whole_s = now_s - max(asked_s, self._heard_s), now_s - asked_s
         least_s = self._patience_s - _WAY_S
         return silent_s >= least_s or whole_s >= MAX_STRETCH * least_s
@@ -253,6 +263,9 @@ class HandOver:
     def _ask(self) -> None:
         """Has the prompt computed, by this node or the next; else says that nobody does."""
         while self._prefill is not None:
+            if not self._is_lawful():
+                self._let_go()
+                break
             self._num_tries += 1
             prefill = self._prefill
             attempt = _PROMPT_ATTEMPTS + self._context.num_attempts * _MAX_TRIES + self._num_tries
@@ -260,7 +273,8 @@ class HandOver:
             self._asked = attempt, self._parts.sources.monotonic_s()
             try:
                 ticket = self.create_ticket(KvHalf.PREFILL)
-                stream = self._parts.links.open(prefill.node_id, grant, self._body, ticket)
+                links, adapter = self._parts.links, self._need.adapter
+                stream = links.open(prefill.node_id, grant, self._body, ticket, adapter)
             except ServiceError as error:
                 self._move_on(error)
                 continue
@@ -271,6 +285,15 @@ class HandOver:
         if self._answering is not None:
             self._is_stopped = True
             self._answering.send_transfer(KvStop())
+
+    def _is_lawful(self) -> bool:
+        """True where the node may have the prompt by now. Nothing here waits for the store: where
+        something has changed there since the answer got its place, and be it another account, the
+        prompt stays with it.
+        """
+        plan = msgspec.structs.replace(self._plan, prefill=self._prefill)
+        is_current = self._parts.is_current(self._need.generation)
+        return is_current and self._parts.fleet.is_lawful(plan, self._need)
 
     def _hear_computing(self, event: TransferEvent) -> None:
         """What the other node has exported goes on as it is."""
@@ -314,16 +337,18 @@ class HandOver:
                 self._let_go()
             elif isinstance(event, Finished | Failed):
                 self._computing = None
-                self._fail(event)
+                self._fail(event, is_ours=stream.is_ours)
 
-    def _fail(self, last: Finished | Failed) -> None:
+    def _fail(self, last: Finished | Failed, *, is_ours: bool) -> None:
         """The other node has stopped early: the next one goes on, if there is one."""
-        error = StreamBroken("The node gave the prompt up.")
-        self._move_on(from_error_report(last.error) if isinstance(last, Failed) else error)
+        error: ServiceError = StreamBroken("The node gave the prompt up.")
+        if isinstance(last, Failed):
+            error = from_error_report(last.error)
+        self._move_on(error, is_ours=is_ours)
         if not self._is_released:
             self._ask()
 
-    def _move_on(self, error: ServiceError) -> None:
+    def _move_on(self, error: ServiceError, *, is_ours: bool = False) -> None:
         """Leaves a node that has failed, for another one or for none; why it is not asked again is
         said in ADR 0022.
         """
@@ -336,7 +361,7 @@ class HandOver:
             error=error.code,
         )
         self._trace(error.code)
-        if is_fault_of_node(error) and not self._was_late:
+        if is_fault_of_node(error) and not self._was_late and not is_ours:
             fleet.note_failure(prefill.node_id)
         self._let_go()
         if self._is_released or self._num_tries >= _MAX_TRIES:

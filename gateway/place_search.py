@@ -18,10 +18,10 @@ from gateway.attempts import Attempts, Place
 from gateway.auth.standing import Standing
 from gateway.fair_queue.queue import FairQueue
 from gateway.fair_queue.waiter import UNDER_WAY, Waiter, rejects_waiting, weigh
+from gateway.need_description import narrow_need
 from gateway.request_context import Asker, RequestContext
 from gateway.routing.fleet import Fleet
 from gateway.routing.route_plan import RouteNeed, RoutePlan
-from gateway.routing.wishes import intersect
 from gateway.upstream.node_stream import NodeStream
 
 _NOBODY: Final = frozenset[NodeId]()
@@ -142,13 +142,10 @@ class PlaceSearch:
         """
         context = self._context
         assert context.principal is not None
-        if self._standing.is_current(context.generation):
+        if self._standing.is_current(need.generation):
             return need
-        current = await self._standing.find(context.principal, context.generation)
-        allowed = intersect(need.allowed_regions, current.allowed_regions)
-        if allowed == need.allowed_regions:
-            return need
-        return msgspec.structs.replace(need, allowed_regions=allowed)
+        current = await self._standing.find(context.principal, need.generation)
+        return narrow_need(self._fleet, need, current, self._standing.generation)
 
     async def find_to_resume(self, need: RouteNeed, end_s: float) -> Place | None:
         """A place for an answer that has begun, by `end_s` of the monotonic clock."""
@@ -221,15 +218,14 @@ class PlaceSearch:
             except BaseException:
                 self._give_back(waiter, plan)
                 raise
-            allowed = waiter.need.allowed_regions
-            if allowed is None or plan.region in allowed:
+            if self._fleet.is_lawful(plan, waiter.need):
                 return plan
             self._give_back(waiter, plan)
 
     def _give_back(self, waiter: Waiter, plan: RoutePlan) -> None:
         """The place of `plan` is not taken."""
         self._queue.correct(waiter, None)
-        self._fleet.release(plan)
+        self._fleet.give_back(plan)
 
     def _create_waiter(self, need: RouteNeed, end_s: float, more_priority: int = 0) -> Waiter:
         """The request as the queue sees it."""

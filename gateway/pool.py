@@ -6,9 +6,9 @@ Owns only the putting together; `gateway.app` holds the result. Read next:
 
 from dataclasses import dataclass
 
-from gateway.auth.standing import Standing
 from gateway.forwarding_parts import Forwarding, create_forwarding
 from gateway.membership.composition import Membership, create_membership
+from gateway.pool_surroundings import PoolSurroundings
 from gateway.routing.drain_desk import DrainDesk
 from gateway.routing.fleet import Fleet
 from gateway.routing.fleet_creation import create_fleet
@@ -16,8 +16,8 @@ from gateway.routing.placement_desk import PlacementDesk
 from gateway.settings import GatewaySettings
 from gateway.sources import Sources
 from gateway.telemetry import Telemetry
+from gateway.upstream.fed_links import FedLinks
 from gateway.upstream.links import NodeLinks, create_node_links
-from tenancy.interfaces import DrainDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,7 @@ class Pool:
 
 def create_pool(
     settings: GatewaySettings,
-    directory: DrainDirectory,
-    standing: Standing,
+    around: PoolSurroundings,
     telemetry: Telemetry,
     sources: Sources,
 ) -> Pool:
@@ -57,8 +56,9 @@ def create_pool(
     telemetry.watch_gauge(
         "hearth_gateway_streams_open", "Streams open at nodes.", lambda: links.num_streams
     )
+    fed_links = FedLinks(links, around.adapters, sources)
     forwarding = create_forwarding(
-        routing, settings.queue, fleet, standing, links, telemetry, sources
+        routing, settings.queue, fleet, around.standing, fed_links, telemetry, sources
     )
     desk = PlacementDesk(fleet, settings.gateway_id, links.place, sources)
     telemetry.watch_gauge(
@@ -66,7 +66,7 @@ def create_pool(
         "Since hot standby last read here, by its own credential; 0 where it never has.",
         lambda: desk.standby_silent_s,
     )
-    drains = DrainDesk(fleet, directory, links.move_streams, sources)
+    drains = DrainDesk(fleet, around.directory, links.move_streams, sources)
     membership = create_membership(settings.membership, fleet, links, telemetry, sources)
     return Pool(fleet, links, forwarding, desk, drains, membership)
 

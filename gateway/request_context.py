@@ -243,14 +243,16 @@ class OpenRequests:
         return [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
 
     def format_headers(self, context: RequestContext) -> bytes:
-        """The same as whole lines. Ids, node and region are of checked shape."""
+        """The same as whole lines. Ids, node and region are of checked shape.
+
+        The request's id is there under OpenAI's name and Anthropic's (`request-id`).
+        """
         request_id = context.request_id
         ray = request_id[-12:] + request_id[19:23] + self._ray_suffix
+        ids = f"x-request-id: {request_id}\r\nrequest-id: {request_id}\r\ncf-ray: {ray}\r\n"
         if context.node_id is None:
-            ids = f"x-request-id: {request_id}\r\ncf-ray: {ray}\r\n".encode()
-            return ids + context.explanation + context.limit_lines
+            return ids.encode() + context.explanation + context.limit_lines
         lines = (
-            f"x-request-id: {request_id}\r\ncf-ray: {ray}\r\nx-hearth-node: "
-            f"{context.node_id}\r\nx-hearth-region: {context.region}\r\n"
+            f"{ids}x-hearth-node: {context.node_id}\r\nx-hearth-region: {context.region}\r\n"
         ).encode()
         return lines + context.explanation + context.limit_lines

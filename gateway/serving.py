@@ -1,4 +1,4 @@
-"""Puts the request path together, and what runs batches beside it: which object does each step.
+"""Puts the request path together: which object does each step.
 
 A part of the composition root. Read next: `gateway.request_path`, `gateway.batches.runner`.
 """
@@ -6,9 +6,8 @@ A part of the composition root. Read next: `gateway.request_path`, `gateway.batc
 from dataclasses import dataclass
 
 from gateway.answer_memory import AnswerMemory
-from gateway.answer_path import AnswerPath
+from gateway.answering_parts import Answering, create_answering
 from gateway.auth.composition import Authenticators
-from gateway.batches.composition import Batches, create_batches
 from gateway.bookkeeping import Bookkeeping
 from gateway.payloads.payload_log import PayloadLog
 from gateway.pool import Pool
@@ -21,10 +20,10 @@ from gateway.telemetry import Telemetry
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Both ways that requests are answered, and what is written down of them."""
+    """Both ways that requests are answered, with which adapters, and what is written down."""
 
     request_path: RequestPath
-    batches: Batches
+    answering: Answering
     payload_log: PayloadLog
     requests: OpenRequests
 
@@ -39,24 +38,17 @@ def create_serving(
     sources: Sources,
 ) -> Serving:
     """The way of every inference request, now or in a batch."""
-    books, forwarder = bookkeeping.books, pool.forwarding.forwarder
-    batches = create_batches(
-        settings.batches,
-        requests,
-        bookkeeping.tenancy,
-        books,
-        forwarder,
-        telemetry,
-        sources,
+    answering = create_answering(
+        settings, requests, authenticators.cache, bookkeeping, pool, telemetry, sources
     )
     payload_log = PayloadLog(bookkeeping.tenancy, settings.payload_logs, telemetry)
     request_path = RequestPath(
         requests=requests,
         authenticator=authenticators.api_tokens,
-        forwarder=forwarder,
+        forwarder=pool.forwarding.forwarder,
         recorder=payload_log,
         memory=AnswerMemory(settings.idempotency, sources.monotonic_s),
-        path=AnswerPath(requests, books, forwarder, batches.desk, telemetry),
+        path=answering.path,
         telemetry=telemetry,
     )
-    return Serving(request_path, batches, payload_log, requests)
+    return Serving(request_path, answering, payload_log, requests)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from contracts.adapters import MAX_ADAPTER_BYTES
 from contracts.ids import AccountId, GatewayId, NodeId, RegionId, is_account_id, is_node_id
 from contracts.sections import LogSettings, MetricsSettings, Port, TlsSettings, TracingSettings
 from contracts.settings import Secret
@@ -235,6 +236,29 @@ class PayloadLogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often the store gets what has come."""
 
 
+class FinetuneSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Adapters (LoRA) that accounts upload. Units: bytes, seconds."""
+
+    max_per_account: Count = 30
+    max_bytes: Annotated[int, msgspec.Meta(ge=1, le=MAX_ADAPTER_BYTES)] = MAX_ADAPTER_BYTES
+    """Of a file of weights."""
+    max_rank: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 64
+    """What nodes take of a model may be less."""
+    max_uploads_per_account: Count = 2
+    """Under way at once at this gateway."""
+    max_uploads: Count = 16
+    """The same of all accounts; each takes four megabytes of memory at most."""
+    idle_timeout_s: Seconds = 30.0
+    """An upload of which nothing has come for so long ends."""
+    piece_timeout_s: Seconds = 60.0
+    """So does one that takes longer than this for each megabyte; one whose gateway has died keeps
+    others from beginning again for so long."""
+    sweep_s: Seconds = 10.0
+    """How often what is left of such uploads, and of deleted finetunes, is looked for."""
+    max_cached: Count = 10_000
+    """Finetunes that this gateway remembers between two changes in the store."""
+
+
 class SharedLimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Valkey or Redis, in which several gateway processes count limits together."""
 
@@ -364,6 +388,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     cross_origin: tuple[CrossOriginSettings, ...] = ()
     batches: BatchSettings = BatchSettings()
     payload_logs: PayloadLogSettings = PayloadLogSettings()
+    finetunes: FinetuneSettings = FinetuneSettings()
     journal: JournalSettings = JournalSettings()
     shared_limits: SharedLimitSettings | None = None
     """None: limits are counted in this process, the only one on its database."""

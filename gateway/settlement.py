@@ -7,6 +7,8 @@ Read next: `gateway.admission.admission`, `gateway.metering.journal`.
 
 from collections.abc import Callable
 
+import structlog
+
 from contracts.errors import LimitError
 from contracts.ids import GatewayId, ModelName
 from contracts.inference import GenerateRequest, NodeRequest, Usage
@@ -19,6 +21,8 @@ from gateway.metering.journal import Journal
 from gateway.metering.open_usage import OpenUsage
 from gateway.request_context import RequestContext, Tally, create_tally
 from gateway.sources import Sources
+
+log = structlog.get_logger(__name__)
 
 
 class Books:
@@ -157,13 +161,21 @@ class Settlement:
         if usage is None or not (usage.num_prompt_tokens or usage.num_completion_tokens):
             self._reservation.settle(NOTHING, FREE)
             return
-        tokens = to_token_counts(usage)
+        tokens = self._limit(to_token_counts(usage))
         charge = self._reservation.charge(tokens) if is_charged else FREE
         self._reservation.settle(tokens, charge)
         if self._context.is_repeatable and not is_charged:
             return
         record = self._create_record(outcome, tokens, charge, is_charged)
         await self._books.journal.append(record)
+
+    def _limit(self, told: TokenCounts) -> TokenCounts:
+        """What counts of `told`: no node makes anybody pay more than was asked of it."""
+        tokens = self._reservation.limit(told)
+        if tokens != told:
+            context = self._context
+            log.error("usage_impossible", request_id=context.request_id, node_id=context.node_id)
+        return tokens
 
     def _create_record(
         self, outcome: Outcome, tokens: TokenCounts, charge: Charge, is_charged: bool

@@ -48,6 +48,8 @@ def create_model_executor(settings: CoreSettings) -> Executor | EncoderExecutor:
         block_size=settings.engine.block_size,
         kv_bytes=settings.engine.kv_bytes,
         swap_bytes=settings.engine.swap_bytes,
+        adapter_bytes=settings.engine.asked_adapter_bytes,
+        max_adapter_rank=settings.engine.max_adapter_rank,
         staging_tokens=0 if settings.engine.tiers is None else settings.engine.tiers.staging_tokens,
         max_rows=settings.engine.max_running,
         max_step_tokens=settings.engine.max_batch_tokens,

@@ -9,10 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Final
 
-from gpu_pool.copy_room import share_copy_room
-from gpu_pool.cpu_share import count_usable_cpus, read_cpu_quota, share_threads
+from gpu_pool.server.adapters.shelf import create_shelf
 from gpu_pool.server.core_process import CoreLauncher
-from gpu_pool.server.core_supervisor import CoreSupervisor, RestartPolicy
+from gpu_pool.server.core_supervisor import RestartPolicy
 from gpu_pool.server.gateway_keys import GatewayKeys
 from gpu_pool.server.http_app import NodeApp, WireSettings
 from gpu_pool.server.model_creation import create_models
@@ -20,7 +19,8 @@ from gpu_pool.server.node_server import NodeParts, NodeServer
 from gpu_pool.server.placement.keeper import create_keeper
 from gpu_pool.server.status_creation import create_follower, create_machine_metrics, create_status
 from gpu_pool.server.text.text_files import TextSources
-from gpu_pool.settings import CoreSettings, EngineSettings, PoolSettings, ServedModelSettings
+from gpu_pool.settings import PoolSettings
+from gpu_pool.supervisor_creation import share_node
 
 DEFAULT_POLICY: Final = RestartPolicy()
 
@@ -44,39 +44,23 @@ def create_node(
     status = create_status(settings)
     sources = TextSources(datetime.now, time.monotonic, secrets.randbits)
     keeper = create_keeper(settings.placement, time.monotonic, status.publish_soon)
-    disk_bytes = None if settings.placement is None else settings.placement.disk_bytes
-    copy_room = share_copy_room(settings.models, disk_bytes)
-    num_threads = share_threads(count_usable_cpus(), read_cpu_quota(), len(settings.models))
 
     def note_change() -> None:
         """A core came, went, moved or became idle."""
         keeper.note_change()
         status.publish_soon()
 
-    def create_supervisor(model: ServedModelSettings, engine: EngineSettings) -> CoreSupervisor:
-        core = CoreSettings(
-            node_id=settings.node_id,
-            model=model,
-            engine=engine,
-            transfer=settings.transfer,
-            num_default_threads=num_threads,
-            log=settings.log,
-            to_core_endpoint="",
-            from_core_endpoint="",
-            parent_pid=0,
-            copy_room_bytes=copy_room.get(model.path),
-        )
-        return CoreSupervisor(core, launcher, policy, time.monotonic, note_change)
-
+    create_supervisor = share_node(settings, launcher, policy, note_change)
+    shelf = create_shelf(settings.adapters, settings.node_id, time.time)
     models, refused = create_models(
-        settings, create_supervisor, keeper, threads, sources, unix_ms, note_change
+        settings, create_supervisor, keeper, threads, sources, unix_ms, note_change, shelf
     )
     status.serve(models, refused, keeper.books)
     keys = GatewayKeys(settings.gateways, time.time)
     wire = WireSettings(keys, unix_ms, secrets.token_bytes, settings.hello_timeout_s)
     app = NodeApp(wire, status, create_follower(keeper.follow, status))
     machine = create_machine_metrics(settings)
-    parts = NodeParts(app, wire, status, keeper, list(models.values()), machine)
+    parts = NodeParts(app, wire, status, keeper, list(models.values()), shelf, machine)
     return NodeServer(
         parts, settings.listen, settings.metrics, settings.membership, settings.drain_s
     )

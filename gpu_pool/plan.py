@@ -6,6 +6,7 @@ changed, so that a later step can be planned before the ids of an earlier one ar
 Read next: `gpu_pool.engine.scheduler` (makes plans), `gpu_pool.worker` (carries them out).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NewType, Protocol, runtime_checkable
@@ -84,6 +85,35 @@ class ExecutorInfo:
     num_stages: int = 1
     """Parts of a pipeline, each with some of the layers. With several, a step holds sequences whose
     tokens are all known: others would wait for the step that draws them."""
+    max_adapter_rank: int = 0
+    """The largest rank of an adapter; 0: none is taken."""
+    adapter_bytes: int = 0
+    """What all adapters that are there may take together."""
+
+
+class AdapterFile(msgspec.Struct, frozen=True, array_like=True):
+    """An adapter on this machine, checked against what it was announced as."""
+
+    digest: bytes
+    """As `contracts.adapters.AdapterRef` makes it: part of every prefix-cache key."""
+    path: str
+    """Its safetensors file."""
+    scale: float
+    """What the product of its two matrices is multiplied with."""
+
+
+class AdapterNews(msgspec.Struct, frozen=True, array_like=True):
+    """What has become of an adapter that was to be measured or loaded."""
+
+    digest: bytes
+    num_bytes: int = 0
+    """What it takes of `ExecutorInfo.adapter_bytes`."""
+    is_loaded: bool = False
+    """It is there; else it was only measured, or is not to be had."""
+    refused: str = ""
+    """Why the model cannot be computed with it, in a sentence for the client."""
+    failed: str = ""
+    """Why it was not to be had here and now, in a sentence for the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +130,8 @@ class NewSequence:
     only, or moved in from the host."""
     sampling: SamplingParams
     """`seed` is always set here: the engine draws one where the client gave none."""
+    adapter: AdapterFile | None = None
+    """Loaded before, by the executor."""
 
 
 class ScheduledSequence(msgspec.Struct, frozen=True):
@@ -279,7 +311,36 @@ class HostMemory:
     """The file that another process maps to share it, where there is one."""
 
 
-class Executor(Protocol):
+class AdapterLoader(Protocol):
+    """Has adapters on the device of an executor. Who asks sees to it that those which are there, or
+    being loaded, take no more than `adapter_bytes` together.
+    """
+
+    def measure_adapter(self, adapter: AdapterFile, wake: Callable[[], None]) -> None:
+        """Begins to find out what an adapter takes, and whether it fits the model at all.
+
+        `poll_adapters` tells; `wake` is called, by any thread, when it has something.
+        """
+        ...
+
+    def load_adapter(self, adapter: AdapterFile, wake: Callable[[], None]) -> None:
+        """Begins to load an adapter, beside the steps where that can be. It is there once
+        `poll_adapters` has said so.
+        """
+        ...
+
+    def poll_adapters(self) -> tuple[AdapterNews, ...]:
+        """What has been found out and loaded since the last call."""
+        ...
+
+    def drop_adapter(self, digest: bytes) -> None:
+        """Frees an adapter that is there; plans that were submitted may compute with it still,
+        later ones do not. Rows of it that are no longer scheduled may be released later.
+        """
+        ...
+
+
+class Executor(AdapterLoader, Protocol):
     """Carries out plans in the order of submission."""
 
     @property
@@ -304,7 +365,7 @@ class Executor(Protocol):
         """Moves the weights to the host's memory; returns the bytes that the device got back.
 
         Only between steps, and not twice: until `wake` nothing may be asked but that and `close`.
-        What the KV memory held is lost.
+        What the KV memory held is lost, and all adapters are dropped.
         """
         ...
 

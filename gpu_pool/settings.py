@@ -71,6 +71,11 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """In what keys and values are kept: `auto`, what a model computes in, or `fp8_e4m3`."""
     kv_bytes: Positive = 512 * 1024 * 1024
     """KV memory of each model."""
+    adapter_bytes: NotNegative | None = None
+    """Memory of each model for the adapters (LoRA) that requests bring, beside weights and KV; a
+    sixteenth of the weights unless it is said, 2 MiB at least and 2 GiB at most."""
+    max_adapter_rank: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 64
+    """The largest rank of such an adapter; 0: none is taken."""
     swap_bytes: NotNegative = 0
     """Host memory of each model for what preempted sequences have computed; 0 computes it again."""
     tiers: TierSettings | None = None
@@ -111,6 +116,11 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         self.create_scheduler_settings()
         if self.tiers is not None and not self.prefix_caching:
             raise ValueError("tiers keep prefixes: they need `prefix_caching`")
+
+    @property
+    def asked_adapter_bytes(self) -> int | None:
+        """What is kept free for adapters; None: a part of the weights."""
+        return self.adapter_bytes if self.max_adapter_rank else 0
 
     def create_scheduler_settings(self) -> SchedulerSettings:
         """The scheduler's section."""
@@ -210,6 +220,18 @@ class ServedModelSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.tensor_parallel * self.pipeline_parallel
 
 
+class AdapterSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where files of tenants' adapters (LoRA) stay that gateways bring."""
+
+    folder: Path = Path(".hearth/adapters")
+    """Each node has a folder of its own in it, named after its id; it is made when the first
+    adapter comes, for the node's user alone."""
+    disk_bytes: Positive = 4 * 1024 * 1024 * 1024
+    """What they may take together; an adapter that is larger is not computed here."""
+    keep_days: Annotated[float, msgspec.Meta(gt=0)] = 7.0
+    """A file that nobody has used for so long goes, whether there is room or not."""
+
+
 class RunningCosts(msgspec.Struct, frozen=True, kw_only=True):
     """What a node costs its operator, in any one currency; for metrics alone, nobody is charged."""
 
@@ -233,6 +255,7 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineSettings = EngineSettings()
     placement: PlacementSettings | None = None
     """None: all models stay on the device."""
+    adapters: AdapterSettings = AdapterSettings()
     weights_token: Secret | None = None
     """For servers that weights are fetched from; sent to those named beside a model alone."""
     role: NodeRole = NodeRole.MIXED

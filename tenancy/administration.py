@@ -15,6 +15,7 @@ from tenancy.actors import Actor
 from tenancy.audit.entries import AuditEntry, AuditFilter
 from tenancy.audit.verdict import Verdict
 from tenancy.changes import AccountChange, ApiTokenChange
+from tenancy.finetunes.interface import FinetuneAdministration
 from tenancy.interfaces import (
     Account,
     AccountStatus,
@@ -42,6 +43,9 @@ class AccountAdministration(Protocol):
         name: str,
         *,
         allowed_regions: tuple[RegionId, ...] | None = None,
+        allowed_jurisdictions: tuple[str, ...] | None = None,
+        preferred_regions: tuple[RegionId, ...] = (),
+        preferred_jurisdictions: tuple[str, ...] = (),
         allowed_models: tuple[str, ...] | None = None,
         retention: RetentionClass = RetentionClass.STANDARD,
         priority: int = 0,
@@ -178,6 +182,7 @@ class Administration(
     PlacementAdministration,
     NodeAdministration,
     PayloadAdministration,
+    FinetuneAdministration,
     Protocol,
 ):
     """All that one actor may read and change."""

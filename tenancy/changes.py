@@ -44,6 +44,9 @@ class Action(StrEnum):
     NODE_REMOVE = "node.remove"
     PAYLOAD_LOG_SET = "payload_log.set"
     PAYLOAD_LOG_DELETE = "payload_log.delete"
+    FINETUNE_CREATE = "finetune.create"
+    FINETUNE_UPLOAD = "finetune.upload"
+    FINETUNE_DELETE = "finetune.delete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,9 @@ class AccountChange:
     name: str | UnsetType = UNSET
     status: AccountStatus | UnsetType = UNSET
     allowed_regions: tuple[RegionId, ...] | UnsetType | None = UNSET
+    allowed_jurisdictions: tuple[str, ...] | UnsetType | None = UNSET
+    preferred_regions: tuple[RegionId, ...] | UnsetType = UNSET
+    preferred_jurisdictions: tuple[str, ...] | UnsetType = UNSET
     allowed_models: tuple[str, ...] | UnsetType | None = UNSET
     retention: RetentionClass | UnsetType = UNSET
     priority: int | UnsetType = UNSET

@@ -1,10 +1,11 @@
 """What gateways alone ask of the database besides credentials: prices, drains, uses of
-tokens, usage, budgets, batches, payload logs, the claim.
+tokens, usage, budgets, batches, payload logs, finetunes, the claim.
 
 Read next: `tenancy.usage.ledger`, `tenancy.usage.roll_up`, `tenancy.usage.budgets`.
 """
 
 from tenancy.batches.store import BatchStore
+from tenancy.finetunes.lookup import FinetuneLookup
 from tenancy.interfaces import ProcessClaim
 from tenancy.nodes.store import NodeDrainList
 from tenancy.payloads.store import PayloadKeeper
@@ -27,6 +28,7 @@ class GatewayStore(
     BudgetStore,
     BatchStore,
     PayloadKeeper,
+    FinetuneLookup,
 ):
     """The part of tenancy that gateways read and write while requests are served."""
 

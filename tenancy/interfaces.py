@@ -15,10 +15,10 @@ from contracts.grant import RetentionClass
 from contracts.ids import AccountId, ApiTokenId, OperatorId, RegionId, RequestId
 from contracts.pricing import Price
 from contracts.quotas import Quota
+from contracts.region_rules import RegionRules
 from contracts.settings import Secret
 from contracts.usage import ExportForm, Step, UsageCursor, UsageRecord, UsageSummary, UsageTotal
-from tenancy.batches.interface import BatchStore
-from tenancy.payloads.interface import PayloadKeeper
+from tenancy.keeping import Keeping
 from tenancy.permissions import Permission
 from tenancy.policies import AddressCondition, ModelAccess, Policies, evaluate_permissions
 
@@ -52,6 +52,12 @@ class Account:
     """Regions that may compute for it: None means any, an empty tuple none at all."""
     is_metered: bool = True
     """False: its use is recorded and costs nothing, whatever the price list says."""
+    allowed_jurisdictions: tuple[str, ...] | None = None
+    """Those that its regions have to lie in, too: None means any, an empty tuple none at all."""
+    preferred_regions: tuple[RegionId, ...] = ()
+    """Of the regions that may compute for it, those that do so first, in this order."""
+    preferred_jurisdictions: tuple[str, ...] = ()
+    """The next after them: regions that lie in these."""
     allowed_models: tuple[str, ...] | None = None
     """Models it may use, as patterns (`tenancy.policies`); None means every one."""
     priority: int = 0
@@ -109,8 +115,7 @@ class Principal:
     not_before_unix_s: int | None
     expires_unix_s: int | None
     retention: RetentionClass
-    allowed_regions: tuple[RegionId, ...] | None
-    """None means any, an empty tuple none at all."""
+    region_rules: RegionRules
     priority: int
     cache_salt: bytes = field(repr=False)
     """HKDF(master key, account's secret, account id, salt generation); 32 bytes."""
@@ -120,6 +125,8 @@ class Principal:
     """False: its use is recorded and costs nothing."""
     models: ModelAccess | None = None
     """Models that inference may use; None means every one."""
+    writable_models: ModelAccess | None = None
+    """Models whose finetunes may be made and deleted; None means every one."""
     condition: AddressCondition | None = None
     """Where the token may be used from; None means anywhere."""
     payload_days: int | None = None
@@ -350,8 +357,7 @@ class TenancyDirectory(
     PriceDirectory,
     DrainDirectory,
     UsageBooks,
-    BatchStore,
-    PayloadKeeper,
+    Keeping,
     Protocol,
 ):
     """Everything that gateways look up and write down, as the composition roots build it."""

@@ -98,9 +98,14 @@ def evaluate_permissions(policies: Policies) -> frozenset[Permission]:
     return frozenset(p for p in held if EVERYTHING not in _list_patterns(policies, Effect.DENY, p))
 
 
-def evaluate_models(policies: Policies, bounds: tuple[str, ...] | None) -> ModelAccess | None:
-    """The models open to inference; None when all are. `bounds` is the account's own list."""
-    permission = Permission.WORKERS_AI_READ
+def evaluate_models(
+    policies: Policies,
+    bounds: tuple[str, ...] | None,
+    permission: Permission = Permission.WORKERS_AI_READ,
+) -> ModelAccess | None:
+    """The models that the permission holds for, by itself those open to inference; None when it is
+    all. `bounds` is the account's own list.
+    """
     allowed = _list_patterns(policies, Effect.ALLOW, permission)
     denied = _list_patterns(policies, Effect.DENY, permission)
     if EVERYTHING in allowed and not denied and bounds is None:

@@ -1,5 +1,5 @@
 """One look at the database from outside: how long it takes to answer, what time it has, the prices
-in it and which accounts are bound to regions.
+in it and which accounts have rules on regions.
 
 For whoever sets an installation up. Read next: `tenancy.db`, `cli.doctor.store_checks`.
 """
@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import func, select
 
-from contracts.ids import AccountId, RegionId
+from contracts.ids import AccountId
 from contracts.pricing import Price
+from contracts.region_rules import ANY_REGION, RegionRules
+from tenancy.accounts.rows import to_region_rules
 from tenancy.db import Database, create_engine, is_sqlite, parse_database_url
 from tenancy.interfaces import AccountStatus
 from tenancy.prices.store import find_prices
@@ -58,16 +60,14 @@ async def read_prices(database_url: str) -> list[Price]:
         await database.close()
 
 
-async def read_bound_accounts(
-    database_url: str,
-) -> list[tuple[AccountId, str, tuple[RegionId, ...]]]:
-    """Id, name and regions of every active account that is bound to some, in order of id.
+async def read_region_rules(database_url: str) -> list[tuple[AccountId, str, RegionRules]]:
+    """Id, name and rules of every active account that has rules on regions, in order of id.
 
     Raises: `SettingsError` (URL), `StoreUnavailable`.
     """
     database = Database(create_engine(parse_database_url(database_url)))
     query = (
-        select(accounts.c.account_id, accounts.c.name, accounts.c.allowed_regions)
+        select(accounts)
         .where(accounts.c.status == AccountStatus.ACTIVE, accounts.c.purged_unix_us.is_(None))
         .order_by(accounts.c.account_id)
     )
@@ -76,4 +76,5 @@ async def read_bound_accounts(
             rows = (await connection.execute(query)).all()
     finally:
         await database.close()
-    return [(row[0], row[1], tuple(row[2])) for row in rows if row[2] is not None]
+    found = [(AccountId(row.account_id), row.name, to_region_rules(row)) for row in rows]
+    return [each for each in found if each[2] != ANY_REGION]

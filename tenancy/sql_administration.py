@@ -6,10 +6,10 @@ Read next: the stores.
 from tenancy.accounts.store import AccountStore
 from tenancy.audit.store import AuditStore
 from tenancy.encryption.store import DataKeyStore
+from tenancy.kept_store import KeptStore
 from tenancy.members.store import MemberStore
 from tenancy.nodes.store import NodeDrainStore
 from tenancy.operators.store import OperatorStore
-from tenancy.payloads.administration import PayloadLogStore
 from tenancy.placement.store import PlacementRuleStore
 from tenancy.prices.store import PriceStore
 from tenancy.quotas.store import QuotaStore
@@ -27,7 +27,7 @@ class SqlAdministration(
     UsageRetentionStore,
     PlacementRuleStore,
     NodeDrainStore,
-    PayloadLogStore,
+    KeptStore,
     AuditStore,
     DataKeyStore,
 ):

@@ -13,6 +13,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Double,
     ForeignKey,
     Index,
     Integer,
@@ -25,6 +26,7 @@ from sqlalchemy import (
     true,
 )
 
+from contracts.finetunes import MAX_FINETUNE_NAME, MAX_FINETUNE_TEXT
 from contracts.grant import RetentionClass
 from contracts.ids import MAX_MODEL_NAME_LENGTH
 from tenancy.interfaces import AccountStatus, ApiTokenStatus
@@ -69,6 +71,9 @@ accounts: Final = Table(
     Column("retention", String(16), nullable=False),
     Column("priority", Integer, nullable=False),
     Column("allowed_regions", JSON(none_as_null=True)),  # list of region ids; NULL: any region
+    Column("allowed_jurisdictions", JSON(none_as_null=True)),  # list of names; NULL: any
+    Column("preferred_regions", JSON(none_as_null=True)),  # list of region ids; NULL: none
+    Column("preferred_jurisdictions", JSON(none_as_null=True)),  # list of names; NULL: none
     # False: its use is recorded and costs nothing.
     Column("is_metered", Boolean, nullable=False, server_default=true()),
     Column("allowed_models", JSON(none_as_null=True)),  # list of patterns; NULL: any model
@@ -353,4 +358,47 @@ payload_logs: Final = Table(
     Column("sealed", LargeBinary, nullable=False),  # under the account's data key
     Index(None, "account_id", "request_id"),
     Index(None, "expires_unix_ms"),
+)
+
+finetunes: Final = Table(
+    "finetunes",
+    metadata,
+    Column("finetune_id", String(36), primary_key=True),
+    Column("account_id", String(ID_LENGTH), ForeignKey("accounts.account_id"), nullable=False),
+    Column("name", String(MAX_FINETUNE_NAME), nullable=False),
+    Column("model", String(MAX_MODEL_NAME_LENGTH), nullable=False),
+    Column("description", String(MAX_FINETUNE_TEXT)),
+    Column("is_public", Boolean, nullable=False),
+    Column("created_unix_us", BigInteger, nullable=False),
+    Column("modified_unix_us", BigInteger, nullable=False),
+    Column("rank", Integer),  # of the configuration; NULL until it is uploaded, as the next two
+    Column("alpha", Double),
+    Column("divides_by_root", Boolean),
+    Column("upload_id", String(ID_LENGTH)),  # whose pieces are the weights; NULL until they are all
+    Column("weights_sha256", LargeBinary(DIGEST_BYTES)),  # likewise, as the next two
+    Column("num_bytes", BigInteger),
+    Column("weights_rank", Integer),
+    Index(None, "account_id", "name", unique=True),
+    Index(None, "weights_sha256"),
+)
+
+# Pieces that do not count: of uploads under way, and of finetunes that are no more. The others are
+# those that a finetune names.
+finetune_uploads: Final = Table(
+    "finetune_uploads",
+    metadata,
+    Column("upload_id", String(ID_LENGTH), primary_key=True),
+    Column("finetune_id", String(36), nullable=False),  # it may be deleted meanwhile
+    Column("account_id", String(ID_LENGTH), nullable=False),
+    Column("held_until_unix_ms", BigInteger, nullable=False),  # then anybody may delete the pieces
+    Index(None, "finetune_id"),
+    Index(None, "held_until_unix_ms"),
+)
+
+finetune_pieces: Final = Table(
+    "finetune_pieces",
+    metadata,
+    Column("upload_id", String(ID_LENGTH), primary_key=True),
+    Column("piece_index", Integer, primary_key=True, autoincrement=False),
+    Column("sealed", LargeBinary, nullable=False),  # under the account's data key
 )

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from contracts.errors import InvalidRequest
-from contracts.ids import MAX_MODEL_NAME_LENGTH, RegionId, is_model_name
+from contracts.finetunes import MAX_FINETUNE_NAME, MAX_FINETUNE_TEXT
+from contracts.ids import MAX_MODEL_NAME_LENGTH, RegionId, is_finetune_id, is_model_name
 from tenancy.policies import (
     EVERYTHING,
     AddressCondition,
@@ -33,8 +34,12 @@ MAX_UNIX_S: Final = 253_402_300_799
 """The last second of the year 9999: later ones have no form that clients can read."""
 
 _REGION: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_JURISDICTION: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _MODEL_BEGINNING: Final = re.compile(r"@[A-Za-z0-9._/-]*")
 _EMAIL: Final = re.compile(r"[^@\s\x00-\x20\x7f<>\"]+@[^@\s\x00-\x20\x7f<>\"]+")
+_FINETUNE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@+-]*")
+_FINETUNES_OWN: Final = "public"
+"""Stands where a finetune's name does in the address of the list of public ones."""
 _UNPRINTABLE: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Unicode categories of control characters, lone surrogates, line and paragraph separators."""
 
@@ -50,20 +55,68 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_regions(regions: Iterable[RegionId] | None) -> tuple[RegionId, ...] | None:
+def check_finetune_name(name: str) -> str:
+    """`name`, which can stand in an address and is not taken for an id."""
+    if len(name) > MAX_FINETUNE_NAME or _FINETUNE_NAME.fullmatch(name) is None:
+        raise InvalidRequest(
+            f"A finetune's name has 1 to {MAX_FINETUNE_NAME} letters, digits, blanks and "
+            "characters of `._@+-`, and begins with a letter or digit.",
+            param="name",
+        )
+    if name == _FINETUNES_OWN or is_finetune_id(name):
+        raise InvalidRequest(
+            f"A finetune is neither called `{_FINETUNES_OWN}` nor like an id.", param="name"
+        )
+    return name
+
+
+def check_description(text: str | None) -> str | None:
+    """`text`, which is short enough and can be stored."""
+    if text is None:
+        return None
+    if len(text) > MAX_FINETUNE_TEXT:
+        raise InvalidRequest(
+            f"A description has at most {MAX_FINETUNE_TEXT} characters.", param="description"
+        )
+    if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text):
+        raise InvalidRequest(
+            "A description cannot contain characters that no text has.", param="description"
+        )
+    return text
+
+
+def check_regions(regions: Iterable[RegionId] | None, param: str) -> list[RegionId] | None:
     """`regions` without repetitions, each of a region's shape; None, which is any, stays None."""
     if regions is None:
         return None
-    unique = tuple(dict.fromkeys(regions))
-    if len(unique) > MAX_REGIONS:
-        raise InvalidRequest(
-            f"An account is bound to at most {MAX_REGIONS} regions.", param="allowed_regions"
-        )
+    unique = [RegionId(name) for name in _list_unique(regions, param)]
     if any(_REGION.fullmatch(region) is None for region in unique):
         raise InvalidRequest(
             "A region is named by up to 63 lower-case letters, digits and hyphens, such as `weur`.",
-            param="allowed_regions",
+            param=param,
         )
+    return unique
+
+
+def check_jurisdictions(names: Iterable[str] | None, param: str) -> list[str] | None:
+    """The same of jurisdictions, which may have other characters."""
+    if names is None:
+        return None
+    unique = _list_unique(names, param)
+    if any(_JURISDICTION.fullmatch(name) is None for name in unique):
+        raise InvalidRequest(
+            "A jurisdiction is named by up to 63 lower-case letters, digits and characters of "
+            "`._-`, such as `eu`.",
+            param=param,
+        )
+    return unique
+
+
+def _list_unique(names: Iterable[str], param: str) -> list[str]:
+    """`names` without repetitions, of which there are not too many."""
+    unique = list(dict.fromkeys(names))
+    if len(unique) > MAX_REGIONS:
+        raise InvalidRequest(f"`{param}` has at most {MAX_REGIONS} names.", param=param)
     return unique
 
 

@@ -62,6 +62,7 @@ class End:
     buffer: memoryview
     wake: int
     """A file handle at which nothing ever comes."""
+    name: str
 
 
 @contextmanager
@@ -81,7 +82,7 @@ def open_end(engine: Literal["nixl", "mooncake"], name: str) -> Iterator[End]:
             client.wait(reader, 1.0)
             if not client.is_alive or time.monotonic() > until_s:
                 raise RuntimeError(f"{engine} does not start")
-        yield End(client, client.ready, buffer, reader)
+        yield End(client, client.ready, buffer, reader, name)
     finally:
         client.close()
         for each in (reader, writer, handle):
@@ -97,7 +98,8 @@ def read_all(own: End, other: End, block_bytes: int) -> float:
     began_s = time.perf_counter()
     num_left = 0
     for first in range(0, len(pieces), MAX_BATCH):
-        own.client.read(first, "other", other.ready.agent, pieces[first : first + MAX_BATCH])
+        batch = pieces[first : first + MAX_BATCH]
+        own.client.read(first, other.name, other.ready.agent, batch)
         num_left += 1
     while num_left:
         ended, is_gone = own.client.wait(own.wake, 1.0)

@@ -65,6 +65,8 @@ def launch_hearth(folder: Path, num_sequences: int, level: str | None) -> Launch
         "HEARTH_POOL__ENGINE__KV_BYTES": str(KV_BYTES),
         "HEARTH_POOL__ENGINE__MAX_RUNNING": str(num_sequences),
         "HEARTH_POOL__ENGINE__CPU_LEVEL": level or "auto",
+        # None is refused: what is asked is how long it takes.
+        "HEARTH_GATEWAY__LIMITS__QUEUE_DEADLINE_S": "600",
     }
     prefix = f"/client/v4/accounts/{credentials.account_id}/ai/v1"
     token = credentials.api_token.reveal()

@@ -19,6 +19,7 @@ from benchmarks.fake_node.stream import FakeStream
 from contracts.codec import decode_request
 from contracts.encoding import EncodeRequest
 from contracts.errors import (
+    AdapterUnsupported,
     DeadlineExceeded,
     Forbidden,
     InvalidRequest,
@@ -30,7 +31,13 @@ from contracts.errors import (
     to_error_report,
 )
 from contracts.grant import Grant, unseal_grant
-from contracts.inference import CountTokensRequest, Failed, Finished, GenerationEvent
+from contracts.inference import (
+    CountTokensRequest,
+    Failed,
+    Finished,
+    GenerateRequest,
+    GenerationEvent,
+)
 from contracts.prefix_keys import KEY_BYTES
 from contracts.wire import (
     CONNECTION_STREAM,
@@ -198,6 +205,8 @@ class FakeConnection:
         request = decode_request(body)
         if request.model != stream.grant.model:
             raise Forbidden("The grant is for another model than the request names.")
+        if isinstance(request, GenerateRequest) and request.adapter is not None:
+            raise AdapterUnsupported("This model takes no LoRA adapters.", param="lora")
         if request.model != self._settings.model:
             raise UnknownModel(f"This node does not serve {request.model}.")
         if isinstance(request, CountTokensRequest):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.fleet.fleet import REGIONS, SMALL, SPLIT, WHOLE, run_fleet
 from benchmarks.fleet.proof import Verdict, prove
-from benchmarks.fleet.sites import Sites, can_be_apart, make_sites, run_in_hub
+from benchmarks.fleet.sites import STORE, Sites, can_be_apart, make_sites, run_in_hub
 from benchmarks.harness import (
     append_figures,
     conclude,
@@ -22,16 +22,17 @@ from benchmarks.harness import (
 )
 
 SCENARIOS = ("rolling", "faults", "split")
+SITES = (*REGIONS, STORE)
 
 
 def main() -> int:
     """The exit status."""
     arguments = read_arguments()
     if arguments.inside is None and not arguments.loopback and can_be_apart():
-        with make_sites(tuple(REGIONS)) as sites:
+        with make_sites(SITES) as sites:
             own = [sys.executable, "-m", "benchmarks.fleet", "--inside", sites.prefix]
             return run_in_hub(sites, [*own, *sys.argv[1:]])
-    sites = Sites(arguments.inside or "", tuple(REGIONS))
+    sites = Sites(arguments.inside or "", SITES)
     wanted = SCENARIOS if arguments.what == "all" else (arguments.what,)
     folder = Path(tempfile.mkdtemp(prefix="hearth-fleet-"))
     verdicts = [asyncio.run(run(folder, sites, what, arguments)) for what in wanted]

@@ -5,7 +5,6 @@ small: two gateways and two nodes. Owns settings, keys and accounts. Read next:
 `benchmarks.fleet.proof`.
 """
 
-import asyncio
 import itertools
 import json
 import re
@@ -21,11 +20,13 @@ from typing import Any
 
 import aiohttp
 import asyncpg
+import msgspec
 
 from benchmarks.fleet.processes import Member, is_healthy, wait_until
-from benchmarks.fleet.sites import HUB, Sites
+from benchmarks.fleet.sites import HUB, STORE, Sites
 from benchmarks.fleet.stores import create_postgres, create_redis
 from contracts.ids import RegionId
+from contracts.region_rules import RegionRules
 from gpu_pool.model_store import BUNDLED_NAME, BUNDLED_PATH
 from migrations.upgrade import upgrade_database_async
 from tenancy.actors import Actor, ActorKind
@@ -40,8 +41,12 @@ NODES = {"weur-1": "weur", "weur-2": "weur", "enam-1": "enam", "apac-1": "apac"}
 GATEWAYS = {"gw-1a": "weur", "gw-1b": "weur", "gw-2a": "enam", "gw-2b": "enam"}
 SMALL_NODES = {"weur-1": "weur", "weur-2": "weur"}
 SMALL_GATEWAYS = {"gw-1a": "weur", "gw-2a": "enam"}
-BOUND_TO = (None, ("weur",), ("enam", "apac"))
-"""The accounts' regions; each leaves two nodes, so that one may be away."""
+RULES = (
+    RegionRules(),
+    RegionRules(allowed_regions=(RegionId("weur"),)),
+    RegionRules(allowed_jurisdictions=("us", "jp"), preferred_regions=(RegionId("apac"),)),
+)
+"""Of the accounts; each leaves two nodes, so that one may be away."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +183,7 @@ async def run_fleet(folder: Path, sites: Sites, shape: Shape) -> AsyncGenerator[
         fleet = Fleet(sites, session, shape.roles)
         database_port, redis_port = next(ports), next(ports)
         fleet.members["postgres"] = create_postgres(folder, hub, database_port)
-        fleet.members["redis"] = create_redis(folder, hub, redis_port)
+        fleet.members["redis"] = create_redis(folder, sites, redis_port)
         database = f"postgresql://hearth@{hub}:{database_port}/postgres"
         try:
             for store in ("postgres", "redis"):
@@ -198,7 +203,7 @@ async def run_fleet(folder: Path, sites: Sites, shape: Shape) -> AsyncGenerator[
             for name, site in gateways.items():
                 port, admin_port = next(ports), next(ports)
                 address = sites.find_address(site)
-                stores = database, f"redis://{hub}:{redis_port}/0"
+                stores = database, f"redis://{sites.find_address(STORE)}:{redis_port}/0"
                 listen = {"host": address, "port": port}, {"host": address, "port": admin_port}
                 file = _write_gateway(folder, name, site, listen, stores, sites, node_ports)
                 fleet.urls[name] = f"http://{address}:{port}"
@@ -263,12 +268,16 @@ async def _prepare_tenancy(
     tenancy = create_tenancy(database, ring, time.time, secrets.token_bytes, heads)
     acting = tenancy.act_as(Actor(ActorKind.COMMAND_LINE, "fleet"))
     fleet.operator = (await acting.create_operator("fleet")).value.reveal()
-    for bound_to in BOUND_TO[:num_tenants]:
-        allowed = None if bound_to is None else tuple(map(RegionId, bound_to))
-        account = await acting.create_account("fleet", allowed_regions=allowed)
+    for rules in RULES[:num_tenants]:
+        account = await acting.create_account("fleet", **msgspec.structs.asdict(rules))
         rights = frozenset({Permission.WORKERS_AI_READ})
         issued = await acting.create_api_token(account.account_id, "fleet", rights)
-        regions = frozenset(REGIONS) if bound_to is None else frozenset(bound_to or ())
+        regions = frozenset(
+            region
+            for region, law in REGIONS.items()
+            if region in (rules.allowed_regions or REGIONS)
+            and law in (rules.allowed_jurisdictions or REGIONS.values())
+        )
         fleet.tenants.append(Tenant(account.account_id, issued.value.reveal(), regions))
     return tenancy
 
@@ -373,8 +382,3 @@ def _write_toml(file: Path, table: dict[str, Any]) -> Path:
 
 def _is_plain(value: object) -> bool:
     return not isinstance(value, dict | list)
-
-
-async def settle(seconds: float) -> None:
-    """Lets the load go on for a while."""
-    await asyncio.sleep(seconds)

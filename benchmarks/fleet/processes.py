@@ -43,6 +43,8 @@ class Member:
     health_url: str = ""
     environ: dict[str, str] = field(default_factory=dict)
     account: Account = field(default_factory=Account)
+    stop_signal: int = signal.SIGTERM
+    """What ends it in good order."""
     process: "subprocess.Popen[bytes] | None" = None
 
     def start(self) -> None:
@@ -64,8 +66,8 @@ class Member:
         os.kill(self.process.pid, number)
 
     async def stop(self) -> None:
-        """SIGTERM, and all the time that it takes. Raises: `FleetError` if it ends badly."""
-        self.send(signal.SIGTERM)
+        """Its own signal, and all the time that it takes. Raises: `FleetError` if it ends badly."""
+        self.send(self.stop_signal)
         status = await asyncio.wait_for(self._wait(), LONGEST_WAIT_S)
         if status:
             raise FleetError(f"{self.name} ended with status {status}: see {self.log}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.fleet.checks import Downtime
 from benchmarks.fleet.fleet import SILENCE_S, Fleet
 from benchmarks.fleet.processes import FleetError, Member, wait_until
+from benchmarks.fleet.sites import STORE
 from contracts.fleet_view import DRAINS_PATH, NODES_PATH
 
 MOVE_AFTER_S = 2
@@ -45,6 +46,12 @@ class Scenario:
             self.say(f"restart {name}")
             await self._restart(self.fleet.members[name])
             await self.fleet.wait_serving()
+        for name in ("redis", "postgres"):
+            self.say(f"restart {name}")
+            await self.fleet.members[name].stop()
+            self.fleet.members[name].start()
+            await asyncio.sleep(_BETWEEN_S)
+            await self.fleet.wait_serving()
         if "standby" in self.fleet.members:
             self.say("restart standby")
             await self.fleet.members["standby"].stop()
@@ -60,9 +67,11 @@ class Scenario:
             self._kill_redis,
             self._freeze_redis,
             lambda: self._slow("redis"),
+            lambda: self._cut_site(STORE),
             self._kill_gateway,
             self._freeze_gateway,
             lambda: self._slow("gw-2a"),
+            lambda: self._cut_site("enam"),
         ]
         for event in events:
             await event()
@@ -168,7 +177,7 @@ class Scenario:
             await asyncio.sleep(works_s)
 
     async def _cut_site(self, site: str) -> None:
-        """A black hole between its nodes and gateways and all others, stores and clients too."""
+        """A black hole between what is there (nodes, gateways, Redis) and all others."""
         if not self.fleet.sites.are_apart:
             return
         self.say(f"cut the site {site} off, so that nobody is told")

@@ -1,6 +1,6 @@
 """Where the fleet's processes run: a network namespace for each site, or all on loopback.
 
-Owns namespaces, a bridge in the one of them that has the stores and the clients, and their end;
+Owns namespaces, a bridge in the one of them that has PostgreSQL and the clients, and their end;
 the machine's own network is not touched. Must not know what runs there. Read next:
 `benchmarks.fleet.fleet`.
 """
@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 HUB = "hub"
+STORE = "store"
+"""Where Redis is, so that it can be cut off from everybody."""
 _SUBNET = "10.77.0"
 
 

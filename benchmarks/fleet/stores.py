@@ -1,4 +1,4 @@
-"""PostgreSQL and Redis (or Valkey) of the fleet's own, in the hub.
+"""PostgreSQL and Redis (or Valkey) of the fleet's own, one in the hub, one at a site of its own.
 
 Owns their files and how they are started; both are found on the machine. Read next:
 `benchmarks.fleet.fleet`.
@@ -6,21 +6,32 @@ Owns their files and how they are started; both are found on the machine. Read n
 
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 from benchmarks.fleet.processes import Account, FleetError, Member
-from benchmarks.fleet.sites import HUB
+from benchmarks.fleet.sites import HUB, STORE, Sites
 
 
-def create_redis(folder: Path, address: str, port: int) -> Member:
+def create_redis(folder: Path, sites: Sites, port: int) -> Member:
     """A server that keeps nothing beyond its life."""
     binary = shutil.which("valkey-server") or shutil.which("redis-server")
     if binary is None:
         raise FleetError("neither valkey-server nor redis-server is installed")
-    options = ["--port", str(port), "--bind", address, "--save", "", "--appendonly", "no"]
+    options = [
+        "--port",
+        str(port),
+        "--bind",
+        sites.find_address(STORE),
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+    ]
     options += ["--protected-mode", "no", "--dir", str(folder)]
-    return Member("redis", HUB, [binary, *options], folder / "redis.log")
+    command = sites.enter(STORE, [binary, *options])
+    return Member("redis", STORE, command, folder / "redis.log")
 
 
 def create_postgres(folder: Path, address: str, port: int) -> Member:
@@ -42,7 +53,9 @@ def create_postgres(folder: Path, address: str, port: int) -> Member:
     options = (f"port={port}", f"listen_addresses={address}", "fsync=off", "max_connections=90")
     settings = [part for option in options for part in ("-c", option)]
     command = [_find_binary("postgres"), "-D", str(data), "-k", str(data), *settings]
-    return Member("postgres", HUB, command, folder / "postgres.log", account=account)
+    log = folder / "postgres.log"
+    fast = signal.SIGINT  # SIGTERM waits for everybody to leave
+    return Member("postgres", HUB, command, log, account=account, stop_signal=fast)
 
 
 def _find_binary(name: str) -> str:

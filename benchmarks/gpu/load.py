@@ -7,7 +7,7 @@ server would be. Must not know models. Read next: `gpu_pool.engine.core`.
 import gc
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -41,7 +41,7 @@ _ID_RANGE: Final = 10_000
 
 @dataclass(slots=True)
 class Trace:
-    """What became of one request. Units: seconds of `time.perf_counter`."""
+    """What became of one request. Units: seconds of the load's clock."""
 
     num_prompt_tokens: int
     added_s: float
@@ -101,8 +101,14 @@ class Run:
 class Load:
     """The engine core's transport: asks a source before each step and notes what comes back."""
 
-    def __init__(self, parts: Iterable[Source], limit_s: float) -> None:
+    def __init__(
+        self,
+        parts: Iterable[Source],
+        limit_s: float,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         """The parts follow one another; what is not over after `limit_s` is given up."""
+        self.clock = clock
         self._parts = iter(parts)
         self._source: Source | None = None
         self.runs: list[Run] = []
@@ -113,13 +119,13 @@ class Load:
         self._first_id = 0
         self._moves_s: list[float] = []
         self._began_s = 0.0
-        self._end_s = time.perf_counter() + limit_s
+        self._end_s = clock() + limit_s
         self._was_cut = False
 
     def receive(self, block: bool, max_wait_s: float | None = None) -> list[ToCore]:
         """What comes now."""
         del max_wait_s
-        if time.perf_counter() > self._end_s:
+        if self.clock() > self._end_s:
             self.stop()
         while not self._was_cut:
             messages = None if self._source is None else self._source.take(self)
@@ -130,7 +136,7 @@ class Load:
                 return []
             self._finish()
             self._source = next(self._parts, None)
-            self._began_s = time.perf_counter()
+            self._began_s = self.clock()
             if self._source is None:
                 break
         return [Shutdown()]
@@ -153,7 +159,7 @@ class Load:
             self.num_running -= 1
         if not isinstance(message, StepOutput):
             return
-        now_s = time.perf_counter()
+        now_s = self.clock()
         for tokens in message.tokens:
             trace = self._find(tokens.sequence_id)
             trace.token_s += [now_s] * len(tokens.token_ids)
@@ -170,7 +176,7 @@ class Load:
         if not isinstance(message, AddSequence):
             return message
         sequence_id = SequenceId(self._first_id + len(self.traces))
-        self.traces.append(Trace(len(message.token_ids), time.perf_counter()))
+        self.traces.append(Trace(len(message.token_ids), self.clock()))
         return msgspec.structs.replace(message, sequence_id=sequence_id)
 
     def _find(self, sequence_id: SequenceId) -> Trace:
@@ -182,7 +188,7 @@ class Load:
         if self._source is None:
             return
         traces = self.traces
-        last_s = max((t.token_s[-1] for t in traces if t.token_s), default=time.perf_counter())
+        last_s = max((t.token_s[-1] for t in traces if t.token_s), default=self.clock())
         run = Run(tuple(traces), last_s - self._began_s, self._was_cut, tuple(self._moves_s))
         self.runs.append(run)
         self._first_id += len(traces)
@@ -227,16 +233,17 @@ def carry(
     create_matcher: CreateMatcher = refuse_grammars,
     *,
     is_timed: bool = True,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[Run]:
     """Runs an engine core until the last part is over. The executor serves no other core.
 
-    A generator of parts may look at the runs so far. Who looks at no times leaves the garbage
-    collector as it is: to settle it takes longer than a tiny model does. Raises: what the core
-    raises.
+    A generator of parts may look at the runs so far. `clock` is the core's, too. Who looks at no
+    times leaves the garbage collector as it is: to settle it takes longer than a tiny model does.
+    Raises: what the core raises.
     """
     with _settled_garbage() if is_timed else nullcontext():
-        load = Load(parts, limit_s)
-        core = EngineCore(executor, settings, load, create_matcher=create_matcher)
+        load = Load(parts, limit_s, clock)
+        core = EngineCore(executor, settings, load, clock, create_matcher=create_matcher)
         core.run()
     load.close()
     return load.runs

@@ -24,13 +24,10 @@ class Policy(Protocol):
         """The request is over."""
         ...
 
-    @property
-    def report_s(self) -> float:
-        """Seconds between two reports of a node."""
-        ...
-
-    def report(self, now_s: float, *, is_whole: bool) -> None:
-        """Nodes tell how busy they are; all that they have to tell, where `is_whole`."""
+    def report(self, now_s: float, number: int, *, is_whole: bool) -> None:
+        """Nodes tell how busy they are, for the `number`th time those that do so most often; all
+        that they have to tell, where `is_whole`.
+        """
         ...
 
 
@@ -123,8 +120,6 @@ class PrefixOnly(Counting):
 class BySite:
     """A rule at work at every site on its own."""
 
-    report_s = 1.0
-
     def __init__(
         self, rule: Callable[[Sequence[int], int], Counting], pools: Sequence[Sequence[int]]
     ) -> None:
@@ -144,7 +139,7 @@ class BySite:
         rule = self._find_rule(request)
         rule.counts[self._picked.pop(number)] -= _weigh(rule, request)
 
-    def report(self, now_s: float, *, is_whole: bool) -> None:
+    def report(self, now_s: float, number: int, *, is_whole: bool) -> None:
         """Nothing is asked of nodes."""
 
     def _find_rule(self, request: SimRequest) -> Counting:

@@ -19,12 +19,13 @@ from benchmarks.routing.traces import BYTES_PER_TOKEN, SimRequest
 from contracts.errors import CapacityError
 from contracts.ids import NodeId, RegionId
 from gateway.routing.fleet import Fleet
+from gateway.routing.law_table import LawTable
 from gateway.routing.locality import Locality
 from gateway.routing.regions import Region, RegionCatalogue
+from gateway.routing.rings import SHORTEST_REPORT_MS
 from gateway.routing.route_plan import RouteBounds, RouteNeed, RoutePlan
 from gateway.routing.sessions import SessionMap
 from gateway.sources import Sources
-from gateway.upstream.links import choose_report_ms
 
 _SPRAY: Final = 2_654_435_761
 """A request's gateway among those of its site: any, as behind a balancer that knows nothing."""
@@ -78,13 +79,12 @@ class Production:
             ]
             for entry in entries
         ]
-        num_known = max(len(fleet.snapshots) for fleets in self.fleets for fleet in fleets)
-        self.report_s = choose_report_ms(num_known) / 1000
-        """As the gateway that knows most nodes asks for."""
-        self._watchers: dict[RegionId, list[Fleet]] = {}
-        for entry, fleets in zip(entries, self.fleets, strict=True):
-            for region in entry.latencies_s:
-                self._watchers.setdefault(region, []).extend(fleets)
+        self._watchers: dict[NodeId, list[tuple[Fleet, int]]] = {}
+        """Who hears of each node, and in which of the moments at which nodes report."""
+        for fleet in (fleet for fleets in self.fleets for fleet in fleets):
+            for node in fleet.snapshots:
+                each = round(fleet.choose_report_ms(node.node_id) / SHORTEST_REPORT_MS)
+                self._watchers.setdefault(node.node_id, []).append((fleet, each))
 
     def choose(self, number: int, request: SimRequest) -> int | None:
         """The router's choice, timed."""
@@ -113,17 +113,24 @@ class Production:
         fleet, plan = self._plans.pop(number)
         fleet.release(plan)
 
-    def report(self, now_s: float, *, is_whole: bool) -> None:
-        """Every node tells the gateways that know it how busy it is, and, where `is_whole`, whose
-        requests and prompts it has had.
+    def report(self, now_s: float, number: int, *, is_whole: bool) -> None:
+        """Nodes tell the gateways that know them how busy they are, each as often as that asks for,
+        and, where `is_whole`, whose requests and prompts they have had.
         """
         for node in self._nodes:
+            hearers = [
+                fleet
+                for fleet, each in self._watchers[node.node_id]
+                if is_whole or not number % each
+            ]
+            if not hearers:
+                continue
             report = node.report(now_s)
             if self._silence is not Silence.NOTHING or not is_whole:
                 report = msgspec.structs.replace(report, prefixes=b"")
             if self._silence is Silence.ALL or not is_whole:
                 report = msgspec.structs.replace(report, sessions=())
-            for fleet in self._watchers[node.region]:
+            for fleet in hearers:
                 fleet.record_report(report)
 
 
@@ -136,7 +143,8 @@ def _create_fleet(nodes: Sequence[SimulatedNode], entry: Entry, sources: Sources
     """One gateway's view."""
     regions = {name: Region("", latency_s) for name, latency_s in entry.latencies_s.items()}
     known: dict[NodeId, RegionId | None] = {
-        node.node_id: None for node in nodes if node.region in regions
+        node.node_id: node.region for node in nodes if node.region in regions
     }
     catalogue = RegionCatalogue(entry.region, regions)
-    return Fleet(known, _BOUNDS, catalogue, Locality(SessionMap(100_000, 600.0)), sources)
+    locality = Locality(SessionMap(100_000, 600.0))
+    return Fleet(known, _BOUNDS, LawTable(catalogue), locality, sources)

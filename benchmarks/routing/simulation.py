@@ -9,8 +9,11 @@ from benchmarks.routing.balance import Balance
 from benchmarks.routing.policies import Policy
 from benchmarks.routing.scenarios import Scenario
 from benchmarks.routing.traces import LEAD_S, EndlessCache, SimRequest
+from gateway.routing.rings import SHORTEST_REPORT_MS
 
-REPORT_S = 1.0
+REPORT_S = SHORTEST_REPORT_MS / 1000
+_WHOLE_REPORTS = round(1 / REPORT_S)
+"""Of so many one tells all: each second."""
 WINDOW_S = 30.0
 """Over which computed tokens are compared."""
 
@@ -112,16 +115,14 @@ class _Run:
         self._cache = EndlessCache()
         self._num_reports = 0
         self._window_s = warm_s + WINDOW_S
-        self._num_between = round(REPORT_S / policy.report_s)
-        """Reports for each that tells all."""
 
     def go_on_to(self, now_s: float) -> None:
         """Time passes: nodes report, requests end."""
-        while (report_s := self._num_reports * self._policy.report_s) <= now_s:
+        while (report_s := self._num_reports * REPORT_S) <= now_s:
             self._finish(report_s)
             self._clock.now_s = report_s
-            is_whole = self._num_reports % self._num_between == 0
-            self._policy.report(report_s, is_whole=is_whole)
+            is_whole = self._num_reports % _WHOLE_REPORTS == 0
+            self._policy.report(report_s, self._num_reports, is_whole=is_whole)
             if is_whole and report_s > self._warm_s:
                 self.figures.balance.note_held([one.num_resident for one in self._scenario.nodes])
             self._num_reports += 1

@@ -18,12 +18,13 @@ from contracts.ids import AccountId, NodeId
 from contracts.inference import SamplingParams
 from contracts.node_roles import NodeRole
 from gateway.routing.fleet import Fleet
+from gateway.routing.law_table import LawTable
 from gateway.routing.locality import Locality
 from gateway.routing.regions import RegionCatalogue
+from gateway.routing.rings import SHORTEST_REPORT_MS
 from gateway.routing.route_plan import PrefillPlan, RouteBounds, RouteNeed, RoutePlan
 from gateway.routing.sessions import SessionMap
 from gateway.sources import Sources
-from gateway.upstream.links import choose_report_ms
 from gpu_pool.engine.messages import AddSequence, StepOutput
 from gpu_pool.plan import SequenceId
 
@@ -81,7 +82,7 @@ class Simulation:
         self._fleet = Fleet(
             {core.node_id: None for core in cores},
             RouteBounds(report_ttl_s=5.0, max_waiting_per_model=512),
-            RegionCatalogue(REGION, {}),
+            LawTable(RegionCatalogue(REGION, {})),
             Locality(SessionMap(1000, 600.0)),
             clock,
         )
@@ -97,7 +98,7 @@ class Simulation:
         for request in trace:
             self._push(request.arrival_s, "arrival", request)
         num_open = len(trace)
-        reported_s, report_s = 0.0, choose_report_ms(len(self._cores)) / 1000
+        reported_s, report_s = 0.0, SHORTEST_REPORT_MS / 1000
         while self._events and (num_open or self._answers):
             self._now_s, _, kind, subject = heapq.heappop(self._events)
             while reported_s + report_s <= self._now_s:
@@ -196,7 +197,7 @@ class Simulation:
         fixed_s, token_s = self._moved_s
         num_tokens = answer.request.num_prompt
         moved_s = fixed_s + token_s * num_tokens
-        self._fleet.locality.hand_over.note(num_tokens, moved_s)
+        self._fleet.locality.hand_over.note(num_tokens, moved_s, self._now_s)
         source = self._landings[answer.plan.node_id]
         source.announce(SequenceId(answer.request.number), self._now_s + moved_s)
         self._add(answer.plan.node_id, answer.request, answer.request.num_output)

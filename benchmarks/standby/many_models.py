@@ -22,6 +22,7 @@ from benchmarks.engine.random_llama import LlamaShapes, write_random_llama
 from contracts.fleet import NodeReport
 from contracts.ids import GatewayId, ModelName, NodeId
 from contracts.placement import ModelPlacement
+from gateway.routing.rings import SHORTEST_REPORT_MS
 from gateway.settings import LimitSettings, NodeSettings
 from gateway.sources import create_sources
 from gateway.upstream.links import NodeLinks, create_node_links
@@ -71,6 +72,10 @@ class CrowdedNode:
 
     def record_link_lost(self, node_id: NodeId) -> None:
         """It is gone; requests will say so."""
+
+    def choose_report_ms(self, node_id: NodeId) -> int:
+        """As often as any node."""
+        return SHORTEST_REPORT_MS
 
     def find(self, name: ModelName) -> ModelPlacement:
         """Where a model is, as last heard."""
@@ -133,6 +138,9 @@ class _Listener:
 
     def record_link_lost(self, node_id: NodeId) -> None: ...
 
+    def choose_report_ms(self, node_id: NodeId) -> int:
+        return SHORTEST_REPORT_MS
+
 
 def _create_settings(models: dict[ModelName, Path], key_file: Path, port: int) -> str:
     """The file without its memory. One thread each: the node's cores are shared by all."""
@@ -147,6 +155,7 @@ def _create_settings(models: dict[ModelName, Path], key_file: Path, port: int) -
         f"key_file = {json.dumps(str(key_file))}",
         "[engine]",
         f"kv_bytes = {KV_BYTES}",
+        "max_adapter_rank = 0",
     ]
     for name, path in models.items():
         lines += [

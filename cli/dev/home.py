@@ -61,6 +61,11 @@ class DevHome:
         return self.root / "models"
 
     @property
+    def adapters(self) -> Path:
+        """Tenants' adapters, as the node has got them."""
+        return self.root / "adapters"
+
+    @property
     def logs(self) -> Path:
         """One log file per child process."""
         return self.root / "logs"

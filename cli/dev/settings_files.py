@@ -80,6 +80,9 @@ drain_s = {STOP_GRACE_S}
 host = {quote(LOOPBACK)}
 port = {ports.node}
 
+[adapters]
+folder = {quote(home.adapters.resolve())}
+
 [log]
 format = "console"
 

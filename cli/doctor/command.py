@@ -96,7 +96,7 @@ async def examine_settings(settings: "GatewaySettings", findings: Findings) -> N
     from cli.doctor.gateway_checks import check_descriptors, check_keys, check_settings
     from cli.doctor.membership_checks import check_membership
     from cli.doctor.price_checks import check_prices
-    from cli.doctor.residency_checks import check_residency
+    from cli.doctor.residency_checks import check_regions, check_residency
     from cli.doctor.store_checks import check_database, check_disk, check_limits
     from cli.doctor.trace_checks import check_traces
 
@@ -108,6 +108,7 @@ async def examine_settings(settings: "GatewaySettings", findings: Findings) -> N
     await check_limits(settings, findings)
     models = await check_nodes(settings, findings)
     await check_prices(settings, models, findings)
+    check_regions(settings, findings)
     await check_residency(settings, findings)
     await check_membership(settings, findings)
     await check_traces(settings, findings)

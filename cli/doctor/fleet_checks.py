@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cli.doctor.finding import Area, Findings, Level
 from cli.doctor.store_checks import note_skew
+from contracts.ids import RegionId
 from contracts.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ async def check_nodes(settings: "GatewaySettings", findings: Findings) -> set[st
         if probe is None:
             continue  # its key is a finding already
         _note(node, probe, findings)
+        _note_place(settings, node, probe, findings)
     return {model for probe in probes if probe is not None for model in probe.models}
 
 
@@ -72,6 +74,29 @@ def _note(node: "NodeSettings", probe: "NodeProbe", findings: Findings) -> None:
             f"No model of {node.node_id} can serve at the moment.",
             "Wait until they are loaded; `/health/ready` of the node tells how far they are.",
         )
+
+
+def _note_place(
+    settings: "GatewaySettings", node: "NodeSettings", probe: "NodeProbe", findings: Findings
+) -> None:
+    """Takes note of a node that says it is elsewhere than these settings have it."""
+    if probe.region is None:
+        return
+    laws = {region.name: region.jurisdiction for region in settings.routing.regions}
+    law = laws.get(RegionId(probe.region))
+    if node.region not in (None, probe.region):
+        said, known = f"in {probe.region}", f"in {node.region}"
+    elif law not in (None, probe.jurisdiction):
+        said, known = f"under the law of {probe.jurisdiction or 'nobody'}", f"under that of {law}"
+    else:
+        return
+    findings.add(
+        Area.NODES,
+        Level.PROBLEM,
+        f"{node.node_id} says it is {said}, these settings {known}: it gets no request.",
+        "Correct `region` or `jurisdiction` in the node's settings, or `[[nodes]]` and "
+        "`[[routing.regions]]` in these, and restart what was changed.",
+    )
 
 
 def _note_engine(

@@ -21,7 +21,7 @@ _SPARE_DESCRIPTORS: Final = 256
 def check_settings(settings: "GatewaySettings", findings: Findings) -> None:
     """What listens where, and what is said in the clear."""
     area = Area.CONFIGURATION
-    if not settings.nodes:
+    if not settings.nodes and settings.membership is None:
         findings.add(
             area,
             Level.PROBLEM,

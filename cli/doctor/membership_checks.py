@@ -32,6 +32,13 @@ async def check_membership(settings: "GatewaySettings", findings: Findings) -> N
         return
     configured = {node.node_id for node in settings.nodes}
     enrolled = EnrolmentFolder(membership.folder).read()
+    if not enrolled and not configured:
+        findings.add(
+            area,
+            Level.PROBLEM,
+            f"No node is enrolled in {membership.folder}.",
+            "Run `hearth node enrol` here, and `hearth node join` where the node is.",
+        )
     _note_folder(membership.folder, set(enrolled), configured, findings)
     advice = (
         "Check `membership.url`; until then the last known members go on, and no new one comes."

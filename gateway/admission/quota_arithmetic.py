@@ -53,7 +53,8 @@ def bound_tokens(request: NodeRequest, num_body_bytes: int, context_window: int)
     Counting tokens computes none.
     """
     if isinstance(request, GenerateRequest):
-        prompt = min(context_window, num_body_bytes + TEMPLATE_TOKENS)
+        num_prompts = len(request.prompts)
+        prompt = min(context_window * num_prompts, num_body_bytes + TEMPLATE_TOKENS * num_prompts)
         return prompt, _bound_output(request, context_window)
     if isinstance(request, EncodeRequest):
         return _bound_texts(request, num_body_bytes, context_window), 0
@@ -66,8 +67,28 @@ def correct_bound(
     """The most that a request can come to once its prompt is known exactly."""
     output = 0
     if isinstance(request, GenerateRequest):
-        output = _bound_output(request, max(0, context_window - num_prompt))
+        least = 0 if request.further_prompts else num_prompt
+        output = _bound_output(request, max(0, context_window - least))
     return TokenCounts(num_prompt - num_cached, num_cached, output)
+
+
+def limit_tokens(tokens: TokenCounts, request: NodeRequest, context_window: int) -> TokenCounts:
+    """`tokens` without those that the request cannot have come to, whatever a node has said."""
+    if isinstance(request, GenerateRequest):
+        max_prompt = context_window * len(request.prompts)
+        max_output = _bound_output(request, context_window)
+    elif isinstance(request, EncodeRequest):
+        max_prompt, max_output = context_window * len(request.inputs), 0
+    else:
+        return tokens
+    num_cached = min(tokens.num_cached, max_prompt)
+    num_reasoning = min(tokens.num_reasoning, max_output)
+    return TokenCounts(
+        min(tokens.num_uncached, max_prompt - num_cached),
+        num_cached,
+        min(tokens.num_output, max_output - num_reasoning),
+        num_reasoning,
+    )
 
 
 def _bound_texts(request: EncodeRequest, num_body_bytes: int, context_window: int) -> int:
@@ -78,6 +99,6 @@ def _bound_texts(request: EncodeRequest, num_body_bytes: int, context_window: in
 
 
 def _bound_output(request: GenerateRequest, room: int) -> int:
-    """Generated tokens of all choices."""
+    """Generated tokens of all answers, each of which has `room`."""
     asked = request.sampling.max_tokens
-    return (room if asked is None else min(asked, room)) * request.num_choices
+    return (room if asked is None else min(asked, room)) * request.num_answers

@@ -9,7 +9,7 @@ from typing import Protocol
 from contracts.inference import NodeRequest
 from contracts.pricing import FREE, Charge, Price, TokenCounts, compute_charge
 from gateway.admission.limiter import Limiter, RateNeed
-from gateway.admission.quota_arithmetic import correct_bound
+from gateway.admission.quota_arithmetic import correct_bound, limit_tokens
 
 
 class BudgetHold(Protocol):
@@ -60,6 +60,10 @@ class Reservation:
         self._context_window = context_window
         self._is_over = False
 
+    def limit(self, tokens: TokenCounts) -> TokenCounts:
+        """`tokens` as far as the request can have come to them."""
+        return limit_tokens(tokens, self._request, self._context_window)
+
     def charge(self, tokens: TokenCounts) -> Charge:
         """What `tokens` cost."""
         return FREE if self.price is None else compute_charge(self.price, tokens)
@@ -67,12 +71,14 @@ class Reservation:
     def confirm(self, num_prompt: int, num_cached: int) -> None:
         """Corrects the bound, now that the node has counted the prompt.
 
-        A prompt beyond the bound is not refused any more, but counted in full.
+        A prompt beyond the bound is not refused any more, but counted in full, as far as a context
+        goes.
         """
         if self._is_over or self.need is None:
             return
-        bound = correct_bound(self._request, num_prompt, num_cached, self._context_window)
-        self._correct(num_prompt + bound.num_output)
+        window = self._context_window
+        bound = self.limit(correct_bound(self._request, num_prompt, num_cached, window))
+        self._correct(bound.num_uncached + bound.num_cached + bound.num_output)
         self._hold.change(self.charge(bound))
 
     def settle(self, tokens: TokenCounts, charge: Charge) -> None:

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from contracts.grant import RetentionClass
 from contracts.ids import RegionId
 from gateway.api.forms import Form, FormReader, format_unix_s
+from tenancy.administration import AccountAdministration
 from tenancy.changes import AccountChange
 from tenancy.interfaces import Account, AccountStatus, Member
 
@@ -21,6 +22,12 @@ class AccountCreate(Form, frozen=True, kw_only=True):
 
     name: str
     allowed_regions: tuple[RegionId, ...] | None = None
+    allowed_jurisdictions: tuple[str, ...] | None = None
+    """Regions have to be allowed by both lists."""
+    preferred_regions: tuple[RegionId, ...] = ()
+    """Of those that are allowed, the first with room, in this order."""
+    preferred_jurisdictions: tuple[str, ...] = ()
+    """The next after them."""
     allowed_models: tuple[str, ...] | None = None
     retention: RetentionClass = RetentionClass.STANDARD
     priority: int = 0
@@ -32,6 +39,9 @@ class AccountUpdate(Form, frozen=True, kw_only=True):
     name: str | UnsetType = UNSET
     status: AccountStatus | UnsetType = UNSET
     allowed_regions: tuple[RegionId, ...] | UnsetType | None = UNSET
+    allowed_jurisdictions: tuple[str, ...] | UnsetType | None = UNSET
+    preferred_regions: tuple[RegionId, ...] | UnsetType = UNSET
+    preferred_jurisdictions: tuple[str, ...] | UnsetType = UNSET
     allowed_models: tuple[str, ...] | UnsetType | None = UNSET
     retention: RetentionClass | UnsetType = UNSET
     priority: int | UnsetType = UNSET
@@ -63,6 +73,9 @@ class OperatorAccount(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     is_metered: bool
     allowed_regions: tuple[str, ...] | None
+    allowed_jurisdictions: tuple[str, ...] | None
+    preferred_regions: tuple[str, ...]
+    preferred_jurisdictions: tuple[str, ...]
     allowed_models: tuple[str, ...] | None
     payload_days: int | None
 
@@ -92,6 +105,11 @@ class MemberFields(msgspec.Struct, frozen=True, kw_only=True):
     roles: tuple[str, ...] = ()
 
 
+async def create_account(administration: AccountAdministration, form: AccountCreate) -> Account:
+    """The account that `form` asks for. Raises: what `administration` raises."""
+    return await administration.create_account(**msgspec.structs.asdict(form))
+
+
 def to_account_change(form: AccountUpdate) -> AccountChange:
     """What `form` asks for."""
     return AccountChange(**msgspec.structs.asdict(form))
@@ -109,6 +127,9 @@ def to_operator_account(account: Account) -> OperatorAccount:
         priority=account.priority,
         is_metered=account.is_metered,
         allowed_regions=account.allowed_regions,
+        allowed_jurisdictions=account.allowed_jurisdictions,
+        preferred_regions=account.preferred_regions,
+        preferred_jurisdictions=account.preferred_jurisdictions,
         allowed_models=account.allowed_models,
         payload_days=account.payload_days,
     )

@@ -5,6 +5,7 @@ Read next: `gateway.api.account_pages`, `gateway.api.audit_routes`.
 
 from gateway.api.account_pages import AccountPages, MemberPages
 from gateway.api.audit_routes import list_audit_routes
+from gateway.api.finetune_routes import list_finetune_routes
 from gateway.api.inference_routes import ACCOUNT
 from gateway.api.payload_pages import PayloadPages
 from gateway.api.payload_routes import list_payload_routes
@@ -39,4 +40,5 @@ def list_account_routes(services: PageServices) -> tuple[Route, ...]:
         ),
         *list_audit_routes(services.administrations),
         *list_payload_routes(PayloadPages(services.administrations)),
+        *list_finetune_routes(services),
     )

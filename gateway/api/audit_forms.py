@@ -23,7 +23,7 @@ _TYPES: Final = {
     "end": "delete",
 }
 """Kinds of change by our verbs; every other verb is an update."""
-_TENANTS_OWN: Final = frozenset({"api_token", "member", "payload_log"})
+_TENANTS_OWN: Final = frozenset({"api_token", "member", "payload_log", "finetune"})
 """Resources whose details a tenant may read; an account's are the platform's business."""
 
 

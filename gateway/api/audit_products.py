@@ -42,6 +42,9 @@ CATEGORIES: Final = (
         "Identity and access",
         (Product("api_token", "API tokens"), Product("member", "Members")),
     ),
+    Category(
+        "ai_and_machine_learning", "AI and machine learning", (Product("finetune", "Finetunes"),)
+    ),
     Category("logging", "Logging", (Product("payload_log", "Payload logs"),)),
 )
 

@@ -106,6 +106,7 @@ def to_model_fields(card: ModelCard) -> ModelFields:
         properties=(
             *_list_sizes(card),
             *(Property(feature, "true") for feature in card.features),
+            *((Property("lora", "true"),) if card.max_adapter_rank else ()),
             Property("async_queue", "true"),
         ),
     )

@@ -23,7 +23,8 @@ _HEADER_NAMES: Final = re.compile(rb"[A-Za-z0-9_\-, ]{1,2000}")
 _METHODS: Final = b"GET, POST, PUT, PATCH, DELETE"
 _MAX_AGE_S: Final = 7200
 _EXPOSED: Final = (
-    b"x-request-id, cf-ray, retry-after, x-should-retry, idempotent-replayed, x-hearth-region"
+    b"x-request-id, request-id, cf-ray, retry-after, x-should-retry, idempotent-replayed, "
+    b"x-hearth-region"
 )
 
 

@@ -21,6 +21,7 @@ FormT = TypeVar("FormT", bound=msgspec.Struct)
 MAX_BODY_BYTES: Final = 256 * 1024
 MAX_PAGE: Final = 1_000_000
 """The last page that a list is asked for."""
+JSON: Final = "application/json"
 _CODING: Final = CODING.decode()
 _DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
@@ -36,9 +37,12 @@ class NoForm(Form, frozen=True, kw_only=True):
 class FormReader(Generic[FormT]):
     """Reads bodies of one form; a route names its own, so that tests see what it takes."""
 
-    def __init__(self, kind: type[FormT], *, may_be_empty: bool = False) -> None:
-        """`may_be_empty` takes a body of no bytes for an empty object."""
+    def __init__(self, kind: type[FormT], *, may_be_empty: bool = False, media: str = JSON) -> None:
+        """`may_be_empty` takes a body of no bytes for an empty object. Of another media type than
+        JSON the page reads bodies itself.
+        """
         self.kind = kind
+        self.media = media
         self._decoder = msgspec.json.Decoder(kind)
         self._may_be_empty = may_be_empty
 

@@ -44,6 +44,13 @@ from gateway.telemetry import Telemetry
 log = structlog.get_logger(__name__)
 JSON: Final = "application/json"
 _READING_METHODS: Final = frozenset({"GET", "HEAD"})
+_NO_ROUTE: Final = "There is no route for this URI."
+_CALLS: Final = ("/completions", "/embeddings", "/responses", "/messages", "/models")
+"""How paths end that clients of OpenAI and Anthropic make of any base URL."""
+_BASE_URL: Final = (
+    " A base URL is http://HOST/client/v4/accounts/ACCOUNT_ID/ai for clients of Anthropic, and "
+    "/v1 follows for those of OpenAI."
+)
 _STARTLED: Final = "Something went wrong on our side."
 
 
@@ -136,7 +143,8 @@ class Guard:
         if error.status_code == 405:
             refusal = refuse_method(request.method, _list_methods(request))
             return self._finish(context, _to_response(refusal))
-        refusal = NotFound("There is no route for this URI.")
+        is_call = request.scope["path"].endswith(_CALLS)
+        refusal = NotFound(_NO_ROUTE + _BASE_URL if is_call else _NO_ROUTE)
         return self._finish(context, _to_response(refusal))
 
     def refuse(self, error: ServiceError) -> Refusal:

@@ -1,18 +1,19 @@
-"""The catalogue as tenants see it: Workers AI's search and schemas, and OpenAI's list.
+"""The catalogue as tenants see it: Workers AI's search and schemas, OpenAI's and Anthropic's list.
 
 Owns paging. Clients ask for page after page until one is empty, so a page beyond the end is an
-empty array. Must not know nodes. Source: Cloudflare's API reference and OpenAI's (models).
+empty array. Must not know nodes. Source: the API references of Cloudflare, OpenAI and Anthropic.
 Read next: `gateway.api.catalogue`.
 """
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from contracts.errors import InvalidRequest, UnknownModel
+from contracts.errors import InvalidRequest, NotFound, UnknownModel
 from contracts.fleet import ModelCard
 from gateway.api.catalogue import (
     describe_schema,
@@ -34,19 +35,25 @@ MAX_PER_PAGE: Final = 100
 _JSON: Final = "application/json"
 
 
-class OpenAiModel(msgspec.Struct, frozen=True):
-    """An entry of OpenAI's list."""
+class ListedModel(msgspec.Struct, frozen=True):
+    """A model as OpenAI's clients read it, and Anthropic's: each finds its own fields."""
 
     id: str
     created: int
     owned_by: str
+    created_at: str
+    display_name: str
     object: str = "model"
+    type: str = "model"
 
 
-class OpenAiModels(msgspec.Struct, frozen=True):
-    """OpenAI's list."""
+class ModelList(msgspec.Struct, frozen=True):
+    """Every model at once, for both."""
 
-    data: tuple[OpenAiModel, ...]
+    data: tuple[ListedModel, ...]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool = False
     object: str = "list"
 
 
@@ -83,18 +90,36 @@ class ModelPages:
         names = sorted({find_author(card) for card in self._list_open(caller)})
         return _reply_part(request, names, to_author_fields)
 
-    async def list_openai(self, request: Request, caller: Caller) -> Response:
-        """Every model, in OpenAI's form."""
-        models = tuple(
-            OpenAiModel(card.name, card.created_unix_s, find_author(card))
-            for card in self._list_open(caller)
-        )
-        return Response(encoder.encode(OpenAiModels(models)), media_type=_JSON)
+    async def list_all(self, request: Request, caller: Caller) -> Response:
+        """Every model, for clients of OpenAI and Anthropic."""
+        models = tuple(_to_listed(card) for card in self._list_open(caller))
+        first_id, last_id = (models[0].id, models[-1].id) if models else (None, None)
+        return Response(encoder.encode(ModelList(models, first_id, last_id)), media_type=_JSON)
+
+    async def retrieve(self, request: Request, caller: Caller) -> Response:
+        """One model, for the same. Raises: `NotFound`."""
+        name: str = request.path_params["model"]
+        for card in self._list_open(caller):
+            if card.name == name:
+                return Response(encoder.encode(_to_listed(card)), media_type=_JSON)
+        raise NotFound("There is no model of that name.", param="model")
 
     def _list_open(self, caller: Caller) -> list[ModelCard]:
         """The models that the caller may use: others do not exist for them."""
         principal = caller.require_principal()
         return [card for card in self._fleet.list_models() if may_use(principal, card.name)]
+
+
+def _to_listed(card: ModelCard) -> ListedModel:
+    """The entry of one model."""
+    created_at = datetime.fromtimestamp(card.created_unix_s, UTC)
+    return ListedModel(
+        id=card.name,
+        created=card.created_unix_s,
+        owned_by=find_author(card),
+        created_at=created_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        display_name=card.name,
+    )
 
 
 def _reply_part(request: Request, found: list[Any], to_fields: Callable[[Any], Any]) -> Response:

@@ -7,12 +7,14 @@ from typing import Final
 
 from gateway.api.catalogue import AuthorFields, ModelFields, ModelSchema, TaskFields
 from gateway.api.inference_routes import ACCOUNT, INFERENCE
-from gateway.api.model_pages import MAX_PER_PAGE, ModelPages, OpenAiModels
+from gateway.api.model_pages import MAX_PER_PAGE, ListedModel, ModelList, ModelPages
 from gateway.api.query_fields import QueryField, list_paging
 from gateway.api.route_table import Route
 from gateway.dialects.replies import PageEnvelope, SuccessEnvelope
 
 _AI: Final = ACCOUNT + "/ai"
+_LIST: Final = "/v1/models"
+_ENTRY: Final = _LIST + "/{model:path}"
 _PAGING: Final = list_paging(MAX_PER_PAGE)
 _FILTERS: Final = (
     *_PAGING,
@@ -28,8 +30,14 @@ _FILTERS: Final = (
 def list_model_routes(pages: ModelPages) -> tuple[Route, ...]:
     """Everything that tells of models."""
     return (
+        Route("models", "GET", _AI + _LIST, INFERENCE, pages.list_all, reply=ModelList),
+        Route("model", "GET", _AI + _ENTRY, INFERENCE, pages.retrieve, reply=ListedModel),
+        # Anthropic's client appends `/v1/models` to whatever base it is given.
         Route(
-            "models", "GET", _AI + "/v1/models", INFERENCE, pages.list_openai, reply=OpenAiModels
+            "models_alias", "GET", _AI + "/v1" + _LIST, INFERENCE, pages.list_all, reply=ModelList
+        ),
+        Route(
+            "model_alias", "GET", _AI + "/v1" + _ENTRY, INFERENCE, pages.retrieve, reply=ListedModel
         ),
         Route(
             "models_search",

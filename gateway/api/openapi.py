@@ -98,12 +98,13 @@ def _describe(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
         "responses": _describe_responses(route, schemas),
     }
     bodies: tuple[Any, ...] = () if route.form is None else (route.form.kind,)
+    media = _JSON if route.form is None else route.form.media
     if route.dialect is not None:
         bodies = _list_bodies(route.dialect)
     if bodies:
         operation["requestBody"] = {
             "required": route.dialect is not None,
-            "content": {_JSON: {"schema": _join([schemas[body] for body in bodies])}},
+            "content": {media: {"schema": _join([schemas[body] for body in bodies])}},
         }
     if isinstance(route.access, Public):
         operation["security"] = []

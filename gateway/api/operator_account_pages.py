@@ -14,6 +14,7 @@ from contracts.quotas import QuotaScope
 from gateway.api.account_forms import (
     ACCOUNT_CREATE,
     ACCOUNT_UPDATE,
+    create_account,
     to_account_change,
     to_operator_account,
 )
@@ -41,13 +42,7 @@ class OperatorAccountPages:
     async def create(self, request: Request, caller: Caller) -> Response:
         """The new account."""
         form = await ACCOUNT_CREATE.read(request)
-        account = await self._act(caller).create_account(
-            form.name,
-            allowed_regions=form.allowed_regions,
-            allowed_models=form.allowed_models,
-            retention=form.retention,
-            priority=form.priority,
-        )
+        account = await create_account(self._act(caller), form)
         return reply(to_operator_account(account))
 
     async def list_all(self, request: Request, caller: Caller) -> Response:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.api.control_routes import list_control_routes
+from gateway.api.finetune_routes import list_operator_finetune_routes
 from gateway.api.health_pages import Health, HealthPages
 from gateway.api.node_pages import NodePages
 from gateway.api.node_routes import list_node_routes
@@ -29,6 +30,7 @@ def create_operator_routes(
     routes = (
         Route("metrics", "GET", "/metrics", OPERATOR, pages.metrics, media=("text/plain",)),
         *list_control_routes(services),
+        *list_operator_finetune_routes(services),
         *list_node_routes(NodePages(services)),
         *list_placement_routes(placement),
         Route("operators_live", "GET", "/health/live", PUBLIC, health.live, reply=Health),

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from contracts.ids import NodeId
+from gateway.finetunes.composition import Finetunes
 from gateway.membership.composition import Membership, NoMembership
 from gateway.routing.drain_desk import DrainDesk
 from gateway.routing.fleet import Fleet
@@ -34,4 +35,5 @@ class PageServices:
     desk: PlacementDesk
     drains: DrainDesk
     renew_key: RenewKey
+    finetunes: Finetunes
     membership: Membership = field(default_factory=NoMembership)

@@ -74,3 +74,8 @@ def require_model(principal: Principal, model: str) -> None:
 def may_use(principal: Principal, model: str) -> bool:
     """True when account and API token are let to `model`."""
     return principal.models is None or principal.models.admits(model)
+
+
+def may_write(principal: Principal, model: str) -> bool:
+    """True when account and API token are let to make and delete finetunes of `model`."""
+    return principal.writable_models is None or principal.writable_models.admits(model)

@@ -29,6 +29,11 @@ class Standing:
         self._lookups: dict[_Key, asyncio.Task[Principal | None]] = {}
         """Of this generation, under way or done."""
 
+    @property
+    def generation(self) -> int:
+        """The state of the store that what was found just now is of."""
+        return self._cache.generation
+
     def is_current(self, generation: int) -> bool:
         """True while nothing has changed since `generation`: what was known then still holds."""
         return self._cache.is_trusted and generation == self._cache.generation

@@ -9,6 +9,7 @@ from gateway.batches.desk import BatchDesk
 from gateway.batches.item_principal import ItemPrincipals
 from gateway.batches.item_run import ItemService
 from gateway.batches.runner import BatchRunner
+from gateway.finetunes.resolver import AdapterResolver
 from gateway.forwarding import Forwarder
 from gateway.request_context import OpenRequests
 from gateway.settings import BatchSettings
@@ -32,13 +33,14 @@ def create_batches(
     tenancy: TenancyDirectory,
     books: Books,
     forwarder: Forwarder,
+    adapters: AdapterResolver,
     telemetry: Telemetry,
     sources: Sources,
 ) -> Batches:
     """Nothing runs yet."""
     runner = BatchRunner(
         tenancy,
-        ItemService(ItemPrincipals(tenancy, sources.unix_s), books, forwarder),
+        ItemService(ItemPrincipals(tenancy, sources.unix_s), adapters, books, forwarder),
         requests,
         telemetry,
         settings,

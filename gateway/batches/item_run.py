@@ -17,6 +17,7 @@ from gateway.batches.item_forms import Header, ItemInput
 from gateway.batches.item_principal import ItemPrincipals
 from gateway.batches.item_request import parse_item
 from gateway.dialects.answer import gather_answer
+from gateway.finetunes.resolver import AdapterResolver
 from gateway.forwarding import Forwarder
 from gateway.request_context import RequestContext
 from gateway.settlement import Books
@@ -39,11 +40,20 @@ class ItemSender:
 class ItemService:
     """Answers items."""
 
-    def __init__(self, principals: ItemPrincipals, books: Books, forwarder: Forwarder) -> None:
+    def __init__(
+        self,
+        principals: ItemPrincipals,
+        adapters: AdapterResolver,
+        books: Books,
+        forwarder: Forwarder,
+    ) -> None:
         """One object per step."""
         self._principals = principals
+        self._adapters = adapters
         self._books = books
         self._forwarder = forwarder
+        self.entry: Final = forwarder.entry
+        """Items enter here as requests do."""
 
     async def answer(
         self,
@@ -62,6 +72,8 @@ class ItemService:
         forwarder = self._forwarder
         context.principal = await self._principals.find(item, rank)
         parsed = parse_item(asked.body, item.model, forwarder.find_model, may_wait=may_wait)
+        if parsed.lora is not None:
+            parsed = await self._adapters.resolve(item.account_id, parsed)
         request = parsed.request
         context.trace.describe(context.route, request)
         window = forwarder.find_context_window(context, request.model)

@@ -146,6 +146,7 @@ class BatchRunner:
             self._lease_ms,
             except_models=self._busy_models.list_names(now_s),
             except_accounts=self._busy_accounts.list_names(now_s),
+            entering=self._service.entry.place,
         )
         for item in items:
             self._num_of_account[item.account_id] += 1
@@ -267,4 +268,4 @@ class BatchRunner:
 
 def _is_bound(context: RequestContext) -> bool:
     """True when the account's rules name regions."""
-    return context.principal is not None and context.principal.allowed_regions is not None
+    return context.principal is not None and context.principal.region_rules.is_bound

@@ -14,7 +14,12 @@ from contracts.errors import InvalidRequest, RequestError
 from contracts.grant import RetentionClass
 from contracts.ids import AccountId, is_account_id
 from contracts.usage import Step, UsageSummary
-from gateway.api.account_forms import AccountCreate, AccountUpdate, to_account_change
+from gateway.api.account_forms import (
+    AccountCreate,
+    AccountUpdate,
+    create_account,
+    to_account_change,
+)
 from gateway.api.pages import find_account
 from gateway.auth.caller import Caller
 from gateway.console.page_table import PREFIX, PageTable
@@ -37,6 +42,10 @@ class AccountFields(PostedForm, frozen=True, kw_only=True):
     priority: str = "0"
     allowed_regions: str = ""
     """Separated by commas or spaces; empty means any."""
+    allowed_jurisdictions: str = ""
+    preferred_regions: str = ""
+    """The same; empty means none."""
+    preferred_jurisdictions: str = ""
     allowed_models: str = ""
     is_metered: str = ""
     """`yes` while the account pays; new ones do."""
@@ -104,13 +113,7 @@ class AccountPages:
         """On to the new account, or the form again with the reason."""
         try:
             wanted = _to_json_form(AccountCreate, form)
-            account = await self._parts.act(caller).create_account(
-                wanted.name,
-                allowed_regions=wanted.allowed_regions,
-                allowed_models=wanted.allowed_models,
-                retention=wanted.retention,
-                priority=wanted.priority,
-            )
+            account = await create_account(self._parts.act(caller), wanted)
         except RequestError as error:
             return self._ask(request, caller, form, error)
         caller.require_session().notices.append(f"The account “{account.name}” is there.")
@@ -229,6 +232,9 @@ def _to_json_form(kind: Any, form: AccountFields, **more: Any) -> Any:
         "retention": form.retention,
         "priority": priority,
         "allowed_regions": _split(form.allowed_regions),
+        "allowed_jurisdictions": _split(form.allowed_jurisdictions),
+        "preferred_regions": _split(form.preferred_regions) or [],
+        "preferred_jurisdictions": _split(form.preferred_jurisdictions) or [],
         "allowed_models": _split(form.allowed_models),
         **more,
     }
@@ -245,6 +251,9 @@ def _to_fields(account: Account) -> AccountFields:
         retention=account.retention,
         priority=str(account.priority),
         allowed_regions=_join(account.allowed_regions),
+        allowed_jurisdictions=_join(account.allowed_jurisdictions),
+        preferred_regions=", ".join(account.preferred_regions),
+        preferred_jurisdictions=", ".join(account.preferred_jurisdictions),
         allowed_models=_join(account.allowed_models),
         is_metered="yes" if account.is_metered else "",
     )

@@ -3,7 +3,7 @@
 Must not know dialects: they say how an answer is written. Read next: `contracts.inference`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -47,7 +47,8 @@ class Answer(msgspec.Struct, frozen=True):
     choices: tuple[Choice, ...]
     """In order of their index, at least one."""
     usage: Usage = NO_USAGE
-    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: Mapping[int, Sequence[TokenLogprob]] = {}
+    """Of each prompt that was scored, by the first of its choices."""
     num_tokens: int = 0
     """The answer to a question for a count."""
     vectors: tuple[bytes, ...] = ()
@@ -91,7 +92,7 @@ class _Gathering:
         self._texts: dict[int, list[str]] = {}
         self._reasoning: dict[int, list[str]] = {}
         self._calls: dict[tuple[int, int], _Call] = {}
-        self._prompt_logprobs: tuple[TokenLogprob, ...] = ()
+        self._prompt_logprobs: dict[int, list[TokenLogprob]] = {}
         self._usage = NO_USAGE
         self._num_tokens = 0
         self._vectors: dict[int, bytes] = {}
@@ -115,8 +116,8 @@ class _Gathering:
             case ChoiceFinished(index, reason):
                 self._find(index).reason = reason
                 self._ended.add(index)
-            case PromptScored(logprobs):
-                self._prompt_logprobs = logprobs
+            case PromptScored(logprobs, index):
+                self._prompt_logprobs.setdefault(index, []).extend(logprobs)
             case TokensCounted(num_tokens):
                 self._num_tokens = num_tokens
             case Encoded(indices, vectors):

@@ -1,7 +1,8 @@
 """Anthropic's turns, taken apart into plain ones.
 
 A user's turn may hold results of tools, which become turns of their own, and an assistant's turn
-text, thoughts and calls at once. Must not know sampling. Read next: `contracts.inference`.
+text, thoughts and calls at once. What is no text is known by its name, to be refused by it.
+Must not know sampling. Read next: `contracts.inference`.
 """
 
 from typing import Annotated, Any, Literal
@@ -10,7 +11,7 @@ import msgspec
 
 from contracts.inference import ChatMessage, ToolCall
 from gateway.dialects.json_text import to_json_text
-from gateway.dialects.messages import Identifier
+from gateway.dialects.messages import Identifier, refuse_content
 
 
 class TextBlock(msgspec.Struct, frozen=True, tag="text"):
@@ -37,14 +38,36 @@ class ToolUseBlock(msgspec.Struct, frozen=True, tag="tool_use"):
     input: dict[str, Any] = {}  # msgspec copies an empty default
 
 
+class ImageBlock(msgspec.Struct, frozen=True, tag="image"):
+    """A picture, which no model here can read yet."""
+
+
+class DocumentBlock(msgspec.Struct, frozen=True, tag="document"):
+    """A file; refused like a picture."""
+
+
+class SearchResultBlock(msgspec.Struct, frozen=True, tag="search_result"):
+    """What a search found, to be cited; refused like a picture."""
+
+
+UnservedBlock = ImageBlock | DocumentBlock | SearchResultBlock
+
+
 class ToolResultBlock(msgspec.Struct, frozen=True, tag="tool_result"):
     """What a call gave."""
 
     tool_use_id: Identifier
-    content: str | tuple[TextBlock, ...] | None = None
+    content: str | tuple[TextBlock | UnservedBlock, ...] | None = None
 
 
-Block = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock
+Block = (
+    TextBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock
+    | ToolUseBlock
+    | ToolResultBlock
+    | UnservedBlock
+)
 SystemText = str | tuple[TextBlock, ...]
 
 
@@ -59,7 +82,10 @@ InputTurns = Annotated[tuple[InputTurn, ...], msgspec.Meta(min_length=1)]
 
 
 def to_turns(system: SystemText | None, turns: tuple[InputTurn, ...]) -> tuple[ChatMessage, ...]:
-    """The conversation as nodes read it. Raises: `InvalidRequest` for arguments without end."""
+    """The conversation as nodes read it.
+
+    Raises: `InvalidRequest` for arguments without end, `UnsupportedFeature` for what is no text.
+    """
     messages: list[ChatMessage] = []
     if system:
         messages.append(ChatMessage(role="system", content=_join(system)))
@@ -75,6 +101,7 @@ def to_turns(system: SystemText | None, turns: tuple[InputTurn, ...]) -> tuple[C
 
 def _to_answer(blocks: tuple[Block, ...]) -> ChatMessage:
     """What the model said, thought and called in one turn."""
+    _refuse_unserved(blocks)
     thoughts = "".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock))
     return ChatMessage(
         role="assistant",
@@ -90,6 +117,7 @@ def _to_answer(blocks: tuple[Block, ...]) -> ChatMessage:
 
 def _split_turn(role: str, blocks: tuple[Block, ...]) -> list[ChatMessage]:
     """The results of tools, each a turn, and the text before, between and after them."""
+    _refuse_unserved(blocks)
     messages: list[ChatMessage] = []
     texts: list[str] = []
     for block in blocks:
@@ -108,8 +136,17 @@ def _split_turn(role: str, blocks: tuple[Block, ...]) -> list[ChatMessage]:
     return messages
 
 
-def _join(content: SystemText) -> str:
+def _join(content: str | tuple[TextBlock | UnservedBlock, ...]) -> str:
     """One text."""
     if isinstance(content, str):
         return content
-    return "".join(block.text for block in content)
+    _refuse_unserved(content)
+    return "".join(block.text for block in content if isinstance(block, TextBlock))
+
+
+def _refuse_unserved(blocks: tuple[Block, ...]) -> None:
+    """Raises: `UnsupportedFeature` for the first block that no model here can read."""
+    for block in blocks:
+        if isinstance(block, UnservedBlock):
+            kind = block.__struct_config__.tag
+            raise refuse_content(str(kind), "messages")

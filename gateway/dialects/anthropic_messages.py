@@ -30,7 +30,7 @@ from gateway.dialects.anthropic_replies import (
 from gateway.dialects.chat_fields import NO_REASONING, ReasoningEffort
 from gateway.dialects.constraints import create_schema_constraint
 from gateway.dialects.dialect import Body, Dialect, FindModel, ParsedRequest
-from gateway.dialects.fields import Options, StopTexts, TokenCount, bound_top_p, to_model_name
+from gateway.dialects.fields import Lora, Options, StopTexts, TokenCount, bound_top_p, to_model_name
 from gateway.dialects.strict_json import decode_json
 from gateway.dialects.tools import MAX_TOOLS, ToolName, create_tool
 
@@ -105,6 +105,8 @@ class MessagesBody(CountTokensBody, frozen=True, kw_only=True):
     stop_sequences: StopTexts | None = None
     output_format: OutputFormat | None = None
     options: Options | None = None
+    lora: Lora | None = None
+    """An extension: Anthropic has none of these."""
 
 
 _decoder: Final = msgspec.json.Decoder(MessagesBody)
@@ -138,6 +140,7 @@ def parse_messages(body: Body, model: str | None, find_model: FindModel) -> Pars
             tool_choice=_to_tool_choice(fields.tool_choice, prompt.tools),
         ),
         MessageForm(),
+        fields.lora or None,
     )
 
 

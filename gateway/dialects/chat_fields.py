@@ -59,7 +59,7 @@ def to_chat_prompt(fields: ChatFields, messages: tuple[InputMessage, ...]) -> Ch
         return ChatPrompt(messages=to_chat_messages(messages))
     return ChatPrompt(
         messages=to_chat_messages(messages),
-        tools=to_tools(fields.tools),
+        tools=to_tools(fields.tools, fields.tool_choice),
         reasoning_effort=_find_effort(fields),
     )
 

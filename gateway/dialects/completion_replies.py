@@ -17,7 +17,6 @@ from contracts.inference import (
     FinishReason,
     PromptScored,
     ReasoningDelta,
-    TokenLogprob,
     ToolCallDelta,
 )
 from gateway.dialects.answer import Answer, Choice
@@ -59,10 +58,17 @@ class CompletionForm:
     """How a request wants its completion."""
 
     num_choices: int = 1
+    """Of all prompts together."""
+    num_prompts: int = 1
     includes_usage: bool = True
     """Of streams; whole answers always tell."""
     is_wrapped: bool = False
     """True on the native route: the object is the result inside an envelope."""
+
+    @property
+    def num_per_prompt(self) -> int:
+        """Choices of each prompt."""
+        return self.num_choices // self.num_prompts
 
     def render_reply(self, head: ReplyHead, answer: Answer) -> bytes:
         """A `text_completion` object."""
@@ -70,26 +76,40 @@ class CompletionForm:
             _to_completion_id(head),
             head.created_unix_s,
             head.model,
-            tuple(_to_choice(choice, answer.prompt_logprobs) for choice in answer.choices),
+            tuple(self._to_choice(choice, answer) for choice in answer.choices),
             to_usage_fields(answer.usage),
         )
         return encoder.encode(SuccessEnvelope(completion) if self.is_wrapped else completion)
 
     def create_renderer(self, head: ReplyHead) -> EventRenderer:
         """`text_completion` events."""
-        return CompletionEvents(head, self.num_choices, self.includes_usage)
+        return CompletionEvents(head, self)
+
+    def _to_choice(self, choice: Choice, answer: Answer) -> CompletionChoice:
+        """One of the answers, its prompt's likelihoods before its own."""
+        first = choice.index - choice.index % self.num_per_prompt
+        entries = (*answer.prompt_logprobs.get(first, ()), *choice.logprobs)
+        return CompletionChoice(
+            choice.index,
+            choice.text,
+            choice.reason,
+            CompletionColumns().add(entries) if entries else None,
+        )
 
 
 class CompletionEvents:
     """`text_completion` events: one finish reason per choice, then usage."""
 
-    __slots__ = ("_before_choices", "_before_text", "_columns", "_ends")
+    __slots__ = ("_before_choices", "_before_text", "_columns", "_ends", "_num_per_prompt")
 
-    def __init__(self, head: ReplyHead, num_choices: int, includes_usage: bool) -> None:
+    def __init__(self, head: ReplyHead, form: CompletionForm) -> None:
         """Encodes what all events share once."""
         opened = open_event(_to_completion_id(head), "text_completion", head)
-        self._ends = ChoiceEnds(opened, b'"text":""', num_choices, includes_usage=includes_usage)
-        self._columns = [CompletionColumns() for _ in range(num_choices)]
+        self._ends = ChoiceEnds(
+            opened, b'"text":""', form.num_choices, includes_usage=form.includes_usage
+        )
+        self._columns = [CompletionColumns() for _ in range(form.num_choices)]
+        self._num_per_prompt = form.num_per_prompt
         self._before_choices = opened
         self._before_text = b'%b{"index":0,"text":' % self._before_choices
 
@@ -111,10 +131,10 @@ class CompletionEvents:
                 if not logprobs:
                     return self._render(index, text, None)
                 return self._render(index, text, self._columns[index].add(logprobs))
-            case PromptScored(logprobs):
+            case PromptScored(logprobs, first):
                 pieces = [
-                    self._render(index, "", columns.add(logprobs))
-                    for index, columns in enumerate(self._columns)
+                    self._render(index, "", self._columns[index].add(logprobs))
+                    for index in range(first, first + self._num_per_prompt)
                 ]
                 return b"".join(pieces)
             case ChoiceFinished(index, reason):
@@ -138,17 +158,6 @@ class CompletionEvents:
             encoder.encode(text),
             encoder.encode(logprobs),
         )
-
-
-def _to_choice(choice: Choice, prompt_logprobs: tuple[TokenLogprob, ...]) -> CompletionChoice:
-    """One of the answers, the prompt's likelihoods before its own."""
-    entries = prompt_logprobs + choice.logprobs
-    return CompletionChoice(
-        choice.index,
-        choice.text,
-        choice.reason,
-        CompletionColumns().add(entries) if entries else None,
-    )
 
 
 def _to_completion_id(head: ReplyHead) -> str:

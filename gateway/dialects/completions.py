@@ -5,17 +5,18 @@ what evaluation programs come for. Source: OpenAI's API reference.
 Read next: `gateway.dialects.completion_replies`.
 """
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 
 from contracts.errors import InvalidRequest
-from contracts.inference import GenerateRequest, Prompt, TextPrompt, TokenPrompt
+from contracts.inference import GenerateRequest, PlainPrompt, TextPrompt, TokenPrompt
 from gateway.dialects.chat_fields import StreamOptions
 from gateway.dialects.completion_replies import Completion, CompletionForm
 from gateway.dialects.dialect import Body, Dialect, FindModel, ParsedRequest
 from gateway.dialects.fields import (
     MAX_TOKENS,
+    Lora,
     NumChoices,
     SamplingFields,
     refuse_fields,
@@ -26,6 +27,8 @@ from gateway.dialects.strict_json import decode_json
 
 DEFAULT_MAX_TOKENS: Final = 16
 DEFAULT_TEMPERATURE: Final = 1.0
+MAX_ANSWERS: Final = 128
+"""Of all prompts of a request together, as nodes have it."""
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 TokenIds = tuple[TokenId, ...]
 
@@ -35,7 +38,7 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
 
     model: str
     prompt: str | tuple[str | TokenId | TokenIds, ...]
-    """A text, token ids, or a list of one of either."""
+    """A text, token ids, or a list of texts or of token ids: several prompts."""
     max_tokens: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)] | None = None
     """0 with `echo` scores the prompt."""
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
@@ -46,6 +49,8 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
     suffix: str | None = None
     stream_options: StreamOptions | None = None
+    lora: Lora | None = None
+    """An extension: OpenAI has none of these."""
 
 
 _decoder: Final = msgspec.json.Decoder(CompletionRequest)
@@ -59,6 +64,13 @@ def parse_completion(body: Body, model: str | None, find_model: FindModel) -> Pa
     fields = decode_json(_decoder, body)
     name = to_model_name(fields.model)
     num_choices = fields.n or 1
+    prompts = _to_prompts(fields.prompt)
+    num_answers = num_choices * len(prompts)
+    if num_answers > MAX_ANSWERS:
+        raise InvalidRequest(
+            f"`prompt` and `n` ask for {num_answers} answers; a request may have {MAX_ANSWERS}.",
+            param="prompt",
+        )
     if fields.suffix or (fields.best_of or num_choices) != num_choices:
         refuse_fields(suffix=fields.suffix, best_of=fields.best_of)
     temperature = DEFAULT_TEMPERATURE if fields.temperature is None else fields.temperature
@@ -70,7 +82,8 @@ def parse_completion(body: Body, model: str | None, find_model: FindModel) -> Pa
     return ParsedRequest(
         GenerateRequest(
             model=name,
-            prompt=_to_prompt(fields.prompt),
+            prompt=prompts[0],
+            further_prompts=prompts[1:],
             sampling=sampling,
             stream=bool(fields.stream),
             reject_if_busy=fields.rejects_if_busy,
@@ -78,8 +91,11 @@ def parse_completion(body: Body, model: str | None, find_model: FindModel) -> Pa
             echoes_prompt=bool(fields.echo),
         ),
         CompletionForm(
-            num_choices, includes_usage=options is None or options.include_usage is not False
+            num_answers,
+            len(prompts),
+            includes_usage=options is None or options.include_usage is not False,
         ),
+        fields.lora or None,
     )
 
 
@@ -88,23 +104,25 @@ COMPLETIONS: Final = Dialect(
 )
 
 
-def _to_prompt(prompt: Any) -> Prompt:
-    """The one prompt that is given. Raises: `InvalidRequest`."""
+def _to_prompts(prompt: str | tuple[str | TokenId | TokenIds, ...]) -> tuple[PlainPrompt, ...]:
+    """The prompts that are given, at least one. Raises: `InvalidRequest`."""
+    if not prompt:
+        raise InvalidRequest("`prompt` must not be empty.", param="prompt")
     if isinstance(prompt, str):
-        return TextPrompt(text=_check_text(prompt))
-    if prompt and all(isinstance(item, int) for item in prompt):
-        return TokenPrompt(token_ids=prompt)
-    if len(prompt) != 1:
-        raise InvalidRequest("`prompt` must hold exactly one prompt.", param="prompt")
-    (only,) = prompt
-    if isinstance(only, str):
-        return TextPrompt(text=_check_text(only))
-    if not only:
-        raise InvalidRequest("`prompt` must not be empty.", param="prompt")
-    return TokenPrompt(token_ids=only)
+        return (TextPrompt(text=prompt),)
+    ids = tuple([item for item in prompt if isinstance(item, int)])
+    if len(ids) == len(prompt):
+        return (TokenPrompt(token_ids=ids),)
+    if ids:
+        raise InvalidRequest(
+            "`prompt` must be a text, token ids, or a list of texts or of lists of token ids.",
+            param="prompt",
+        )
+    return tuple([_to_prompt(item) for item in prompt if not isinstance(item, int)])
 
 
-def _check_text(text: str) -> str:
-    if not text:
-        raise InvalidRequest("`prompt` must not be empty.", param="prompt")
-    return text
+def _to_prompt(prompt: str | TokenIds) -> PlainPrompt:
+    """One of several. Raises: `InvalidRequest` where there is nothing in it."""
+    if not prompt:
+        raise InvalidRequest("`prompt` must not hold an empty one.", param="prompt")
+    return TextPrompt(text=prompt) if isinstance(prompt, str) else TokenPrompt(token_ids=prompt)

@@ -82,6 +82,9 @@ class ParsedRequest(msgspec.Struct, frozen=True):
 
     request: NodeRequest
     form: ReplyForm
+    lora: str | None = None
+    """The adapter to compute it with, as the client calls it: `gateway.finetunes.resolver` finds
+    it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from contracts.errors import InvalidModelName, InvalidRequest, UnsupportedFeature
+from contracts.finetunes import MAX_FINETUNE_NAME
 from contracts.ids import ModelName, is_model_name
 from contracts.inference import SamplingParams
 
@@ -30,6 +31,10 @@ LogitBias = Annotated[
     dict[str, Annotated[float, msgspec.Meta(ge=-100, le=100)]], msgspec.Meta(max_length=1024)
 ]
 """Token ids as texts, for JSON's keys are texts."""
+
+
+Lora = Annotated[str, msgspec.Meta(max_length=MAX_FINETUNE_NAME)]
+"""The id or name of a finetune; an empty one is none."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -111,7 +116,9 @@ def to_model_name(name: str) -> ModelName:
     """`name`, if it has the shape of a model name. Raises: `InvalidModelName`."""
     if not is_model_name(name):
         raise InvalidModelName(
-            "The model name is malformed; it should look like @scope/author/model.", param="model"
+            "The model name is malformed: names begin with @, such as "
+            "@cf/meta/llama-3.2-1b-instruct. `GET .../ai/v1/models` lists those on offer.",
+            param="model",
         )
     return ModelName(name)
 

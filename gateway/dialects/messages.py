@@ -20,7 +20,7 @@ Role = Annotated[
     ),
 ]
 """Nodes check what it is made of, and that it spells no control token of the model."""
-TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text"})
+TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text", "refusal"})
 _DEVELOPER: Final = "developer"
 _SYSTEM: Final = "system"
 
@@ -30,6 +30,8 @@ class ContentPart(msgspec.Struct, frozen=True):
 
     type: Annotated[str, msgspec.Meta(extra_json_schema={"enum": sorted(TEXT_PARTS)})]
     text: str | None = None
+    refusal: str | None = None
+    """What another model said instead of an answer: text like any other."""
 
 
 class InputFunction(msgspec.Struct, frozen=True):
@@ -102,16 +104,27 @@ def _are_plain(messages: tuple[InputMessage, ...]) -> bool:
     return True
 
 
-def join_content(content: str | tuple[ContentPart, ...] | ContentPart | None) -> str:
-    """One text from parts, a single part or nothing. Raises: `UnsupportedFeature`."""
+def join_content(
+    content: str | tuple[ContentPart, ...] | ContentPart | None, param: str = "messages"
+) -> str:
+    """One text from parts, a single part or nothing; `param` is where it stands.
+
+    Raises: `UnsupportedFeature`, naming what is no text.
+    """
     if content is None or isinstance(content, str):
         return content or ""
     parts = (content,) if isinstance(content, ContentPart) else content
-    if any(part.type not in TEXT_PARTS for part in parts):
-        raise UnsupportedFeature(
-            "Only content parts of type `text` are supported yet.", param="messages"
-        )
-    return "".join(part.text or "" for part in parts)
+    for part in parts:
+        if part.type not in TEXT_PARTS:
+            raise refuse_content(part.type, param)
+    return "".join(part.text or part.refusal or "" for part in parts)
+
+
+def refuse_content(kind: str, param: str) -> UnsupportedFeature:
+    """The error of content that no model here can read, such as images."""
+    return UnsupportedFeature(
+        f"Content of type `{kind[:64]}` is not supported yet, only text is.", param=param
+    )
 
 
 def _to_chat_message(message: InputMessage) -> ChatMessage:

@@ -18,6 +18,7 @@ from gateway.dialects.chat_fields import (
 from gateway.dialects.chat_replies import ChatCompletion, ChatForm
 from gateway.dialects.dialect import Body, Dialect, FindModel, ParsedRequest
 from gateway.dialects.fields import (
+    Lora,
     find_max_tokens,
     refuse_fields,
     to_model_name,
@@ -37,7 +38,10 @@ class ChatCompletionRequest(ChatFields, frozen=True, kw_only=True):
     messages: InputMessages
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    modalities: tuple[str, ...] | None = None
     functions: Any = None
+    lora: Lora | None = None
+    """An extension: OpenAI has none of these."""
 
 
 _decoder: Final = msgspec.json.Decoder(ChatCompletionRequest)
@@ -50,8 +54,8 @@ def parse_chat_completion(body: Body, model: str | None, find_model: FindModel) 
     """
     fields = decode_json(_decoder, body)
     name = to_model_name(fields.model)
-    if fields.functions:
-        refuse_fields(functions=fields.functions)
+    if fields.functions or fields.modalities:
+        refuse_fields(functions=fields.functions, modalities=_is_more_than_text(fields.modalities))
     prompt = to_chat_prompt(fields, fields.messages)
     temperature = DEFAULT_TEMPERATURE if fields.temperature is None else fields.temperature
     num_choices = fields.n or 1
@@ -75,7 +79,13 @@ def parse_chat_completion(body: Body, model: str | None, find_model: FindModel) 
             ),
         ),
         ChatForm(num_choices, fields.includes_usage),
+        fields.lora or None,
     )
+
+
+def _is_more_than_text(modalities: tuple[str, ...] | None) -> bool:
+    """True when an answer is to have sound or pictures as well."""
+    return any(name != "text" for name in modalities or ())
 
 
 OPENAI_CHAT: Final = Dialect(

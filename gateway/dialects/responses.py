@@ -15,6 +15,7 @@ from gateway.dialects.chat_fields import ReasoningEffort
 from gateway.dialects.constraints import ResponseFormat, to_constraint
 from gateway.dialects.dialect import Body, Dialect, FindModel, ParsedRequest
 from gateway.dialects.fields import (
+    Lora,
     NumLogprobs,
     Options,
     TokenCount,
@@ -38,11 +39,14 @@ class Reasoning(msgspec.Struct, frozen=True):
     effort: ReasoningEffort | None = None
 
 
-class TextFormat(msgspec.Struct, frozen=True):
-    """The shape of the answer; `name` and `schema` stand beside the type."""
+class TextFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The shape of the answer; what describes the schema stands beside it and is repeated."""
 
     type: Literal["text", "json_object", "json_schema"]
     schema: dict[str, Any] | None = None
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
 
 
 class TextOptions(msgspec.Struct, frozen=True):
@@ -74,6 +78,8 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
     conversation: Any = None
     background: Any = None
     prompt: Any = None
+    lora: Lora | None = None
+    """An extension: OpenAI has none of these."""
 
 
 _decoder: Final = msgspec.json.Decoder(ResponsesBody)
@@ -103,7 +109,7 @@ def to_response_request(
         background=fields.background,
         prompt=fields.prompt,
     )
-    tools = to_tools(fields.tools)
+    tools = to_tools(fields.tools, fields.tool_choice)
     temperature = DEFAULT_TEMPERATURE if fields.temperature is None else fields.temperature
     wants_logprobs = fields.top_logprobs or _WITH_LOGPROBS in (fields.include or ())
     request = GenerateRequest(
@@ -124,7 +130,8 @@ def to_response_request(
         constraint=_find_constraint(fields),
         tool_choice=to_tool_choice(fields.tool_choice, fields.parallel_tool_calls, tools),
     )
-    return ParsedRequest(request, ResponseForm(_to_echo(fields, temperature), is_wrapped))
+    form = ResponseForm(_to_echo(fields, temperature), is_wrapped)
+    return ParsedRequest(request, form, fields.lora or None)
 
 
 RESPONSES: Final = Dialect(

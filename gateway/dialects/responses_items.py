@@ -62,14 +62,14 @@ class _Turns:
             case "message":
                 if item.role is None:
                     raise InvalidRequest("A message has no role.", param="input")
-                self.say(item.role, join_content(item.content))
+                self.say(item.role, join_content(item.content, "input"))
             case "function_call":
                 self._call(item)
             case "function_call_output":
                 if item.call_id is None:
                     raise InvalidRequest("A call's output has no `call_id`.", param="input")
                 self._flush()
-                output = join_content(item.output)
+                output = join_content(item.output, "input")
                 self._messages.append(
                     ChatMessage(role="tool", content=output, tool_call_id=item.call_id)
                 )

@@ -24,6 +24,9 @@ _HALF_PAIR: Final = re.compile(
 it for the end of the body."""
 _MAX_SEARCHED: Final = 1 << 20
 """Bytes that are searched for one: nobody else waits long for an explanation."""
+_END_OF_LINE: Final = r"(?!\\n)"
+"""How our patterns say that nothing follows; the decoder doubles what escapes."""
+_MISSING: Final = re.compile(r"Object missing required field `(\w+)`")
 _UNKNOWN_FIELD: Final = "Object contains unknown field"
 
 
@@ -85,11 +88,14 @@ def _name_repeated(names: list[str]) -> InvalidRequest:
 def _explain(error: msgspec.ValidationError, kind: object) -> InvalidRequest:
     """The error with its path set apart, and the known names where the outermost one is unknown."""
     message = _QUOTED.sub(r"\1 that is none of those known here", str(error))
-    found = _PATH.search(message)
+    message = message.replace(_END_OF_LINE, "").replace(r"\\", "\\")
+    found, missing = _PATH.search(message), _MISSING.match(message)
     if found is None:
         known = ""
         if message.startswith(_UNKNOWN_FIELD) and isinstance(kind, msgspec.StructMeta):
             known = f" Known are: {', '.join(kind.__struct_encode_fields__)}."
-        return InvalidRequest(f"Bad input: {message}.{known}")
+        name = None if missing is None else missing.group(1)
+        return InvalidRequest(f"Bad input: {message}.{known}", param=name)
     path = found.group(1)
-    return InvalidRequest(f"Bad input at `{path}`: {message[: found.start()]}.", param=path)
+    param = path if missing is None else f"{path}.{missing.group(1)}"
+    return InvalidRequest(f"Bad input at `{path}`: {message[: found.start()]}.", param=param)

@@ -48,7 +48,7 @@ _model_decoder: Final = msgspec.json.Decoder(ModelAndInput[msgspec.Raw])
 def parse_run(body: Body, model: str | None, find_model: FindModel) -> ParsedRequest:
     """The request in `body`; without a model in the path the body names it.
 
-    Raises: `InvalidRequest`, `InvalidModelName`, `UnsupportedFeature`, `AdapterUnsupported`.
+    Raises: `InvalidRequest`, `InvalidModelName`, `UnsupportedFeature`.
     """
     if model is None:
         outer = decode_json(_model_decoder, body)
@@ -101,7 +101,8 @@ def _to_classic_request(name: ModelName, fields: TextGenerationInput) -> ParsedR
         DEFAULT_TEMPERATURE,
         DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens,
     )
-    return ParsedRequest(request, create_classic_form(is_json=constraint is not None))
+    form = create_classic_form(is_json=constraint is not None)
+    return ParsedRequest(request, form, fields.lora or None)
 
 
 def _to_chat_request(name: ModelName, fields: TextGenerationInput) -> ParsedRequest:
@@ -116,6 +117,5 @@ def _to_chat_request(name: ModelName, fields: TextGenerationInput) -> ParsedRequ
         assert fields.prompt is not None
         prompt = TextPrompt(text=fields.prompt)
         form = create_text_form(fields.n or 1)
-    return ParsedRequest(
-        create_request(name, fields, prompt, CHAT_TEMPERATURE, find_max_tokens(fields)), form
-    )
+    request = create_request(name, fields, prompt, CHAT_TEMPERATURE, find_max_tokens(fields))
+    return ParsedRequest(request, form, fields.lora or None)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
-from contracts.errors import AdapterUnsupported, InvalidRequest
+from contracts.errors import InvalidRequest
 from contracts.ids import ModelName
 from contracts.inference import (
     ChatMessage,
@@ -25,7 +25,7 @@ from gateway.dialects.chat_fields import (
     to_chat_prompt,
 )
 from gateway.dialects.constraints import create_schema_constraint
-from gateway.dialects.fields import refuse_fields, refuse_requests, to_sampling_params
+from gateway.dialects.fields import Lora, refuse_fields, refuse_requests, to_sampling_params
 from gateway.dialects.messages import InputMessages
 from gateway.dialects.tools import to_tool_choice
 
@@ -41,7 +41,7 @@ class TextGenerationInput(ChatFields, frozen=True, kw_only=True):
     temperature: Annotated[float, msgspec.Meta(ge=0, le=5)] | None = None
     top_p: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
     guided_json: dict[str, Any] | None = None
-    lora: str | None = None
+    lora: Lora | None = None
     image: Any = None
     requests: Any = None
 
@@ -139,9 +139,7 @@ def find_native_constraint(fields: TextGenerationInput) -> Constraint | None:
 
 
 def refuse_unsupported(fields: TextGenerationInput) -> None:
-    """Raises `AdapterUnsupported`, `UnsupportedFeature`."""
-    if fields.lora:
-        raise AdapterUnsupported("This model takes no LoRA adapters.", param="lora")
+    """Raises `UnsupportedFeature`."""
     if fields.image:
         refuse_fields(image=fields.image)
     refuse_requests(fields.requests)

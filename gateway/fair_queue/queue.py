@@ -29,13 +29,15 @@ from gateway.fair_queue.queue_meter import QueueEnd, QueueMeter
 from gateway.fair_queue.waiter import Waiter, weigh_usage
 from gateway.request_context import Asker
 from gateway.routing.fleet import Fleet
-from gateway.routing.route_plan import NodeSnapshot, RouteNeed, RoutePlan
+from gateway.routing.route_plan import NodeSnapshot, RouteNeed, RoutePlan, is_lawful
 from gateway.settings import QueueSettings
 from gateway.sources import Sources
 
 SWEEP_S: Final = 0.1
 _MAX_KINDS: Final = 32
-"""Of requests of one model that look at all nodes in one sweep, in vain."""
+"""Of requests that look at all nodes in one sweep, in vain."""
+_MAX_LOOKS: Final = 4096
+"""At nodes by those: in a large fleet fewer kinds, so that answers under way need not wait."""
 _BUSY: Final = "Capacity temporarily exceeded, please try again."
 _LATE: Final = "No place became free in time, please try again."
 
@@ -92,7 +94,7 @@ class FairQueue:
                 self._leave(waiter, QueueEnd.LEFT)
             elif not answer.cancelled() and answer.exception() is None:
                 self.correct(waiter, None)
-                self._fleet.release(answer.result())  # nobody will go there
+                self._fleet.give_back(answer.result())  # nobody will go there
             raise
         self._meter.count_wait(waiter.need.model, self._sources.monotonic_s() - began_s)
         return plan
@@ -128,8 +130,13 @@ class FairQueue:
         now_s = self._sources.monotonic_s()
         for waiter in [one for one in self._answers if one.until_s <= now_s]:
             self._fail(waiter, self._create_refusal(waiter, _LATE), QueueEnd.LATE)
-        for queue in list(self._queues.values()):
-            self._place_where_possible(queue)
+        num_left = count_kinds(len(self._fleet.snapshots))
+        for model in list(self._queues):
+            if not num_left:
+                break
+            queue = self._queues.pop(model)
+            self._queues[model] = queue  # the others come first the next time
+            num_left = self._place_where_possible(queue, num_left)
 
     # -- in and out ------------------------------------------------------------------------------
 
@@ -188,8 +195,10 @@ class FairQueue:
         if node is None or node.region is None:
             return
         for model in [model for model in self._queues if model in node.loads]:
-            stuck: set[object] = set()
+            anybody, stuck = RouteNeed(model, None), set[object]()
             while (queue := self._queues.get(model)) is not None:
+                if not self._fleet.takes(node_id, anybody):  # why look at all who wait
+                    break
                 waiter = self._find_next(queue, node, stuck)
                 if waiter is None or not self._place(queue, waiter, node_id):
                     break
@@ -207,12 +216,14 @@ class FairQueue:
         """True when the node has room for a request that it has not just refused.
 
         `stuck` are the kinds of those that found none there: nobody asks again for each of a
-        thousand that are alike. All may go to the node's region.
+        thousand that are alike. The law is asked of each.
         """
         need, node_id = waiter.need, node.node_id
         if node_id in need.tried or waiter.refused.get(node_id) == node.num_reports:
             return False
-        kind = need.revision, need.min_context, need.rejects_busy, need.leaves_nothing
+        if not is_lawful(node, need):
+            return False
+        kind = _list_demands(need)
         if kind in stuck:
             return False
         takes = self._fleet.takes(node_id, need)
@@ -233,25 +244,27 @@ class FairQueue:
         queue.charge(waiter, self._sources.monotonic_s())
         answer = self._leave(waiter, QueueEnd.PLACED)
         if answer.done():  # its task is being cancelled
-            self._fleet.release(plan)
+            queue.correct(waiter, 0)
+            self._fleet.give_back(plan)
         else:
             answer.set_result(plan)
         return True
 
-    def _place_where_possible(self, queue: ModelQueue) -> None:
+    def _place_where_possible(self, queue: ModelQueue, num_left: int) -> int:
         """Offers all nodes at once, and whatever is the last resort, in the order of turns.
 
         Of a kind, the first that finds no room speaks for all. Clients can make up many kinds: of
-        so many that they would cost much, the others are looked at the next time.
+        more than `num_left` the others are looked at the next time. Returns what is left of that.
         """
         regions = frozenset(node.region for node in self._fleet.snapshots)
-        stuck, num_left = queue.stuck, _MAX_KINDS
+        laws = frozenset(node.jurisdiction for node in self._fleet.snapshots)
+        stuck = queue.stuck
 
         def place_next() -> bool:
             """True when one has left: those that stay have another order then."""
             nonlocal num_left
             for waiter in queue.walk():
-                kind = _find_kind(self._find_need(waiter), regions)
+                kind = _find_kind(self._find_need(waiter), regions, laws)
                 if kind in stuck:
                     continue
                 if not num_left or self._place(queue, waiter, None):
@@ -263,6 +276,7 @@ class FairQueue:
 
         while place_next():
             pass
+        return num_left
 
     def _find_need(self, waiter: Waiter) -> RouteNeed:
         """What the request needs now, where nodes have refused it that have not reported since."""
@@ -277,12 +291,29 @@ class FairQueue:
         return msgspec.structs.replace(need, tried=need.tried | refused)
 
 
-def _find_kind(need: RouteNeed, regions: frozenset[RegionId | None]) -> object:
+def count_kinds(num_nodes: int) -> int:
+    """How many kinds of requests may look at so many nodes in one sweep."""
+    return max(min(_MAX_KINDS, _MAX_LOOKS // max(num_nodes, 1)), 1)
+
+
+def _find_kind(
+    need: RouteNeed, regions: frozenset[RegionId | None], laws: frozenset[str]
+) -> object:
     """What decides where a request may go: those of one kind find room together or not at all.
 
-    `regions` are those that there are: clients can name any others.
+    `regions` and `laws` are those that there are: clients can name any others.
     """
     allowed = need.allowed_regions
     lawful = None if allowed is None else (not allowed, regions.intersection(allowed))
-    asked = need.revision, need.min_context, need.rejects_busy, need.leaves_nothing
-    return lawful, need.may_wait, asked, need.tried
+    if need.jurisdictions is not None:
+        lawful = lawful, laws & need.jurisdictions
+    return lawful, need.may_wait, _list_demands(need), need.tried
+
+
+def _list_demands(need: RouteNeed) -> object:
+    """What a node with room may lack that takes other requests: all that `find_rejection` looks at,
+    but for the model, the law and who has been tried, which are looked at by themselves.
+    """
+    rank = 0 if need.adapter is None else need.adapter.rank
+    demands = rank, need.revision, need.num_prompts, need.min_context
+    return *demands, need.rejects_busy, need.leaves_nothing

@@ -47,7 +47,7 @@ def weigh(request: NodeRequest, num_bytes: int) -> int:
     num_prompt = int(num_bytes / BYTES_PER_TOKEN) + 1
     if not isinstance(request, GenerateRequest):
         return PREFILL_WEIGHT * num_prompt
-    num_output = request.num_choices * expect_output(request, _USUAL_OUTPUT)
+    num_output = request.num_answers * expect_output(request, _USUAL_OUTPUT)
     return PREFILL_WEIGHT * num_prompt + DECODE_WEIGHT * num_output
 
 

@@ -125,6 +125,7 @@ class MembershipDesk:
             if node_id not in self._configured
         }
         self._follow_operators(enrolled)
+        self._expect(enrolled)
         try:
             found = await self._store.fetch(sorted(enrolled))
         except StoreUnavailable as error:
@@ -134,11 +135,19 @@ class MembershipDesk:
             return
         if self._is_degraded:
             self._recover()
+        for node_id in self._seen.keys() - enrolled.keys():
+            del self._seen[node_id]
         for node_id, sealed in found.items():
             if self._seen.get(node_id) != sealed:
                 self._seen[node_id] = sealed
                 self._hear(enrolled[node_id], sealed)
         self._dismiss_absent()
+        self._expect(enrolled)
+
+    def _expect(self, enrolled: dict[NodeId, EnrolledNode]) -> None:
+        """Those of `enrolled` that are no members are counted on all the same."""
+        absent = enrolled.keys() - self._members.keys()
+        self._pool.fleet.expect({node_id: enrolled[node_id].vouched for node_id in sorted(absent)})
 
     def _follow_operators(self, enrolled: dict[NodeId, EnrolledNode]) -> None:
         """Lets go of nodes whose enrolment has ended or changed; a new key alone changes none."""

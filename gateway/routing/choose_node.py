@@ -9,23 +9,33 @@ Read next: `gateway.routing.search` (the comparison), `gateway.routing.fleet`.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from contracts.errors import InvariantBroken
+import msgspec
+
+from contracts.errors import InvariantBroken, NoEndpoint, ServiceError
 from contracts.ids import NodeId
-from gateway.routing.empty_choice import explain_empty_choice, is_lawful
+from gateway.routing.empty_choice import explain_empty_choice
+from gateway.routing.region_policy import list_spill_over
 from gateway.routing.route_plan import (
     NO_HINTS,
     FleetState,
     Hints,
+    NodeSnapshot,
     Pick,
+    Rejection,
     Ring,
     RouteBounds,
     RouteNeed,
     RoutePlan,
+    is_lawful,
 )
 from gateway.routing.search import MAX_LOOKED_AT, Candidate, Search
 
 _MAX_NEAR: Final = 4
 """Rings that are all visited while the best node's wait is longer than the way there."""
+_MOST_PREFERRED: Final = 256
+"""Nodes of a preferred group that are looked at before a request goes on: where so many are full,
+it is, and the next request looks at others.
+"""
 _FEW: Final = 2
 """Nodes that are looked at of any ring but the first."""
 Draw = Callable[[int], int]
@@ -42,11 +52,69 @@ def choose_node(
 ) -> RoutePlan:
     """The node with the least cost of those that pass every filter; the first of equals.
 
-    Nodes that have failed lately or whose model is not ready are the last resort, the former not
-    for a request that can wait for one that is merely full. `draw` picks whom to look at where a
-    region has many.
+    Where regions are preferred, only those of the first group that has a node in order, and with
+    room, are compared. Nodes that have failed lately or whose model is not ready are the last
+    resort, the former not for a request that can wait for one that is merely full. `draw` picks
+    whom to look at where a region has many.
     Raises: `ResidencyViolation`, `UnknownModel`, `ModelFailed`, `PoolSaturated`, `NoEndpoint`.
     """
+    if not need.preferred:
+        return _choose_anywhere(state, need, bounds, now_s, draw, hints)
+    for num_spilled, rings in _list_preferred_rings(state, need):
+        plan = _choose_preferred(state, need, rings, bounds, now_s, draw, hints)
+        if plan is not None:
+            return msgspec.structs.replace(plan, num_spilled=num_spilled)
+    plan = _choose_anywhere(state, need, bounds, now_s, draw, hints)
+    return msgspec.structs.replace(plan, num_spilled=len(need.preferred))
+
+
+def _list_preferred_rings(
+    state: FleetState, need: RouteNeed
+) -> Iterator[tuple[int, Sequence[Ring]]]:
+    """The rings of each group of preferred regions that has some, and how many groups come before
+    it. What is in a group before had no room: nobody looks there twice.
+    """
+    left = {ring.region: place for place, ring in enumerate(state.rings)}
+    for num_before, group in enumerate(list_spill_over(need)):
+        places = sorted(left.pop(region) for region in left.keys() & group)
+        if places:
+            yield num_before, [state.rings[place] for place in places]
+
+
+def _choose_preferred(
+    state: FleetState,
+    need: RouteNeed,
+    rings: Sequence[Ring],
+    bounds: RouteBounds,
+    now_s: float,
+    draw: Draw,
+    hints: Hints,
+) -> RoutePlan | None:
+    """The best node in order, and with room, in `rings`; None where there is none."""
+    latencies_s = {ring.region: ring.latency_s for ring in rings}
+    state = msgspec.structs.replace(state, rings=rings, latencies_s=latencies_s)
+    search = Search(state, need, hints, now_s)
+    _look_around(search, state, bounds, draw)
+    best = search.find_best()
+    if best is None or best.is_last_resort:  # the drawn ones are no good: look at many more
+        for ring in rings:
+            for node_id in draw_some(ring.node_ids, draw, _MOST_PREFERRED // len(rings) + 1):
+                search.look_at(node_id, ring.latency_s, bounds)
+        best = search.find_best()
+    if best is None or best.is_last_resort:
+        return None
+    return _decide(state, need, best, search)
+
+
+def _choose_anywhere(
+    state: FleetState,
+    need: RouteNeed,
+    bounds: RouteBounds,
+    now_s: float,
+    draw: Draw,
+    hints: Hints,
+) -> RoutePlan:
+    """The best node that is allowed, if need be a last resort. Raises: what `choose_node` does."""
     search = Search(state, need, hints, now_s)
     is_small = len(state.nodes) <= MAX_LOOKED_AT
     if is_small:
@@ -55,19 +123,60 @@ def choose_node(
     if not is_small or len(rings) != 1 or len(rings[0].node_ids) > 1:  # else there is but one
         _look_around(search, state, bounds, draw)
     best = search.find_best()
+    if best is None and not _is_offered(state, need):
+        raise _explain(state, need, {Rejection.UNKNOWN} if _is_one_unknown(state) else set())
     if best is None or best.is_last_resort:  # the drawn ones are no good: look at every one
         look_at_all(search, state, bounds)
         best = search.find_best()
     if best is None or (need.may_wait and search.should_wait(best)):
-        raise explain_empty_choice(
-            list(state.nodes.values()), need, {reason for _, reason in search.rejected}
-        )
+        raise _explain(state, need, {reason for _, reason in search.rejected})
+    return _decide(state, need, best, search)
+
+
+def _decide(state: FleetState, need: RouteNeed, best: Candidate, search: Search) -> RoutePlan:
+    """The best of what was seen, unless the session has a node of its own."""
     pinned = search.find_pinned()
     if pinned is not None:
         best, pick = pinned, Pick.SESSION
     else:
         pick = Pick.PREFIX if best.num_cached else Pick.COST
     return _create_plan(state, need, best, pick, search)
+
+
+def _is_offered(state: FleetState, need: RouteNeed) -> bool:
+    """False where no node that the law allows has ever offered the model: clients can make up
+    models and regions, which must not cost a look at each of thousands of nodes.
+    """
+    allowed = need.allowed_regions
+    return any(
+        allowed is None or ring.region in allowed for ring in (*state.rings, *state.prefill_rings)
+    )
+
+
+def _is_one_unknown(state: FleetState) -> bool:
+    """True while some node has not said where it is."""
+    return any(node.region is None for node in state.nodes.values())
+
+
+def _explain(state: FleetState, need: RouteNeed, reasons: set[Rejection]) -> ServiceError:
+    """Why nobody was chosen: no law and no lack of a model where only nodes are away."""
+    nodes = [*state.nodes.values(), *state.absent]
+    away = [node for node in state.absent if is_lawful(node, need)]
+    if any(need.model in node.cards for node in away):
+        reasons = reasons | {Rejection.UNREACHABLE}
+    elif any(not node.cards for node in away) and _may_be_unheard(nodes, need):
+        return NoEndpoint("Not every node has been reached yet, please try again.")
+    return explain_empty_choice(nodes, need, reasons)
+
+
+def _may_be_unheard(nodes: Sequence[NodeSnapshot], need: RouteNeed) -> bool:
+    """True where a node that has said nothing yet may be the one with the model: others have it
+    where the law does not allow it, or nobody has said anything.
+    """
+    holders = [node for node in nodes if need.model in node.cards]
+    if holders:
+        return not any(is_lawful(node, need) for node in holders)
+    return not any(node.cards for node in nodes)
 
 
 def _look_around(search: Search, state: FleetState, bounds: RouteBounds, draw: Draw) -> None:

@@ -7,7 +7,9 @@ model is told so, and is never served elsewhere. Read next: `gateway.routing.cho
 from collections.abc import Sequence
 from typing import Final
 
+from contracts.adapters import AdapterRef
 from contracts.errors import (
+    AdapterUnsupported,
     ModelFailed,
     NoEndpoint,
     PoolSaturated,
@@ -16,11 +18,14 @@ from contracts.errors import (
     UnknownModel,
     UnsupportedFeature,
 )
-from gateway.routing.route_plan import NodeSnapshot, Rejection, RouteNeed
+from contracts.fleet import ModelCard
+from contracts.ids import ModelName
+from gateway.routing.route_plan import NodeSnapshot, Rejection, RouteNeed, is_lawful
 
 _NOT_FOR_THIS_ACCOUNT: Final = frozenset(
-    {Rejection.RETENTION, Rejection.RESIDENCY, Rejection.MODEL_ABSENT}
+    {Rejection.RETENTION, Rejection.RESIDENCY, Rejection.MODEL_ABSENT, Rejection.ADAPTER}
 )
+_ONE_BY_ONE: Final = frozenset({Rejection.PROMPTS, Rejection.RESIDENCY, Rejection.MODEL_ABSENT})
 _LACK_OF_CAPACITY: Final = frozenset({Rejection.SATURATED, Rejection.BUSY, Rejection.REPORT_STALE})
 
 
@@ -30,11 +35,13 @@ def explain_empty_choice(
     """The error that tells the client most about an empty choice."""
     model = need.model
     holders = [node for node in nodes if model in node.cards]
-    if not any(is_lawful(node, need) for node in holders):
-        if need.allowed_regions != () and Rejection.UNKNOWN in reasons:
+    takers = [node for node in holders if takes_adapter(node.cards[model], need)]
+    if not any(is_lawful(node, need) for node in takers):
+        if Rejection.UNKNOWN in reasons and _may_be_lawful_yet(need):
             return NoEndpoint("Not every node has been reached yet, please try again.")
         is_lawful_somewhere = any(is_lawful(node, need) for node in nodes)
-        if need.allowed_regions is not None and (holders or not is_lawful_somewhere):
+        is_refused = takers or (holders and not any(is_lawful(node, need) for node in holders))
+        if need.is_bound and (is_refused or not is_lawful_somewhere):
             return ResidencyViolation(
                 "The account's data-residency rules, and the regions or jurisdictions that the "
                 "request asks for, allow no region that serves this model."
@@ -43,19 +50,43 @@ def explain_empty_choice(
         return ModelFailed(f"The model {model} failed to load.", param="model")
     if not holders:
         return UnknownModel(f"There is no model named {model}.", param="model")
+    if need.adapter is not None and not takers:
+        return _explain_adapter(holders, model, need.adapter)
     if Rejection.RETENTION in reasons and reasons <= _NOT_FOR_THIS_ACCOUNT:
         return UnsupportedFeature(
             "The account's retention does not allow what every node that serves this model may do: "
             "keep something of a request.",
             param="model",
         )
+    if Rejection.PROMPTS in reasons and reasons <= _ONE_BY_ONE:
+        return UnsupportedFeature(
+            "No node that serves this model takes so many prompts in one request.", param="prompt"
+        )
     if reasons & _LACK_OF_CAPACITY:
         return PoolSaturated("Capacity temporarily exceeded, please try again.")
     return NoEndpoint("No node can serve this model right now, please try again.")
 
 
-def is_lawful(node: NodeSnapshot, need: RouteNeed) -> bool:
-    """True when the account's data may go to `node`."""
-    return node.region is not None and (
-        need.allowed_regions is None or node.region in need.allowed_regions
+def takes_adapter(card: ModelCard, need: RouteNeed) -> bool:
+    """True when whoever offers `card` can compute the request with its adapter, if it has one."""
+    return need.adapter is None or card.max_adapter_rank >= need.adapter.rank
+
+
+def _explain_adapter(
+    holders: Sequence[NodeSnapshot], model: ModelName, adapter: AdapterRef
+) -> ServiceError:
+    """Why nobody who has the model can compute the adapter."""
+    most = max(node.cards[model].max_adapter_rank for node in holders)
+    if not most:
+        return AdapterUnsupported("This model takes no LoRA adapters.", param="lora")
+    return AdapterUnsupported(
+        f"This model takes LoRA adapters of at most rank {most}, and this one has {adapter.rank}.",
+        param="lora",
     )
+
+
+def _may_be_lawful_yet(need: RouteNeed) -> bool:
+    """True where a node that has said nothing yet may be one that the law allows: which regions lie
+    in a jurisdiction is known once nodes have spoken.
+    """
+    return need.allowed_regions != () or bool(need.jurisdictions)

@@ -5,9 +5,16 @@ Read next: `gateway.routing.search`, `gateway.routing.empty_choice`.
 """
 
 from contracts.node_roles import NodeRole
-from gateway.routing.empty_choice import is_lawful
+from gateway.routing.empty_choice import takes_adapter
 from gateway.routing.room import count_room
-from gateway.routing.route_plan import NodeSnapshot, Rejection, RouteBounds, RouteNeed, Sent
+from gateway.routing.route_plan import (
+    NodeSnapshot,
+    Rejection,
+    RouteBounds,
+    RouteNeed,
+    Sent,
+    is_lawful,
+)
 
 
 def find_rejection(
@@ -21,8 +28,12 @@ def find_rejection(
     load, card = node.loads.get(need.model), node.cards.get(need.model)
     if load is None or card is None:
         return Rejection.MODEL_ABSENT
+    if not takes_adapter(card, need):
+        return Rejection.ADAPTER
     if need.revision is not None and card.revision != need.revision:
         return Rejection.OTHER_REVISION
+    if card.max_prompts < need.num_prompts:
+        return Rejection.PROMPTS
     if card.context_window < need.min_context:
         return Rejection.CONTEXT
     if need.leaves_nothing and card.may_keep:

@@ -5,7 +5,7 @@ wires that bring the reports. Read next: `gateway.routing.prefill_choice` (the d
 `gateway.routing.locality` (caches and sessions), `gateway.routing.node_health`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -14,16 +14,17 @@ from contracts.fleet import ModelCard, NodeReport
 from contracts.ids import ModelName, NodeId, RegionId
 from gateway.routing.decisions import Decisions
 from gateway.routing.demand import DemandRecorder
+from gateway.routing.law_table import LawTable
 from gateway.routing.locality import Locality
 from gateway.routing.node_health import NodeHealth
 from gateway.routing.prefill_choice import (
     choose_prefill,
     choose_route,
+    is_still_lawful,
     list_rejections,
     may_answer,
 )
-from gateway.routing.regions import RegionCatalogue
-from gateway.routing.rings import NO_RINGS, Rings, list_rings, measure_earshot_s
+from gateway.routing.rings import NO_RINGS, Rings, choose_report_ms, list_rings, measure_earshot_s
 from gateway.routing.route_plan import (
     FleetState,
     NodeSnapshot,
@@ -34,7 +35,7 @@ from gateway.routing.route_plan import (
     RoutePlan,
     Sent,
 )
-from gateway.routing.snapshots import Vouched, create_unknown, read_report
+from gateway.routing.snapshots import ReportReader, Vouched, create_unknown
 from gateway.sources import Sources
 
 _DRAW_BITS: Final = 24
@@ -47,7 +48,7 @@ class Fleet:
         self,
         regions: Mapping[NodeId, RegionId | None],
         bounds: RouteBounds,
-        catalogue: RegionCatalogue,
+        laws: LawTable,
         locality: Locality,
         sources: Sources,
     ) -> None:
@@ -57,11 +58,14 @@ class Fleet:
         """
         self._vouched = {node_id: Vouched(region) for node_id, region in regions.items()}
         self._bounds = bounds
-        self.catalogue: Final = catalogue
+        self.laws: Final = laws
+        self.catalogue: Final = laws.catalogue
+        self._reader = ReportReader(laws.catalogue)
         self._sources = sources
         self._nodes = {node_id: create_unknown(node_id) for node_id in regions}
-        self._former: dict[NodeId, int] = {}
-        """Nodes that have left, and how often they had reported."""
+        self._former: dict[NodeId, NodeSnapshot] = {}
+        """Nodes that have left, as they were."""
+        self._absent: tuple[NodeSnapshot, ...] = ()
         self._drained: Collection[NodeId] = ()
         self._snapshots: tuple[NodeSnapshot, ...] | None = None
         self._rings: dict[ModelName, Rings] = {}
@@ -102,8 +106,8 @@ class Fleet:
             self._count_sent(plan.prefill, need)
             self.locality.note_prefill(need, plan.prefill.node_id)
         self._count_sent(plan, need)
-        self.locality.note_sent(need, plan.node_id, now_s)
-        return plan
+        is_proven = self.locality.note_sent(need, plan.node_id, now_s)
+        return plan if is_proven else replace(plan, is_proven=False)
 
     def plan_prefill(self, need: RouteNeed, plan: RoutePlan) -> PrefillPlan | None:
         """Another node for the prompt of a request that `plan` has placed, in place of those tried;
@@ -149,12 +153,22 @@ class Fleet:
             sent.num_over += 1
         self._tell(plan.node_id)
 
+    def give_back(self, plan: RoutePlan) -> None:
+        """Nothing goes where `plan` says: not for the answer, nor for its prompt elsewhere."""
+        if plan.prefill is not None:
+            self.release(plan.prefill)
+        self.release(plan)
+
     def takes(self, node_id: NodeId, need: RouteNeed) -> bool:
         """True when `plan` would find the node in order and with room."""
         if node_id not in self._nodes:
             return False
         now_s = self._sources.monotonic_s()
         return may_answer(self._describe(NO_RINGS, now_s), node_id, need, self._bounds, now_s)
+
+    def is_lawful(self, plan: RoutePlan, need: RouteNeed) -> bool:
+        """True while what `plan` says is allowed by `need`, as nodes speak of themselves now."""
+        return is_still_lawful(self._nodes, plan, need)
 
     def list_rejections(self, need: RouteNeed) -> Sequence[tuple[NodeId, Rejection]]:
         """Why each node that does not come into question for a request now does not."""
@@ -174,7 +188,9 @@ class Fleet:
     def admit(self, node_id: NodeId, vouched: Vouched) -> None:
         """The node is in the fleet from now on, where operators say that it is."""
         self._vouched[node_id] = vouched
-        unknown = create_unknown(node_id, self._former.pop(node_id, 0))
+        self._note_law(node_id, vouched)
+        former = self._former.pop(node_id, None)
+        unknown = create_unknown(node_id, 0 if former is None else former.num_reports + 1)
         self._nodes[node_id] = replace(unknown, is_drained=node_id in self._drained)
         self._snapshots = None
         self.health.admit(node_id)
@@ -183,7 +199,8 @@ class Fleet:
         """The node is in the fleet no more; what is under way there ends by itself."""
         node = self._nodes.pop(node_id)
         del self._vouched[node_id]
-        self._former[node_id] = node.num_reports + 1
+        self.laws.forget(node_id)
+        self._former[node_id] = replace(node, is_connected=False, loads={}, placements={})
         self._snapshots = None
         self._earshot_s = None
         self._rings.clear()
@@ -192,6 +209,25 @@ class Fleet:
         self.health.dismiss(node_id)
         for model in node.cards:
             self._sent.pop((node_id, model), None)
+
+    def expect(self, vouched: Mapping[NodeId, Vouched]) -> None:
+        """These nodes, and no others, are counted on where operators say that they are, though they
+        are not in the fleet: what they serve is not denied while they are away.
+        """
+        absent: list[NodeSnapshot] = []
+        for node in self._absent:
+            if node.node_id not in vouched and node.node_id not in self._nodes:
+                self.laws.forget(node.node_id)
+        for node_id, place in vouched.items():
+            former = self._former.get(node_id)
+            if former is None or former.region != place.region:
+                former = replace(create_unknown(node_id), region=place.region)
+            law = former.jurisdiction if place.jurisdiction is None else place.jurisdiction
+            absent.append(replace(former, jurisdiction=law))
+            self._note_law(node_id, place)
+        if self._absent != (now := tuple(absent)):
+            self._absent = now
+            self._offers.clear()
 
     def record_report(self, report: NodeReport) -> None:
         """Replaces what was known of the node; what had been sent before is in its counts.
@@ -221,6 +257,11 @@ class Fleet:
             self.health.note_gone(node_id)
         self._put(replace(node, is_connected=False))
 
+    def choose_report_ms(self, node_id: NodeId) -> int:
+        """How often a node that connects now is to report."""
+        regions = {one: it.region or self._nodes[one].region for one, it in self._vouched.items()}
+        return choose_report_ms(node_id, regions, self.catalogue.measure_latency_s)
+
     def set_drained(self, node_ids: Collection[NodeId]) -> None:
         """These nodes, and no others, are to get nothing new."""
         self._drained = frozenset(node_ids)
@@ -231,39 +272,26 @@ class Fleet:
                 self._tell(node.node_id)
 
     def find_model(self, name: ModelName) -> ModelCard | None:
-        """A model that any node has offered; of several cards the last, as in `list_models`."""
+        """A model that any node has offered; of several cards the last, with the largest rank of
+        adapters of all, as in `list_models`.
+        """
         offer = self._find_offer(name)
         return None if offer is None else offer[0]
 
     def list_models(self) -> list[ModelCard]:
         """Every model that any node has offered, once, in order of name."""
-        cards = {card.name: card for node in self.snapshots for card in node.cards.values()}
-        return [cards[name] for name in sorted(cards)]
+        names = {name for node in self.snapshots for name in node.cards}
+        return [offer[0] for name in sorted(names) if (offer := self._find_offer(name))]
 
-    def list_regions(self, jurisdictions: Iterable[str]) -> set[RegionId]:
-        """Regions that are known to lie in one of `jurisdictions`, and of which no node says
-        otherwise: whoever is kept to them may go to any node there.
-        """
-        wanted = set(jurisdictions)
-        if not wanted:
-            return set()
-        inside, outside = self.catalogue.list_regions(wanted), set[RegionId]()
-        for node in self.snapshots:
-            if node.region is not None:
-                (inside if node.jurisdiction in wanted else outside).add(node.region)
-        return inside - outside
-
-    def find_context_window(
-        self, model: ModelName, allowed_regions: tuple[RegionId, ...] | None
-    ) -> int:
+    def find_context_window(self, need: RouteNeed) -> int:
         """The longest context that any node has offered with the model.
 
-        Raises: what `choose_node` raises for a request so bound, when none has ever offered it.
+        Raises: what `choose_node` raises for `need`, when none has ever offered it.
         """
-        offer = self._find_offer(model)
+        offer = self._find_offer(need.model)
         if offer is None:
             now_s = self._sources.monotonic_s()
-            state, need = self._describe(NO_RINGS, now_s), RouteNeed(model, allowed_regions)
+            state = self._describe(NO_RINGS, now_s)
             choose_route(state, need, self._bounds, now_s, self._draw, self.locality.hand_over)
         assert offer is not None, "a model that no node has offered has found a node"
         return offer[1]
@@ -295,18 +323,24 @@ class Fleet:
             return False
         now_s = self._sources.monotonic_s()
         vouched = self._vouched[report.node_id]
-        node = read_report(report, before, vouched, self.catalogue, now_s)
+        node = self._reader.read(report, before, vouched, now_s)
         if node is None:
             return False
         if before.boot_id != node.boot_id:
             self.locality.forget(node.node_id)
         self._put(node if is_connected else replace(node, is_connected=False))
+        self.laws.note(node.node_id, report.region, report.jurisdiction)
         self.locality.note_capacity(report.node_id, report.loads)
         self.locality.note_told(report, now_s, is_near=self._hears(report))
         for model in (*before.cards, *node.cards):
             self._sent.pop((report.node_id, model), None)
         self._tell(report.node_id)
         return True
+
+    def _note_law(self, node_id: NodeId, vouched: Vouched) -> None:
+        """Operators say where the node is, and whose law holds there, before it does itself."""
+        if vouched.region is not None and vouched.jurisdiction is not None:
+            self.laws.note(node_id, vouched.region, vouched.jurisdiction)
 
     def _count_sent(self, plan: RoutePlan | PrefillPlan, need: RouteNeed) -> None:
         """The node of `plan` has one more request."""
@@ -326,6 +360,7 @@ class Fleet:
             troubled,
             rings.prefilling,
             rings.latencies_s,
+            self._absent,
         )
 
     def _tell(self, node_id: NodeId) -> None:
@@ -358,10 +393,13 @@ class Fleet:
         """
         offer = self._offers.get(model)
         if offer is None:
-            cards = [node.cards[model] for node in self.snapshots if model in node.cards]
+            nodes = (*self._absent, *self.snapshots)
+            cards = [node.cards[model] for node in nodes if model in node.cards]
             if not cards:
                 return None  # names that clients make up are not remembered
-            offer = cards[-1], max(card.context_window for card in cards)
+            most = max(card.max_adapter_rank for card in cards)
+            card = replace(cards[-1], max_adapter_rank=most)
+            offer = card, max(card.context_window for card in cards)
             self._offers[model] = offer
         return offer
 

@@ -4,6 +4,7 @@ A part of the composition root. Read next: `gateway.routing.fleet`.
 """
 
 from gateway.routing.fleet import Fleet
+from gateway.routing.law_table import LawTable
 from gateway.routing.locality import Locality
 from gateway.routing.regions import create_catalogue
 from gateway.routing.route_plan import RouteBounds
@@ -18,7 +19,7 @@ def create_fleet(settings: GatewaySettings, sources: Sources) -> Fleet:
     return Fleet(
         {node.node_id: node.region for node in settings.nodes},
         RouteBounds(routing.report_ttl_s, routing.max_waiting_per_model),
-        create_catalogue(settings.region, routing.regions),
+        LawTable(create_catalogue(settings.region, routing.regions)),
         Locality(SessionMap(routing.max_sessions, routing.session_idle_s)),
         sources,
     )

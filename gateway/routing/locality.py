@@ -11,31 +11,26 @@ from contracts.fleet import ModelLoad, NodeReport
 from contracts.grant import RetentionClass
 from contracts.ids import ModelName, NodeId, RegionId
 from contracts.inference import GenerateRequest, NodeRequest
-from contracts.node_roles import NodeRole
 from contracts.prefix_keys import skip_repeated, unpack_keys
 from gateway.routing.hand_over import HandOverMeter
-from gateway.routing.prefix_index import Away, PrefixIndex
+from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.prefix_keys import (
     BYTES_PER_TOKEN,
     expect_output,
     hash_opening,
+    hash_owner,
     hash_prompt,
     hash_session,
+    measure_prompt,
 )
-from gateway.routing.rings import Rings
+from gateway.routing.prompt_lengths import PromptLengths
+from gateway.routing.rings import Rings, create_compass, find_first_ring
 from gateway.routing.route_plan import NO_HINTS, Hints, NodeSnapshot, Ring, RouteNeed, RoutePlan
 from gateway.routing.sessions import SessionMap, choose_first_place
 
 _USUAL_OUTPUT: Final = 128
 _WEIGHT: Final = 0.05
 """Of the latest request in a running mean."""
-_WHOLE_BYTES: Final = 4096
-"""Of a prompt that says how much text its tokens have. Shorter ones count for less: theirs are the
-template's, and one account's many greetings must not make others' documents look longer.
-"""
-_LEAST_RATIO: Final = 0.5
-_MOST_RATIO: Final = 16.0
-"""Bytes of a prompt for each of its tokens, as far as a node's word is believed."""
 _BYTES_PER_PIECE: Final = 512
 _SLACK_TOKENS: Final = 192
 """Nodes cache whole blocks and we whole pieces: so much is no contradiction."""
@@ -51,7 +46,7 @@ class Locality:
         self._told: dict[NodeId, bytes] = {}
         """The names of prompts that each node told last: it repeats them for a while."""
         self.hand_over: Final = HandOverMeter()
-        self._bytes_per_token: dict[ModelName, float] = {}
+        self._lengths = PromptLengths()
         self._usual_output: dict[ModelName, float] = {}
 
     def describe(
@@ -61,24 +56,34 @@ class Locality:
         cache_salt: bytes,
         retention: RetentionClass,
         session: bytes | None,
+        generation: int = 0,
     ) -> RouteNeed:
         """What `request` needs, with its prompt's names unless nothing of it may remain."""
         leaves_nothing = retention is RetentionClass.NONE
         if not isinstance(request, GenerateRequest):
-            return RouteNeed(request.model, allowed_regions, leaves_nothing=leaves_nothing)
+            return RouteNeed(
+                request.model,
+                allowed_regions,
+                generation=generation,
+                leaves_nothing=leaves_nothing,
+            )
         model = request.model
-        prompt = hash_prompt(request.prompt, model, cache_salt)
-        per_token = self._bytes_per_token.get(model, BYTES_PER_TOKEN)
+        prompt = hash_prompt(request.prompt, model, cache_salt, request.adapter)
+        num_bytes = prompt.num_bytes + sum(map(measure_prompt, request.further_prompts))
         usual = int(self._usual_output.get(model, _USUAL_OUTPUT))
         return RouteNeed(
             model,
             allowed_regions,
+            generation=generation,
             rejects_busy=request.reject_if_busy,
             prefix_keys=prompt.keys if retention is RetentionClass.STANDARD else (),
-            num_prompt_bytes=prompt.num_bytes,
-            num_prompt_tokens=int(prompt.num_bytes / per_token) + 1,
-            num_output_tokens=request.num_choices * expect_output(request, usual),
+            num_prompts=len(request.prompts),
+            num_prompt_bytes=num_bytes,
+            num_prompt_tokens=self._lengths.estimate(model, num_bytes),
+            num_output_tokens=request.num_answers * expect_output(request, usual),
             session=_name_session(request, prompt.keys, cache_salt, retention, session),
+            owner=hash_owner(cache_salt),
+            adapter=request.adapter,
             leaves_nothing=leaves_nothing,
             may_move=_may_move(request, retention),
         )
@@ -90,11 +95,11 @@ class Locality:
         keys = need.prefix_keys
         if not keys and need.session is None:
             return NO_HINTS
-        holders = self._index.find(keys, _create_compass(need, rings.latencies_s, nodes, False))
+        holders = self._index.find(keys, create_compass(need, rings.latencies_s, nodes, False))
         for_prompts: Sequence[NodeId] = ()
         if rings.prefilling:
             latencies_s = {ring.region: ring.latency_s for ring in rings.prefilling}
-            for_prompts = self._index.find(keys, _create_compass(need, latencies_s, nodes, True))
+            for_prompts = self._index.find(keys, create_compass(need, latencies_s, nodes, True))
         is_known = bool(holders or for_prompts)
         return Hints(
             holders,
@@ -103,26 +108,27 @@ class Locality:
             self._find_pinned(need, rings.answering, now_s),
         )
 
-    def note_sent(self, need: RouteNeed, node_id: NodeId, now_s: float) -> None:
-        """The request goes to `node_id`, which will have its prompt and its session."""
-        self._index.record(node_id, need.prefix_keys)
+    def note_sent(self, need: RouteNeed, node_id: NodeId, now_s: float) -> bool:
+        """The request goes to `node_id`, which will have its prompt and its session.
+
+        False while what it is thought to have of the prompt is on its way there itself.
+        """
         if need.session is not None:
-            self._sessions.pin(need.session, node_id, now_s)
+            self._sessions.pin(need.owner, need.session, node_id, now_s)
+        return self._index.record(node_id, need.prefix_keys)
 
     def note_prefill(self, need: RouteNeed, node_id: NodeId) -> None:
         """`node_id` computes the prompt for another, and will have it, too."""
         self._index.record(node_id, need.prefix_keys)
+        self._index.prove(node_id, need.prefix_keys)  # it is not told what is cached there
 
     def note_accepted(
         self, need: RouteNeed, plan: RoutePlan, num_prompt: int, num_cached: int
     ) -> None:
         """The node has counted the prompt and what it had of it."""
-        if need.num_prompt_bytes and num_prompt:
-            ratio = min(max(need.num_prompt_bytes / num_prompt, _LEAST_RATIO), _MOST_RATIO)
-            weight = _WEIGHT * min(need.num_prompt_bytes / _WHOLE_BYTES, 1.0)
-            before = self._bytes_per_token.get(need.model, BYTES_PER_TOKEN)
-            self._bytes_per_token[need.model] = before + weight * (ratio - before)
-        if plan.num_cached_tokens:
+        self._lengths.note(need.model, need.num_prompt_bytes, num_prompt)
+        self._index.prove(plan.node_id, need.prefix_keys)
+        if plan.num_cached_tokens and plan.is_proven:
             self._index.correct(plan.node_id, plan.num_cached_tokens, num_cached, _SLACK_TOKENS)
 
     def note_output(self, model: ModelName, num_tokens: int) -> None:
@@ -156,33 +162,11 @@ class Locality:
         """Where the session was last, else where it should begin if its prompt is of no account."""
         if need.session is None:
             return None
-        place = self._sessions.find(need.session, now_s)
+        place = self._sessions.find(need.owner, need.session, now_s)
         if place is not None or need.prefix_keys:
             return place
-        for ring in rings:
-            if need.allowed_regions is None or ring.region in need.allowed_regions:
-                return choose_first_place(need.session, ring.node_ids)
-        return None
-
-
-def _create_compass(
-    need: RouteNeed,
-    latencies_s: Mapping[RegionId, float],
-    nodes: Mapping[NodeId, NodeSnapshot],
-    is_for_prompts: bool,
-) -> Away:
-    """How far a node is that is there, of that half, and where the request may go."""
-    allowed = need.allowed_regions
-
-    def measure_away_s(node_id: NodeId) -> float | None:
-        node = nodes.get(node_id)
-        if node is None or not node.is_connected or node.region is None:
-            return None
-        if (node.role is NodeRole.PREFILL) is not is_for_prompts:
-            return None
-        return latencies_s.get(node.region) if allowed is None or node.region in allowed else None
-
-    return measure_away_s
+        first = find_first_ring(need, rings)
+        return None if first is None else choose_first_place(need.session, first.node_ids)
 
 
 def _name_session(
@@ -207,4 +191,5 @@ def _may_move(request: GenerateRequest, retention: RetentionClass) -> bool:
     leave a device.
     """
     is_told = request.sampling.num_prompt_logprobs is not None or request.resumption is not None
-    return retention is RetentionClass.STANDARD and not is_told
+    is_one = not request.further_prompts
+    return retention is RetentionClass.STANDARD and is_one and not is_told

@@ -7,7 +7,7 @@ a hand-over does not pay follows from what was measured, and there is no thresho
 Read next: `gateway.routing.hand_over`, `gateway.routing.choose_node`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -23,9 +23,9 @@ from gateway.routing.cost import (
     find_decode_per_s,
     find_prefill_per_s,
 )
-from gateway.routing.empty_choice import is_lawful
 from gateway.routing.filters import find_rejection
 from gateway.routing.hand_over import HandOverMeter
+from gateway.routing.region_policy import find_bounds_beside
 from gateway.routing.route_plan import (
     NO_HINTS,
     FleetState,
@@ -38,6 +38,7 @@ from gateway.routing.route_plan import (
     RouteNeed,
     RoutePlan,
     estimate_cached_tokens,
+    is_lawful,
     keep_only,
 )
 from gateway.routing.search import Search
@@ -97,11 +98,12 @@ def choose_prefill(
         return None
     best = None
     least_s = _estimate_here_s(state, need, plan)
-    moved_s = hand_over.estimate_s(need.num_prompt_tokens)
+    moved_s = hand_over.estimate_s(need.num_prompt_tokens, now_s)
+    regions = find_bounds_beside(need, plan.region)
     for ring in state.prefill_rings:
         if ring.latency_s + moved_s >= least_s:
             break
-        if need.allowed_regions is not None and ring.region not in need.allowed_regions:
+        if regions is not None and ring.region not in regions:
             continue
         looked_at = (*draw_some(ring.node_ids, draw), *_list_held(ring, hints))
         for node_id in dict.fromkeys(looked_at):
@@ -137,6 +139,15 @@ def may_answer(
         and node_id not in state.troubled
         and find_rejection(node, sent, need, bounds, now_s) is None
     )
+
+
+def is_still_lawful(nodes: Mapping[NodeId, NodeSnapshot], plan: RoutePlan, need: RouteNeed) -> bool:
+    """True when neither the answer nor its prompt would go to a node that has gone, or that the law
+    does not allow by now.
+    """
+    wanted = [plan.node_id, *([] if plan.prefill is None else [plan.prefill.node_id])]
+    found = [nodes.get(node_id) for node_id in wanted]
+    return all(node is not None and is_lawful(node, need) for node in found)
 
 
 def _list_held(ring: Ring, hints: Hints) -> list[NodeId]:

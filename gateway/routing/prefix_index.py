@@ -47,6 +47,8 @@ class _Memory:
     """By this gateway."""
     heard: dict[int, int] = field(default_factory=dict[int, int])
     """By others, as the node says; none that is in `sent`."""
+    unproven: set[int] = field(default_factory=set[int])
+    """Those of `sent` that are on their way: no prompt that has them was accepted there yet."""
     max_keys: int = MAX_KEYS_PER_NODE
     share: float = 1.0
     """Of `max_keys`, learned from what the node says."""
@@ -115,19 +117,33 @@ class PrefixIndex:
         depth = _find_depth(keys, memory.sent, memory.heard)
         return PIECE_ENDS[depth - 1] if depth else 0
 
-    def record(self, node_id: NodeId, keys: Sequence[int]) -> None:
-        """The node has been sent a prompt with these keys."""
+    def record(self, node_id: NodeId, keys: Sequence[int]) -> bool:
+        """The node has been sent a prompt with these keys.
+
+        True when it should have what was known there of the prompt; False while that is on its way.
+        """
         if not keys:
-            return
+            return True
         memory = self._recall(node_id)
         self._num_uses = now = self._num_uses + 1
-        sent, num_told = memory.sent, len(memory.heard)
+        sent, num_told, deepest = memory.sent, len(memory.heard), None
         for key in reversed(keys):  # the beginning is used last, so that it is forgotten last
             if sent.pop(key, None) is None and memory.heard.pop(key, None) is None:
                 self._hold(key, memory.node_id)
+                memory.unproven.add(key)
+            elif deepest is None:
+                deepest = key
             sent[key] = now
+        is_proven = deepest not in memory.unproven
         self._count_heard(memory, num_told)
         self._trim(memory, memory.num_keys - memory.room)
+        return is_proven
+
+    def prove(self, node_id: NodeId, keys: Sequence[int]) -> None:
+        """The node computes a prompt with these keys, or has them."""
+        memory = self._memories.get(node_id)
+        if memory is not None and memory.unproven:
+            memory.unproven.difference_update(keys)
 
     def hear(self, node_id: NodeId, keys: Sequence[int]) -> None:
         """The node says that it has these, the latest last."""
@@ -139,6 +155,7 @@ class PrefixIndex:
         for key in keys[-memory.room :]:
             if sent.pop(key, None) is not None:
                 sent[key] = now
+                memory.unproven.discard(key)
                 continue
             if heard.pop(key, None) is None:
                 self._hold(key, memory.node_id)
@@ -185,6 +202,7 @@ class PrefixIndex:
         for key in memory.list_oldest(count):
             if memory.sent.pop(key, None) is None:
                 del memory.heard[key]
+            memory.unproven.discard(key)
             self._drop(key, memory.node_id)
         self._count_heard(memory, num_told)
 

@@ -1,8 +1,8 @@
 """Names for the beginnings of a prompt, by which the router remembers who has computed them.
 
 Each key is a 64-bit xxh3 hash of a piece of the prompt's text, seeded with the key before it; the
-first is seeded with the account's cache salt and the model, so that no account's keys meet
-another's. A hint and no more: nodes find cached blocks by their own SHA-256 keys. Read next:
+first is seeded with the account's cache salt, the model and the adapter, so that no account's keys
+meet another's. A hint and no more: nodes find cached blocks by their own SHA-256 keys. Read next:
 `gateway.routing.prefix_index`.
 """
 
@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from xxhash import xxh3_64_intdigest
 
+from contracts.adapters import AdapterRef
 from contracts.ids import ModelName
 from contracts.inference import ChatMessage, ChatPrompt, GenerateRequest, Prompt, TextPrompt
 
@@ -44,10 +45,16 @@ class PromptKeys(msgspec.Struct, frozen=True):
     num_bytes: int
 
 
-def hash_prompt(prompt: Prompt, model: ModelName, cache_salt: bytes) -> PromptKeys:
-    """The keys of all whole pieces of `prompt`, as far as there are pieces."""
+def hash_prompt(
+    prompt: Prompt, model: ModelName, cache_salt: bytes, adapter: AdapterRef | None = None
+) -> PromptKeys:
+    """The keys of all whole pieces of `prompt`, as far as there are pieces; with another adapter
+    nothing is cached of it.
+    """
     text = _join(prompt)
     key = xxh3_64_intdigest(cache_salt + model.encode())
+    if adapter is not None:
+        key = xxh3_64_intdigest(adapter.digest, key)
     keys: list[int] = []
     start = 0
     for end in PIECE_ENDS:
@@ -57,6 +64,16 @@ def hash_prompt(prompt: Prompt, model: ModelName, cache_salt: bytes) -> PromptKe
         keys.append(key)
         start = end
     return PromptKeys(tuple(keys), len(text))
+
+
+def measure_prompt(prompt: Prompt) -> int:
+    """The prompt's length in bytes, as `hash_prompt` counts it."""
+    return len(_join(prompt))
+
+
+def hash_owner(cache_salt: bytes) -> int:
+    """A number that stands for the account."""
+    return xxh3_64_intdigest(cache_salt)
 
 
 def hash_session(value: bytes, model: ModelName, cache_salt: bytes) -> int:

@@ -40,17 +40,16 @@ class RegionCatalogue:
         known = self._regions.get(region)
         return None if known is None else known.jurisdiction
 
-    def measure_latency_s(self, region: RegionId) -> float:
-        """There and back."""
+    def measure_latency_s(self, region: RegionId | None) -> float:
+        """There and back; None is a region that nobody knows."""
         if region == self.own:
             return 0.0
-        known = self._regions.get(region)
+        known = None if region is None else self._regions.get(region)
         return UNKNOWN_LATENCY_S if known is None else known.latency_s
 
-    def list_regions(self, jurisdictions: Iterable[str]) -> set[RegionId]:
-        """Those in one of `jurisdictions`."""
-        wanted = set(jurisdictions)
-        return {name for name, region in self._regions.items() if region.jurisdiction in wanted}
+    def list_jurisdictions(self) -> list[tuple[RegionId, str]]:
+        """Each region and whose law holds there."""
+        return [(name, region.jurisdiction) for name, region in self._regions.items()]
 
     def require_entry(self, allowed: Iterable[RegionId] | None) -> None:
         """Raises: `ResidencyViolation` when requests bound to `allowed` may not enter here."""

@@ -1,19 +1,31 @@
 """The nodes of a model by region, nearest first: those that answer, and those there for prompts.
 
-And how near a node must be for its word on prompts to be heard. Pure. Read next:
+And what nearness is worth: how near a node must be for its word on prompts to be heard, and how
+often it is to say how busy it is. Pure. Read next:
 `gateway.routing.choose_node`, `gateway.routing.prefill_choice`, `gateway.routing.locality`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
 from contracts.ids import ModelName, NodeId, RegionId
 from contracts.node_roles import NodeRole
-from gateway.routing.route_plan import NodeSnapshot, Ring
+from gateway.routing.prefix_index import Away
+from gateway.routing.region_policy import rank_region
+from gateway.routing.route_plan import NodeSnapshot, Ring, RouteNeed
 
 MAX_HEARD_NODES: Final = 128
 """Each of so many has room for 4,096 names in a gateway's memory (`prefix_index.MAX_HEARD`)."""
+REPORTS_PER_S: Final = 500
+"""Of how busy nodes are, by all of them together; some 2 % of a core."""
+MAX_NEAR_NODES: Final = 62
+"""So many may report as often as there is need: half of all reports."""
+_FARTHER_S: Final = 1000.0
+"""Than every way there is."""
+SHORTEST_REPORT_MS: Final = 250
+_LONGEST_REPORT_MS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +76,42 @@ def list_rings(
     return Rings(answering, list_half(True), latencies_s, num_nodes > 1)
 
 
+def create_compass(
+    need: RouteNeed,
+    latencies_s: Mapping[RegionId, float],
+    nodes: Mapping[NodeId, NodeSnapshot],
+    is_for_prompts: bool,
+) -> Away:
+    """How far a node is that is there, of that half, and where the request may go: every place that
+    it prefers is nearer than all others.
+    """
+    allowed = need.allowed_regions
+
+    def measure_away_s(node_id: NodeId) -> float | None:
+        node = nodes.get(node_id)
+        if node is None or not node.is_connected or node.region is None:
+            return None
+        if (node.role is NodeRole.PREFILL) is not is_for_prompts:
+            return None
+        if allowed is not None and node.region not in allowed:
+            return None
+        latency_s = latencies_s.get(node.region)
+        if latency_s is None or not need.preferred:
+            return latency_s
+        return latency_s + _FARTHER_S * rank_region(need, node.region)
+
+    return measure_away_s
+
+
+def find_first_ring(need: RouteNeed, rings: Sequence[Ring]) -> Ring | None:
+    """Where a request would go if all had room; None where it may go to none of `rings`."""
+    allowed = need.allowed_regions
+    lawful = (ring for ring in rings if allowed is None or ring.region in allowed)
+    if not need.preferred:
+        return next(lawful, None)
+    return min(lawful, key=lambda ring: rank_region(need, ring.region), default=None)
+
+
 def measure_earshot_s(
     nodes: Iterable[NodeSnapshot],
     measure_latency_s: Callable[[RegionId], float],
@@ -77,3 +125,25 @@ def measure_earshot_s(
     if len(regions) <= max_nodes:
         return float("inf")
     return sorted(measure_latency_s(region) for region in regions)[max_nodes - 1]
+
+
+def choose_report_ms(
+    node_id: NodeId,
+    regions: Mapping[NodeId, RegionId | None],
+    measure_latency_s: Callable[[RegionId | None], float],
+) -> int:
+    """How often a node is to say how busy it is, in milliseconds; `regions` are those of all nodes.
+
+    A gateway sends most of its requests to the nodes around it, and between two reports it knows
+    nothing of what others have sent there. So where not all can report as often as there is need,
+    the nearest do; of those that are equally near, as the nodes of one region, all or none.
+    """
+    away_s = sorted(map(measure_latency_s, regions.values()))
+    num_near = num_nodes = len(away_s)
+    if num_nodes * 1000 > REPORTS_PER_S * SHORTEST_REPORT_MS:
+        num_near = bisect_left(away_s, away_s[MAX_NEAR_NODES])
+    if num_near == num_nodes or measure_latency_s(regions[node_id]) < away_s[num_near]:
+        return SHORTEST_REPORT_MS
+    num_left = REPORTS_PER_S - num_near * 1000 // SHORTEST_REPORT_MS
+    even_ms = (num_nodes - num_near) * 1000 // num_left
+    return min(max(even_ms, SHORTEST_REPORT_MS), _LONGEST_REPORT_MS)

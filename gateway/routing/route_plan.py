@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
+from contracts.adapters import AdapterRef
 from contracts.fleet import ModelCard, ModelLoad
 from contracts.ids import BootId, ModelName, NodeId, RegionId
 from contracts.kv_transfer import KvEndpoint
@@ -23,8 +24,12 @@ class Rejection(StrEnum):
     """It has never reported, so that its region is not known either."""
     RESIDENCY = "residency"
     MODEL_ABSENT = "model_absent"
+    ADAPTER = "adapter"
+    """It computes no adapters of that rank."""
     OTHER_REVISION = "other_revision"
     """It has other weights under the model's name: half an answer cannot be continued there."""
+    PROMPTS = "prompts"
+    """It takes fewer prompts at once than the request has."""
     CONTEXT = "context"
     """Its context is too short for the request, as nodes with one as short have said."""
     RETENTION = "retention"
@@ -121,6 +126,12 @@ class RouteNeed(msgspec.Struct, frozen=True):
     model: ModelName
     allowed_regions: tuple[RegionId, ...] | None
     """None means any, an empty tuple none at all."""
+    jurisdictions: frozenset[str] | None = None
+    """Where a node has to stand by its own word, too; None: anywhere."""
+    preferred: tuple[frozenset[RegionId], ...] = ()
+    """Groups of regions: where one has room, nobody goes on to the next, or anywhere else."""
+    generation: int = 0
+    """Of the store, whose rules these are."""
     tried: frozenset[NodeId] = frozenset()
     """Nodes that refused this request already."""
     revision: str | None = None
@@ -134,7 +145,9 @@ class RouteNeed(msgspec.Struct, frozen=True):
     """It can wait for a node in order that is full: better than to go to one that has failed."""
     prefix_keys: tuple[int, ...] = ()
     """Names of ever longer beginnings of the prompt, in the account's own namespace."""
+    num_prompts: int = 1
     num_prompt_bytes: int = 0
+    """Of all prompts together, as are the next two."""
     num_prompt_tokens: int = 0
     """An estimate."""
     num_output_tokens: int = 0
@@ -142,10 +155,19 @@ class RouteNeed(msgspec.Struct, frozen=True):
     session: int | None = None
     """The session that this belongs to, in the account's own namespace: by the client's word, or
     the conversation's opening."""
+    owner: int = 0
+    """Stands for the account where sessions are kept."""
+    adapter: AdapterRef | None = None
+    """What it is to be computed with."""
     leaves_nothing: bool = False
     """Nothing of it may remain where it is computed."""
     may_move: bool = False
     """What is computed of the prompt may leave the node that computes it."""
+
+    @property
+    def is_bound(self) -> bool:
+        """True when there are places where it may not go."""
+        return self.allowed_regions is not None or self.jurisdictions is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +231,9 @@ class FleetState(msgspec.Struct, frozen=True):
     """Who computes prompts of the model for others, nearest first."""
     latencies_s: Mapping[RegionId, float] = msgspec.field(default_factory=dict[RegionId, float])
     """To the regions of `rings`."""
+    absent: Sequence[NodeSnapshot] = ()
+    """Nodes that operators count on and that are not there: nobody is sent to them, and they say
+    what there will be again."""
 
 
 def keep_only(state: FleetState, node_id: NodeId) -> FleetState:
@@ -260,6 +285,20 @@ class RoutePlan(msgspec.Struct, frozen=True):
     rejected: tuple[tuple[NodeId, Rejection], ...]
     prefill: PrefillPlan | None = None
     """Who computes the prompt; None: the node itself."""
+    is_proven: bool = True
+    """False where the cached tokens are those of a prompt that was on its way there: that the node
+    does not have them yet says nothing of its cache."""
+    num_spilled: int = 0
+    """Groups of preferred regions that had no room."""
+
+
+def is_lawful(node: NodeSnapshot, need: RouteNeed) -> bool:
+    """True when the account's data may go to `node`."""
+    if node.region is None:
+        return False
+    if need.allowed_regions is not None and node.region not in need.allowed_regions:
+        return False
+    return need.jurisdictions is None or node.jurisdiction in need.jurisdictions
 
 
 def estimate_cached_tokens(need: RouteNeed, hints: Hints, node_id: NodeId) -> int:

@@ -1,9 +1,9 @@
 """Where sessions were last: by this gateway's own word, and by that of nodes.
 
 Keys are of the account's own namespace (`prefix_keys.hash_session`), so that nobody can follow or
-move another's session. Bounded by count and by idle time; what nodes tell has room of its own, so
-that a large fleet's sessions crowd out none of this gateway's. Read next: `gateway.routing.search`,
-which decides whether a session may stay.
+move another's session. Bounded by count and by idle time; who has most gives up first, so that one
+account's many sessions end nobody else's, and what nodes tell has room of its own. Read next:
+`gateway.routing.search`, which decides whether a session may stay.
 """
 
 from collections import OrderedDict
@@ -17,6 +17,8 @@ from contracts.ids import NodeId
 _MAX_RENDEZVOUS: Final = 64
 _SURE_S: Final = 4.0
 """Nodes tell what is up to three seconds old: one's own word is worth more for that long."""
+_FEW: Final = 64
+"""Such a part of all is forgotten at once: to find who has most takes a look at all accounts."""
 _Places = OrderedDict[int, tuple[NodeId, float]]
 
 
@@ -24,44 +26,80 @@ class SessionMap:
     """Sessions by key."""
 
     def __init__(self, max_sessions: int, idle_s: float) -> None:
-        """Forgets the least recently used beyond `max_sessions`, and any idle for `idle_s`."""
+        """Forgets what is beyond `max_sessions`, and any idle for `idle_s`."""
         self._max_sessions = max_sessions
         self._idle_s = idle_s
-        self._own: _Places = OrderedDict()
+        self._own: OrderedDict[int, _Places] = OrderedDict()
+        """By whose they are, least recently used first, both those who have them and theirs."""
+        self._num_own = 0
         self._told: _Places = OrderedDict()
 
     def __len__(self) -> int:
         """Sessions remembered, those that are idle for too long included."""
-        return len(self._own) + len(self._told)
+        return self._num_own + len(self._told)
 
-    def find(self, session: int, now_s: float) -> NodeId | None:
+    def find(self, owner: int, session: int, now_s: float) -> NodeId | None:
         """Where the session was last; None when that is forgotten."""
-        place = self._own.get(session)
+        places = self._own.get(owner)
+        place = None if places is None else places.get(session)
         told = self._told.get(session)
         if told is not None and (place is None or told[1] > place[1] + _SURE_S):
             place = told
         return None if place is None or now_s - place[1] > self._idle_s else place[0]
 
-    def pin(self, session: int, node_id: NodeId, now_s: float) -> None:
-        """The session is sent to `node_id` now."""
-        self._put(self._own, (session,), (node_id, now_s))
+    def pin(self, owner: int, session: int, node_id: NodeId, now_s: float) -> None:
+        """The session of that account, whatever number stands for it, is sent to `node_id` now."""
+        places = self._own.get(owner)
+        if places is None:
+            places = self._own[owner] = OrderedDict()
+        self._own.move_to_end(owner)
+        num_before = len(places)
+        places[session] = (node_id, now_s)
+        places.move_to_end(session)
+        self._num_own += len(places) - num_before
+        if self._num_own > self._max_sessions:
+            self._trim()
 
     def hear(self, sessions: Iterable[int], node_id: NodeId, now_s: float) -> None:
         """`node_id` says that these have been there lately.
 
-        Two nodes that one has just been to both say so; the later word counts.
+        Two nodes that one has just been to both say so; the later word counts. One object stands
+        for the place of all of them.
         """
-        self._put(self._told, sessions, (node_id, now_s))
-
-    def _put(self, places: _Places, sessions: Iterable[int], place: tuple[NodeId, float]) -> None:
-        """Remembers a place, one object for all of them, and forgets others where there is no
-        room.
-        """
+        place = (node_id, now_s)
         for session in sessions:
-            places[session] = place
-            places.move_to_end(session)
-        for _ in range(len(places) - self._max_sessions):
-            places.popitem(last=False)
+            self._told[session] = place
+            self._told.move_to_end(session)
+        for _ in range(len(self._told) - self._max_sessions):
+            self._told.popitem(last=False)
+
+    def _trim(self) -> None:
+        """Makes some room: whoever has most gives up what was used least recently."""
+        room = self._max_sessions - self._max_sessions // _FEW
+        part = _find_part(map(len, self._own.values()), room)
+        for owner in list(self._own):
+            places = self._own[owner]
+            for _ in range(min(len(places) - part, self._num_own - room)):
+                places.popitem(last=False)
+                self._num_own -= 1
+            if not places:
+                del self._own[owner]
+            if self._num_own == room:
+                break
+
+
+def _find_part(counts: Iterable[int], room: int) -> int:
+    """How many each may have: with that all of them together have no more than `room`, and with one
+    more for each they would have.
+    """
+    part, num_left, room_left = 0, 0, room
+    in_order = sorted(counts)
+    for place, count in enumerate(in_order):
+        num_left = len(in_order) - place
+        if count * num_left > room_left:
+            return room_left // num_left
+        part, room_left = count, room_left - count
+    return part
 
 
 def choose_first_place(session: int, node_ids: Sequence[NodeId]) -> NodeId:

@@ -3,6 +3,7 @@
 Read next: `gateway.routing.fleet` (what becomes of it), `contracts.fleet`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,32 +54,57 @@ def create_unknown(node_id: NodeId, num_reports: int = 0) -> NodeSnapshot:
     )
 
 
-def read_report(
-    report: NodeReport,
-    before: NodeSnapshot,
-    vouched: Vouched,
-    catalogue: RegionCatalogue,
-    now_s: float,
-) -> NodeSnapshot | None:
-    """The node as it is from now on; None when the report is refused.
+class ReportReader:
+    """Decides what is believed, and says once what is not: nodes repeat themselves."""
 
-    A region that is not a plain name is refused with the report: it travels in headers. So is one
-    whose jurisdiction contradicts the catalogue: that would be the law's own table. And so is a
-    region or jurisdiction other than `vouched`, the ones that operators vouch for.
-    """
-    if vouched.contradicts(report):
-        log.error(
-            "report_of_another_region",
-            node_id=report.node_id,
-            said=report.region[:_SHOWN],
-            said_jurisdiction=report.jurisdiction[:_SHOWN],
-            configured=vouched.region,
-        )
+    def __init__(self, catalogue: RegionCatalogue) -> None:
+        """Nobody has been disbelieved yet."""
+        self._catalogue = catalogue
+        self._disbelieved: dict[NodeId, Mapping[str, str | None]] = {}
+        """What the log says of each node's last report that was refused, until one is believed."""
+
+    def read(
+        self, report: NodeReport, before: NodeSnapshot, vouched: Vouched, now_s: float
+    ) -> NodeSnapshot | None:
+        """The node as it is from now on; None when the report is refused.
+
+        A region that is not a plain name is refused with the report: it travels in headers. So is
+        one whose jurisdiction contradicts the catalogue: that would be the law's own table. And so
+        is a region or jurisdiction other than `vouched`, the ones that operators vouch for.
+        """
+        found = self._find_contradiction(report, vouched)
+        if found is None:
+            self._disbelieved.pop(report.node_id, None)
+            return _create_snapshot(report, before, now_s)
+        if self._disbelieved.get(report.node_id) != found:
+            self._disbelieved[report.node_id] = found
+            log.error(node_id=report.node_id, **found)
         return None
-    jurisdiction = catalogue.find_jurisdiction(report.region)
-    if not is_node_id(report.region) or jurisdiction not in (None, report.jurisdiction):
-        log.error("report_malformed", node_id=report.node_id)
-        return None
+
+    def _find_contradiction(
+        self, report: NodeReport, vouched: Vouched
+    ) -> Mapping[str, str | None] | None:
+        """What the log is to say of a report that is not believed."""
+        said, said_law = report.region[:_SHOWN], report.jurisdiction[:_SHOWN]
+        if vouched.contradicts(report):
+            return {
+                "event": "report_of_another_region",
+                "said": said,
+                "said_jurisdiction": said_law,
+                "configured": vouched.region,
+            }
+        law = self._catalogue.find_jurisdiction(report.region)
+        if law not in (None, report.jurisdiction):
+            return {
+                "event": "report_of_another_jurisdiction",
+                "said": said_law,
+                "configured": law,
+            }
+        return None if is_node_id(report.region) else {"event": "report_malformed"}
+
+
+def _create_snapshot(report: NodeReport, before: NodeSnapshot, now_s: float) -> NodeSnapshot:
+    """The node as the report has it."""
     return NodeSnapshot(
         node_id=report.node_id,
         is_connected=True,

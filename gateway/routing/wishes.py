@@ -98,6 +98,7 @@ def format_explanation(plan: RoutePlan, queued_s: float = 0.0) -> bytes:
         f"new_tokens={plan.num_new_tokens}",
         f"seen={plan.num_seen}",
         *([f"queued_ms={queued_s * 1000:.1f}"] if queued_s else []),
+        *([f"spilled={plan.num_spilled}"] if plan.num_spilled else []),
         *([] if plan.prefill is None else [f"prefill={plan.prefill.region}"]),
         *_count_reasons(plan.rejected),
     ]

@@ -7,6 +7,7 @@ Read next: `gateway.upstream.node_stream`, `gateway.upstream.outbox`.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, cast, get_args
 
@@ -37,6 +38,7 @@ from contracts.pair_key import seal_pair_key
 from contracts.placement import PlacementPlan
 from contracts.wire import (
     CONNECTION_STREAM,
+    AdapterWanted,
     Credit,
     FromNode,
     FromNodeEntry,
@@ -158,6 +160,16 @@ class NodeConnection:
         self._outbox.add(stream.stream_id, stream.attempt, message)
         self._wake_writer()
 
+    def send_pieces(
+        self, stream: NodeStream, first: int, data: bytes, note_gone: Callable[[], None]
+    ) -> None:
+        """Sends bytes of the adapter of `stream`, a fragment in turn with others' bodies."""
+        if self._is_closed:
+            note_gone()
+            return
+        self._outbox.add_pieces(stream.stream_id, stream.attempt, first, data, note_gone)
+        self._wake_writer()
+
     def seal(self, ticket: KvTicket) -> bytes:
         """The ticket as the node believes it."""
         return seal_ticket(ticket, self._connection_key)
@@ -194,7 +206,7 @@ class NodeConnection:
         """Ends all streams that nobody has aborted with `error`, and tells the node; how many."""
         ended = [stream for stream in self._streams.values() if not stream.is_aborted]
         for stream in ended:
-            self._drop(stream, error)
+            self.drop(stream, error)
         return len(ended)
 
     def note(self, stream: NodeStream) -> None:
@@ -216,6 +228,7 @@ class NodeConnection:
             streams, self._streams = self._streams, {}
             for stream in streams.values():
                 stream.fail(StreamBroken("The connection to the node was lost."))
+            self._outbox.clear()
             await asyncio.gather(self._reader, writer, return_exceptions=True)
             await self._socket.close()
 
@@ -233,9 +246,9 @@ class NodeConnection:
             log.warning("node_silent", node_id=self._node_id)
             self._reader.cancel()
         for stream in list(self._streams.values()):
-            error = self._find_overdue(stream, now_s - stream.since_s)
+            error = self._find_overdue(stream, now_s)
             if error is not None:
-                self._drop(stream, error)
+                self.drop(stream, error)
 
     async def _read(self) -> None:
         """Handles frames until the socket ends or the node breaks the protocol."""
@@ -257,7 +270,7 @@ class NodeConnection:
                 if type(event) is not Delta or stream is None or stream.attempt != entry.attempt:
                     self._receive(entry)
                 elif not stream.push_text(event):
-                    self._drop(stream, _create_excess())
+                    self.drop(stream, _create_excess())
             if self._noted:
                 noted, self._noted = self._noted, []
                 for stream in noted:
@@ -274,14 +287,17 @@ class NodeConnection:
         if type(event) not in _ANSWERS:
             if type(event) in _TRANSFERS and stream.on_transfer is not None:
                 stream.on_transfer(cast("TransferEvent", event))
+            elif type(event) is AdapterWanted and stream.feed is not None:
+                if not stream.is_aborted:  # it may have asked before it heard of that
+                    stream.feed.take(event)
             else:
-                self._drop(stream, StreamBroken("The node sent an event that cannot be read."))
+                self.drop(stream, StreamBroken("The node sent an event that cannot be read."))
             return
         is_within_credit = stream.push(cast("GenerationEvent", event))
         if stream.is_over:
             del self._streams[stream.stream_id]
         elif not is_within_credit:
-            self._drop(stream, _create_excess())
+            self.drop(stream, _create_excess())
 
     def _receive_own(self, message: FromNode | None) -> None:
         """Handles a message of the connection itself."""
@@ -296,20 +312,22 @@ class NodeConnection:
         else:
             log.error("connection_message_malformed", node_id=self._node_id)
 
-    def _find_overdue(self, stream: NodeStream, waited_s: float) -> ServiceError | None:
-        """The error of a stream whose wait is over, None while it may go on."""
+    def _find_overdue(self, stream: NodeStream, now_s: float) -> ServiceError | None:
+        """The error of a stream whose wait is over, None while it may go on: one whose adapter is
+        on its way waits for nothing else.
+        """
+        waited_s = now_s - stream.since_s
         if stream.is_aborted:
             if waited_s > ABORT_ANSWER_S:
                 return StreamBroken("The node did not confirm the end of the request.")
-        elif not stream.is_accepted:
-            if waited_s > self._bounds.queue_deadline_s:
-                return PoolSaturated("No place became free in time, please try again.")
+        elif not stream.is_accepted and now_s - stream.fed_s > self._bounds.queue_deadline_s:
+            return PoolSaturated("No place became free in time, please try again.")
         elif waited_s > self._bounds.request_deadline_s + ABORT_ANSWER_S:
             # The node keeps the deadline in the grant itself; this is for one that does not.
             return DeadlineExceeded("The request took longer than it may.")
         return None
 
-    def _drop(self, stream: NodeStream, error: ServiceError) -> None:
+    def drop(self, stream: NodeStream, error: ServiceError) -> None:
         """Ends a stream on our side at once and tells the node, whose answer is not awaited."""
         self._streams.pop(stream.stream_id, None)
         stream.fail(error)

@@ -7,7 +7,6 @@ streams of the first one end there. Read next: `gateway.upstream.handshake`,
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -47,6 +46,10 @@ class FleetListener(Protocol):
         """A node cannot be reached for now."""
         ...
 
+    def choose_report_ms(self, node_id: NodeId) -> int:
+        """How often a node that connects now is to say how it is."""
+        ...
+
 
 class NodeLink:
     """One node's link; `run` keeps it up until it is cancelled."""
@@ -58,15 +61,13 @@ class NodeLink:
         listener: FleetListener,
         bounds: StreamBounds,
         sources: Sources,
-        choose_report_ms: Callable[[], int],
     ) -> None:
-        """Not connected yet. `choose_report_ms` says how often the node is to report."""
+        """Not connected yet."""
         self._address = address
         self._gateway_id = gateway_id
         self._listener = listener
         self._bounds = bounds
         self._sources = sources
-        self._choose_report_ms = choose_report_ms
         self._connection: NodeConnection | None = None
         self._retiring: set[NodeConnection] = set()
         """Proved with a former key; they carry what is left on them."""
@@ -192,7 +193,8 @@ class NodeLink:
             message = await socket.receive()
             if message.type is not aiohttp.WSMsgType.BINARY:
                 raise HandshakeFailed("the node closed the connection before its challenge")
-            return handshake.answer(message.data, self._choose_report_ms())
+            report_ms = self._listener.choose_report_ms(self._address.node_id)
+            return handshake.answer(message.data, report_ms)
         except BaseException:
             await socket.close()
             raise

@@ -23,12 +23,7 @@ from gateway.upstream.node_stream import NodeStream
 from gateway.upstream.pair_key_file import load_pair_key
 
 _SWEEP_S: Final = 0.25
-_REPORTS_PER_S: Final = 500
-"""Of all nodes together; some 2 % of a core."""
-_SHORTEST_REPORT_MS: Final = 250
-_LONGEST_REPORT_MS: Final = 1000
-CreateLink = Callable[[NodeAddress, Callable[[], int]], NodeLink]
-"""For a node, with what says how often that is to report."""
+CreateLink = Callable[[NodeAddress], NodeLink]
 
 
 class NodeLinks:
@@ -39,7 +34,7 @@ class NodeLinks:
         self._create_link = create_link
         self._links: dict[NodeId, NodeLink] = {}
         for address in addresses:
-            self._links[address.node_id] = create_link(address, self._choose_report_ms)
+            self._links[address.node_id] = create_link(address)
         self._is_stopping = False
         self._session: aiohttp.ClientSession | None = None
         self._tasks: dict[NodeId, asyncio.Task[None]] = {}
@@ -75,7 +70,7 @@ class NodeLinks:
 
     def admit(self, address: NodeAddress) -> None:
         """One more node, to which a link is kept up from now on."""
-        link = self._links[address.node_id] = self._create_link(address, self._choose_report_ms)
+        link = self._links[address.node_id] = self._create_link(address)
         if self._session is not None:
             self._tasks[address.node_id] = asyncio.create_task(link.run(self._session))
 
@@ -135,10 +130,6 @@ class NodeLinks:
         if self._session is not None:
             await self._session.close()
 
-    def _choose_report_ms(self) -> int:
-        """How often a node that connects now is to report."""
-        return choose_report_ms(len(self._links))
-
     def _get(self, node_id: NodeId) -> NodeLink:
         """The link to a node. Raises: `NodeUnreachable`."""
         link = self._links.get(node_id)
@@ -151,12 +142,6 @@ class NodeLinks:
             await asyncio.sleep(_SWEEP_S)
             for link in tuple(self._links.values()):
                 link.sweep()
-
-
-def choose_report_ms(num_nodes: int) -> int:
-    """How often each of so many nodes is to say how busy it is: the fewer, the sooner."""
-    even_ms = num_nodes * 1000 // _REPORTS_PER_S
-    return min(max(even_ms, _SHORTEST_REPORT_MS), _LONGEST_REPORT_MS)
 
 
 def _create_move() -> ServiceError:
@@ -180,8 +165,8 @@ def create_node_links(
     """Links to `nodes`, their keys loaded. Raises: `SettingsError`."""
     bounds = StreamBounds(limits.queue_deadline_s, limits.request_deadline_s, silence_s)
 
-    def create_link(address: NodeAddress, choose_report_ms: Callable[[], int]) -> NodeLink:
-        return NodeLink(address, gateway_id, listener, bounds, sources, choose_report_ms)
+    def create_link(address: NodeAddress) -> NodeLink:
+        return NodeLink(address, gateway_id, listener, bounds, sources)
 
     addresses = [
         NodeAddress(

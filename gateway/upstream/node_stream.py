@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from contracts.adapters import AdapterWanted
 from contracts.errors import ServiceError, to_error_report
 from contracts.ids import NodeId
 from contracts.inference import (
@@ -49,12 +50,34 @@ class StreamOwner(Protocol):
         """Says something of KV blocks that another node has computed."""
         ...
 
+    def send_pieces(
+        self, stream: "NodeStream", first: int, data: bytes, note_gone: Callable[[], None]
+    ) -> None:
+        """Sends bytes of the adapter of `stream`; tells `note_gone` when they are on their way."""
+        ...
+
+    def drop(self, stream: "NodeStream", error: ServiceError) -> None:
+        """Ends `stream` on our side at once, and tells the node."""
+        ...
+
     def seal(self, ticket: KvTicket) -> bytes:
         """The ticket as this connection's node believes it."""
         ...
 
     def note(self, stream: "NodeStream") -> None:
         """Calls `notify` of `stream` once all of the moment's events are here."""
+        ...
+
+
+class PieceFeed(Protocol):
+    """What answers a node that lacks its request's adapter."""
+
+    def take(self, wanted: AdapterWanted) -> None:
+        """The node asks for bytes."""
+        ...
+
+    def end(self) -> None:
+        """The stream is over, or about to be. Called once or more."""
         ...
 
 
@@ -73,8 +96,11 @@ class NodeStream:
         "_waiter",
         "_waits_for_end",
         "attempt",
+        "fed_s",
+        "feed",
         "is_aborted",
         "is_accepted",
+        "is_ours",
         "is_over",
         "node_id",
         "on_accepted",
@@ -97,6 +123,12 @@ class NodeStream:
         self.is_over = False
         self.since_s = now_s
         """When the stream was opened, or else aborted: the start of the wait that is bounded."""
+        self.feed: PieceFeed | None = None
+        """Has the adapter of the request; None: it has none."""
+        self.fed_s = now_s
+        """When bytes of that were last sent: a node that gets them makes progress."""
+        self.is_ours = False
+        """It has failed by us, and not by its node."""
         self._owner = owner
         self._events: list[GenerationEvent] = []
         self._listener: Callable[[], None] | None = None
@@ -181,6 +213,9 @@ class NodeStream:
             self._waiter = None
             if not waiter.done():  # done means that the task is being cancelled
                 waiter.set_result(None)
+        if self.is_over and self.feed is not None:
+            feed, self.feed = self.feed, None
+            feed.end()
         if self.is_over and self.on_over is not None:
             on_over, self.on_over = self.on_over, None
             on_over()
@@ -193,6 +228,21 @@ class NodeStream:
     def seal(self, ticket: KvTicket) -> bytes:
         """The ticket as this stream's node believes it."""
         return self._owner.seal(ticket)
+
+    def send_pieces(self, first: int, data: bytes, note_gone: Callable[[], None]) -> None:
+        """Sends bytes of the request's adapter; `note_gone` is told when they are on their way, or
+        at once where the stream is over.
+        """
+        if self.is_over or self.is_aborted:
+            note_gone()
+        else:
+            self._owner.send_pieces(self, first, data, note_gone)
+
+    def break_off(self, error: ServiceError, *, is_ours: bool = False) -> None:
+        """Ends the stream with an error, unless it is over; `is_ours`: the node is not to blame."""
+        if not self.is_over and not self.is_aborted:
+            self.is_ours = is_ours
+            self._owner.drop(self, error)
 
     def note_prompt(self, num_prompt: int, num_cached: int) -> None:
         """Another node has counted the prompt and computes it: it is paid from here on, and what
@@ -225,6 +275,8 @@ class NodeStream:
         """Asks the node to end the stream; it answers with what was consumed. Idempotent."""
         if not self.is_over and not self.is_aborted:
             self.is_aborted = True
+            if self.feed is not None:
+                self.feed.end()
             self._owner.send_abort(self)
 
     def resume(self, before: "NodeStream") -> None:

@@ -34,6 +34,9 @@ class NodeProbe:
     """How far each of its models is, by name."""
     engines: Mapping[str, str] = field(default_factory=dict[str, str])
     """Whose engine computes a model, of those that are computed by none of our own."""
+    region: str | None = None
+    """Where it says that it is; None when it did not, as nodes of versions before."""
+    jurisdiction: str | None = None
 
 
 async def probe_node(
@@ -52,6 +55,7 @@ async def probe_node(
                 skew_s = _read_skew(response.headers.get("Date"), unix_s())
                 page = await response.json()
                 models, engines = _read_models(page), _read_engines(page)
+                place = _read_word(page, "region"), _read_word(page, "jurisdiction")
             await _shake_hands(session, address, gateway_id)
     except HandshakeFailed as error:
         return NodeProbe(f"it is not the node it should be: {error}", skew_s, models)
@@ -62,7 +66,7 @@ async def probe_node(
         return NodeProbe(f"it did not answer within {PATIENCE_S:.0f} s", skew_s, models)
     except (aiohttp.ClientError, OSError, ValueError) as error:
         return NodeProbe(f"{type(error).__name__}: {error}", skew_s, models)
-    return NodeProbe(None, skew_s, models, engines)
+    return NodeProbe(None, skew_s, models, engines, *place)
 
 
 async def _shake_hands(
@@ -99,6 +103,12 @@ def _read_models(body: Any) -> dict[str, str]:
         return {str(model["name"]): str(model["state"]) for model in body["models"]}
     except (KeyError, TypeError) as error:
         raise ValueError("what answers there is no node of Hearth") from error
+
+
+def _read_word(body: Any, name: str) -> str | None:
+    """What the same body says under `name`, if it does."""
+    word = body.get(name)
+    return word if isinstance(word, str) else None
 
 
 def _read_engines(body: Any) -> dict[str, str]:

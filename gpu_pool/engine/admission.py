@@ -10,7 +10,13 @@ from typing import Final
 
 import msgspec
 
-from contracts.errors import ContextTooLong, InvalidRequest, InvariantBroken, OutOfBlocks
+from contracts.errors import (
+    AdapterUnsupported,
+    ContextTooLong,
+    InvalidRequest,
+    InvariantBroken,
+    OutOfBlocks,
+)
 from contracts.grant import RetentionClass
 from contracts.inference import SamplingParams
 from gpu_pool.engine.drafting import Drafter
@@ -51,7 +57,7 @@ class Admission:
         sampling = request.sampling
         if sampling.seed is None:
             sampling = msgspec.structs.replace(sampling, seed=self._draw_seed())
-        grammar = request.grammar
+        grammar, adapter = request.grammar, request.adapter
         self._num_arrivals += 1
         return Sequence(
             sequence_id=request.sequence_id,
@@ -67,8 +73,10 @@ class Admission:
             table=self._kv.create_table(
                 request.account_id,
                 request.cache_salt,
+                b"" if adapter is None else adapter.digest,
                 is_private=request.retention is RetentionClass.NONE,
             ),
+            adapter=adapter,
             matcher=None if grammar is None else self._match(grammar, request),
             drafter=self._create_drafter(request),
         )
@@ -94,14 +102,16 @@ class Admission:
 def check_admission(request: AddSequence, info: ExecutorInfo, kv: KvMemory) -> int:
     """The number of tokens to generate at most.
 
-    Raises: `InvalidRequest`, `ContextTooLong`; `OutOfBlocks` when even an idle pool is too small;
-    `InvariantBroken` when the server left out what it has to set.
+    Raises: `InvalidRequest`, `ContextTooLong`, `AdapterUnsupported`; `OutOfBlocks` when even an
+    idle pool is too small; `InvariantBroken` when the server left out what it has to set.
     """
     max_tokens = request.sampling.max_tokens
     if max_tokens is None or not request.cache_salt:
         raise InvariantBroken("The node lost a part of the request.")
     if not request.token_ids:
         raise InvalidRequest("The prompt is empty.", param="prompt")
+    if request.adapter is not None and not info.max_adapter_rank:
+        raise AdapterUnsupported("This model takes no adapters.", param="lora")
     if min(request.token_ids) < 0 or max(request.token_ids) >= info.vocab_size:
         raise InvalidRequest("The prompt has token ids outside the vocabulary.", param="prompt")
     if max_tokens < 1:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from contracts.fair_order import FairOrder
+from gpu_pool.engine.adapter_gate import AdapterGate
 from gpu_pool.engine.deadlines import Deadlines
 from gpu_pool.engine.passage import Passage
 from gpu_pool.engine.running_batch import RunningBatch, by_precedence
@@ -21,9 +22,12 @@ from gpu_pool.plan import SequenceId
 class Books:
     """All live sequences."""
 
-    def __init__(self, settings: SchedulerSettings, kv: KvMemory, passage: Passage) -> None:
+    def __init__(
+        self, settings: SchedulerSettings, kv: KvMemory, passage: Passage, gate: AdapterGate
+    ) -> None:
         """None."""
         self.passage = passage
+        self.gate = gate
         self.waiting = WaitingQueue(settings)
         self.batch = RunningBatch(kv, self.waiting)
         self.fair = FairOrder()
@@ -48,6 +52,11 @@ class Books:
         return len(self._live) - self.passage.landings.num_awaited
 
     @property
+    def has_startable(self) -> bool:
+        """One of those runs, or waits for nothing but a place and blocks."""
+        return self.num_ready > self.gate.num_held
+
+    @property
     def num_ready_tokens(self) -> int:
         """Tokens that the waiting sequences among them have to have computed."""
         awaited = self.passage.landings.list_awaited()
@@ -68,6 +77,7 @@ class Books:
             sequence, self._kv.find(sequence.table, sequence.reusable_tokens).num_tokens
         )
         self._deadlines.add(sequence)
+        self.gate.enter(sequence)
 
     def leave(self, sequence: Sequence) -> None:
         """Forgets a sequence, wherever it stands; its blocks are free."""
@@ -75,6 +85,7 @@ class Books:
         self.fair.charge(sequence.account_id, sequence.held_cost)
         self.fair.leave(sequence.account_id)
         self.passage.leave(sequence)
+        self.gate.leave(sequence)
         if sequence.is_running:
             self.batch.stop(sequence)
         else:
@@ -84,6 +95,7 @@ class Books:
     def clear(self) -> None:
         """Forgets all; queue, batch and blocks are void then."""
         self._live.clear()
+        self.gate.clear()
 
     def list_late(self, now_ms: int) -> list[Sequence]:
         """The sequences whose deadline has passed since the last call."""
@@ -96,6 +108,7 @@ class Books:
             [sequence.table for sequence in self],
             self.passage.count_held,
         )
+        self.gate.check(self)
         num_landing = sum(sequence.table.is_landing for sequence in self)
         assert num_landing == self.passage.landings.num_awaited
         running = [sequence for sequence in self if sequence.is_running]

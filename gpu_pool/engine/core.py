@@ -9,8 +9,10 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from contracts.errors import InvariantBroken, StreamBroken, to_error_report
+from gpu_pool.engine.adapter_gate import AdapterGate
 from gpu_pool.engine.assembly import create_scheduler
 from gpu_pool.engine.messages import (
     AbortSequence,
@@ -35,6 +37,9 @@ from gpu_pool.engine.tier_report import TierReport
 from gpu_pool.engine.token_matcher import CreateMatcher, refuse_grammars
 from gpu_pool.engine.transport import Transport
 from gpu_pool.plan import Executor
+
+_LONGEST_WAIT_S: Final = 3600.0
+"""A deadline may be further off than what a wait can be told."""
 
 
 def draw_seed() -> int:
@@ -71,7 +76,12 @@ class EngineCore:
         self._exchange = carriers.exchange
         self._tier_report = TierReport(carriers.describe, transport, clock)
         self._scheduler = create_scheduler(
-            scheduler_settings, executor.info, draw_seed, create_matcher, carriers
+            scheduler_settings,
+            executor.info,
+            draw_seed,
+            create_matcher,
+            carriers,
+            AdapterGate(executor.info, executor, transport.wake),
         )
 
     def run(self) -> None:
@@ -110,7 +120,7 @@ class EngineCore:
         deadline_ms = self._scheduler.next_deadline_ms
         if deadline_ms is None or self._cycle.is_asleep:
             return report_s
-        deadline_s = max(0.0, deadline_ms / 1000 - self._clock())
+        deadline_s = min(max(0.0, deadline_ms / 1000 - self._clock()), _LONGEST_WAIT_S)
         return deadline_s if report_s is None else min(deadline_s, report_s)
 
     def _take_in(self, message: ToCore) -> None:
@@ -198,4 +208,6 @@ class EngineCore:
             info.kv_bytes,
             None if self._exchange is None else self._exchange.describe(),
             self._scheduler.books.max_running,
+            adapter_bytes=info.adapter_bytes,
+            max_adapter_rank=info.max_adapter_rank,
         )

@@ -11,22 +11,27 @@ Digest = bytes
 
 
 def predict_tokens(
-    token_ids: tuple[int, ...], count: int, *, vocab_size: int, seed: int = 0
+    token_ids: tuple[int, ...],
+    count: int,
+    *,
+    vocab_size: int,
+    seed: int = 0,
+    adapter_digest: bytes = b"",
 ) -> tuple[int, ...]:
     """The `count` tokens that a double generates after `token_ids`; `seed` 0 stands for greedy."""
     history = list(token_ids)
-    digest = digest_all(history)[-1]
+    digest = digest_all(history, adapter_digest)[-1]
     for _ in range(count):
         history.append(int.from_bytes(digest_next(digest, seed)) % vocab_size)
         digest = digest_next(digest, history[-1])
     return tuple(history[len(token_ids) :])
 
 
-def digest_all(token_ids: list[int] | tuple[int, ...]) -> list[Digest]:
-    """The digest of every prefix of `token_ids`."""
+def digest_all(token_ids: list[int] | tuple[int, ...], adapter_digest: bytes = b"") -> list[Digest]:
+    """The digest of every prefix of `token_ids`, which depends on the adapter as well."""
     digests: list[Digest] = []
     for token_id in token_ids:
-        digests.append(digest_next(digests[-1] if digests else b"", token_id))
+        digests.append(digest_next(digests[-1] if digests else adapter_digest, token_id))
     return digests
 
 

@@ -8,13 +8,17 @@ Must not know the scheduler. Read next: `gpu_pool.plan`, `double_memory`.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from contracts.errors import InvariantBroken
 from contracts.inference import SamplingParams
+from gpu_pool.engine.double_adapters import DoubleAdapters
 from gpu_pool.engine.double_memory import DoubleMemory, Slot, require
 from gpu_pool.engine.double_tokens import Digest, digest_all, digest_next, score
 from gpu_pool.plan import (
+    AdapterFile,
+    AdapterNews,
     BlockId,
     ExecutorInfo,
     ForwardPlan,
@@ -42,6 +46,8 @@ def create_double_info(
     weights_bytes: int = 4096,
     kv_bytes: int = 1024,
     kv_groups: tuple[KvGroup, ...] = (KvGroup(KvGroupKind.FULL, 1, 1),),
+    max_adapter_rank: int = 8,
+    adapter_bytes: int = 100,
 ) -> ExecutorInfo:
     """What a double with these figures says of itself."""
     return ExecutorInfo(
@@ -56,6 +62,8 @@ def create_double_info(
         max_in_flight=max_in_flight,
         weights_bytes=weights_bytes,
         kv_bytes=kv_bytes,
+        max_adapter_rank=max_adapter_rank,
+        adapter_bytes=adapter_bytes,
     )
 
 
@@ -79,6 +87,7 @@ class _Row:
     num_computed: int
     sampling: SamplingParams
     tables: list["_Table"]
+    adapter_digest: bytes = b""
     history: list[Digest] = field(default_factory=list[Digest])
     """Digest of all tokens up to each computed one: what the slots have to hold."""
     is_new: bool = True
@@ -98,6 +107,7 @@ class ExecutorDouble:
         self._fails_at_step = fails_at_step
         self._rows: dict[SequenceId, _Row] = {}
         self.memory = DoubleMemory(info)
+        self.adapters = DoubleAdapters(info)
         self._moved_in: set[tuple[int, BlockId]] = set()
         self._results: deque[ForwardResult] = deque()
         self._next_step = 0
@@ -166,6 +176,7 @@ class ExecutorDouble:
         require(not self._results, "sleeps while a step is under way")
         self._is_asleep = True
         self.memory.clear()
+        self.adapters.clear()
         return self._info.weights_bytes + self._info.kv_bytes
 
     def wake(self) -> int:
@@ -173,6 +184,24 @@ class ExecutorDouble:
         require(self._is_asleep, "wakes twice")
         self._is_asleep = False
         return self._info.weights_bytes + self._info.kv_bytes
+
+    def measure_adapter(self, adapter: AdapterFile, wake: Callable[[], None]) -> None:
+        """As `DoubleAdapters` has it."""
+        require(not self._is_asleep, "asks about an adapter while asleep")
+        self.adapters.measure(adapter, wake)
+
+    def load_adapter(self, adapter: AdapterFile, wake: Callable[[], None]) -> None:
+        """As `DoubleAdapters` has it."""
+        require(not self._is_asleep, "loads an adapter while asleep")
+        self.adapters.load(adapter, wake)
+
+    def poll_adapters(self) -> tuple[AdapterNews, ...]:
+        """What has become of adapters since the last call."""
+        return self.adapters.poll()
+
+    def drop_adapter(self, digest: bytes) -> None:
+        """Forgets an adapter; a row that is computed with it afterwards is found out."""
+        self.adapters.drop(digest)
 
     def close(self) -> None:
         """Forgets everything."""
@@ -194,6 +223,7 @@ class ExecutorDouble:
         require(0 <= new.num_computed_tokens < len(new.token_ids), "nothing is left to compute")
         require(0 < new.num_prompt_tokens <= len(new.token_ids), "the prompt is cut")
         require(new.sampling.seed is not None, "no seed")
+        adapter_digest = b"" if new.adapter is None else new.adapter.digest
         self._rows[new.sequence_id] = _Row(
             token_ids=list(new.token_ids),
             num_known_at_start=len(new.token_ids),
@@ -201,7 +231,8 @@ class ExecutorDouble:
             num_computed=new.num_computed_tokens,
             sampling=new.sampling,
             tables=[_Table() for _ in self._info.kv_groups],
-            history=digest_all(new.token_ids[: new.num_computed_tokens]),
+            adapter_digest=adapter_digest,
+            history=digest_all(new.token_ids[: new.num_computed_tokens], adapter_digest),
         )
 
     def _drop_blocks(self, work: ScheduledSequence) -> None:
@@ -244,6 +275,8 @@ class ExecutorDouble:
         """Checks all that attention would read, then writes the slots of new tokens and drafts."""
         row = self._find_row(work.sequence_id)
         start, end = row.num_computed, row.num_computed + work.num_tokens
+        is_there = not row.adapter_digest or row.adapter_digest in self.adapters.digests
+        require(is_there, "computes with an adapter that is not there")
         require(work.num_tokens > 0, "no token to compute")
         require(end <= len(row.token_ids), "computes tokens that nobody has sampled")
         require(work.samples == (end == len(row.token_ids)), "samples at the wrong position")
@@ -258,7 +291,7 @@ class ExecutorDouble:
                     f"sequence {work.sequence_id} reads foreign content at {position}",
                 )
         for position, token_id in enumerate(tokens, start):
-            last = row.history[-1] if row.history else b""
+            last = row.history[-1] if row.history else row.adapter_digest
             row.history.append(digest_next(last, token_id))
             for group, table in enumerate(row.tables):
                 slot = self._slot(group, table, position)

@@ -15,7 +15,7 @@ from contracts.ids import AccountId
 from contracts.inference import FinishReason, SamplingParams
 from contracts.kv_transfer import KvExported, TransferEvent
 from gpu_pool.kv.tiers.measured_tier import TierFigures
-from gpu_pool.plan import SequenceId, TokenScore
+from gpu_pool.plan import AdapterFile, SequenceId, TokenScore
 
 
 class KvArrival(msgspec.Struct, frozen=True, array_like=True):
@@ -64,6 +64,7 @@ class AddSequence(msgspec.Struct, frozen=True, array_like=True, tag=1):
     cached_share: float = 0.0
     """Of its tokens, those that are expected to be cached: a guess from outside, by which the
     server counts a sequence that the core has not looked at."""
+    adapter: AdapterFile | None = None
 
 
 class AbortSequence(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -237,6 +238,10 @@ class CoreReady(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """None: its blocks do not move."""
     max_running: int = 0
     """Sequences that it computes at the same time."""
+    adapter_bytes: int = 0
+    """Kept free for adapters on the device, beside weights and KV memory."""
+    max_adapter_rank: int = 0
+    """The largest rank of an adapter that a sequence may bring; 0: none may."""
 
 
 class StepOutput(msgspec.Struct, frozen=True, array_like=True, tag=11):

@@ -86,6 +86,11 @@ class Passage:
         self.exports.poll()
         return self.landings.poll(now_ms)
 
+    def disown(self, sequence: Sequence) -> None:
+        """What a sequence has computed, or was given, is wrong: nobody gets it from here again."""
+        void = self._kv.disown(sequence.table)
+        self.exports.disown(sequence.sequence_id, void)
+
     def leave(self, sequence: Sequence) -> None:
         """A sequence is over."""
         self.exports.close(sequence.sequence_id)

@@ -263,12 +263,12 @@ class Planner:
         return 0
 
     def _find_startable(self, key: LineKey) -> tuple[Sequence, FoundPrefix] | None:
-        """The first sequence of a line whose prefix nobody else is computing just now, nor brings
-        from elsewhere.
+        """The first sequence of a line whose adapter is there and whose prefix nobody else is
+        computing just now, nor brings from elsewhere.
         """
         num_looked_at = 0
         for sequence in self._waiting.walk(key):
-            if sequence.table.is_landing:
+            if sequence.table.is_landing or sequence.awaits_adapter:
                 continue
             if num_looked_at == _MAX_LOOKED_AT:
                 return None

@@ -11,13 +11,13 @@ from typing import Final
 from gpu_pool.engine.speed_meter import SpeedMeter
 
 _MS: Final = 1000
-_LEAST_TOKENS: Final = 256
-"""Fewer would cost more than they spare: matrices this small are computed no faster."""
+_LEAST_TOKENS: Final = 32
+"""A core begins with so few. Fewer would be computed no faster: a step has costs of its own."""
 _WHOLE_TOKENS: Final = 128
-"""Bounds are multiples of this, so that shapes recur."""
+"""Larger bounds are multiples of this, so that shapes recur; smaller ones of the least."""
 _MOST_STEPS: Final = 3
 """A pause of so many steps that only generate is always allowed: where these are slow, shorter
-pauses would leave prompts too little of the time."""
+pauses would leave prompts too little of the time, and read all weights for a few tokens."""
 _GROWTH: Final = 1.25
 _SHRINKAGE: Final = 0.5
 """At most, and by step: one that was held up by something else says little."""
@@ -35,18 +35,23 @@ class PromptPace:
 
     def bound(self, room: int) -> int:
         """Of the tokens that a step has room for, those that prompts may take beside answers."""
-        if not self._max_pause_s:
-            return room
-        whole = int(self._num_tokens) // _WHOLE_TOKENS * _WHOLE_TOKENS
-        return min(room, whole)
+        return min(room, self._whole_tokens) if self._max_pause_s else room
 
     def note_step(self, num_prefill: int, num_decode: int, seconds: float) -> None:
         """A step that computed so many tokens of prompts, and for sequences that generate."""
         if not num_decode or seconds <= 0:
             return
         allowed_s = max(self._max_pause_s, _MOST_STEPS * self._speed.decode_step_s)
-        change = min(max(allowed_s / seconds, _SHRINKAGE), _GROWTH)
-        if change < 1 and num_prefill >= _LEAST_TOKENS:
-            self._num_tokens = max(_LEAST_TOKENS, min(self._num_tokens, num_prefill) * change)
-        elif change > 1 and num_prefill + _WHOLE_TOKENS > self._num_tokens:
-            self._num_tokens = min(self._num_tokens * change, self._most)
+        fitting = num_prefill * allowed_s / seconds
+        if seconds > allowed_s and num_prefill >= _LEAST_TOKENS:
+            fewer = max(min(self._num_tokens, fitting), self._num_tokens * _SHRINKAGE)
+            self._num_tokens = max(fewer, _LEAST_TOKENS)
+        elif num_prefill >= self._whole_tokens:
+            more = min(fitting, self._num_tokens * _GROWTH, self._most)
+            self._num_tokens = max(more, self._num_tokens)
+
+    @property
+    def _whole_tokens(self) -> int:
+        """The bound as steps have it."""
+        unit = _WHOLE_TOKENS if self._num_tokens >= _WHOLE_TOKENS else _LEAST_TOKENS
+        return int(self._num_tokens) // unit * unit

@@ -57,13 +57,15 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """False when nothing happens until the next message or the end of a landing."""
-        return bool(self._books.num_ready or self._in_flight or self._kv.has_wiped)
+        """False when nothing happens until the next message, or the end of a landing or load."""
+        return bool(self._books.has_startable or self._in_flight or self._kv.has_wiped)
 
     @property
     def next_deadline_ms(self) -> int | None:
         """When to look again although nothing has happened; None: there is no need to."""
-        return self._books.passage.landings.next_deadline_ms
+        landing_ms = self._books.passage.landings.next_deadline_ms
+        held_ms = self._books.gate.next_deadline_ms
+        return min((ms for ms in (landing_ms, held_ms) if ms is not None), default=None)
 
     @property
     def load(self) -> CoreLoad:
@@ -123,9 +125,12 @@ class Scheduler:
         self._books.clear()
 
     def forget_prefixes(self) -> None:
-        """Takes note that the KV memory has lost all it held. Only without sequences."""
+        """Takes note that the KV memory has lost all it held, and that adapters are to be loaded
+        again. Only without sequences.
+        """
         assert not self.has_work, "somebody still needs the KV memory"
         self._kv.forget()
+        self._books.gate.forget()
 
     def take_output(self) -> StepOutput | None:
         """What the server has to be told since the last call; None when nothing."""
@@ -139,8 +144,8 @@ class Scheduler:
         """
         for sequence_id in self._books.passage.poll(now_ms):
             arrived = self._books.find(sequence_id)
-            if arrived is not None and arrived.reject_if_busy:
-                self._impatient.append(arrived)
+            if arrived is not None:
+                self._note_ready(arrived)
 
     def schedule(self, now_ms: int) -> ForwardPlan | None:
         """The next step, to be carried out after those in flight; None when there is none.
@@ -148,13 +153,14 @@ class Scheduler:
         At most `info.max_in_flight` plans may wait for their results.
         """
         self.look_after_passage(now_ms)
+        self._look_after_gate()
         for sequence in self._books.list_late(now_ms):
             self._finish(sequence, DeadlineExceeded("The request's deadline has passed."))
         step = Step(self._num_steps)
         self._planner.plan(step)
         self._note_starts(step, now_ms)
         if not step.work and not self._kv.has_wiped:
-            if self._books.num_ready and not self._in_flight:
+            if self._books.has_startable and not self._in_flight:
                 raise InvariantBroken("There are sequences, and none can be computed.")
             return None
         self._num_steps += 1
@@ -181,7 +187,7 @@ class Scheduler:
         }
         for sequence_id, work in live.items():
             if sequence_id in garbled:  # what it has written, or read, is found by nobody again
-                work.sequence.table.is_private = True
+                self._books.passage.disown(work.sequence)
                 continue
             self._kv.register(work.sequence.table, work.sequence.token_ids, work.end)
         self._kv.note_done()
@@ -220,7 +226,21 @@ class Scheduler:
         except PoolSaturated as error:
             self._finish(sequence, error)
             return
-        if sequence.reject_if_busy and not is_waiting:
+        if not is_waiting:
+            self._note_ready(sequence)
+
+    def _look_after_gate(self) -> None:
+        """Lets pass whose adapters are there, and ends those who will not get theirs."""
+        news = self._books.gate.poll()
+        for sequence in news.passed:
+            self._note_ready(sequence)
+        for sequence, error in news.failed:
+            self._finish(sequence, error)
+
+    def _note_ready(self, sequence: Sequence) -> None:
+        """A sequence may wait for nothing but a place and blocks, which it may not want to."""
+        waits = sequence.table.is_landing or sequence.awaits_adapter
+        if sequence.reject_if_busy and not waits:
             self._impatient.append(sequence)
 
     def _note_starts(self, step: Step, now_ms: int) -> None:

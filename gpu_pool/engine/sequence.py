@@ -11,7 +11,7 @@ from contracts.inference import SamplingParams
 from gpu_pool.engine.drafting import Drafter
 from gpu_pool.engine.token_matcher import TokenMatcher
 from gpu_pool.kv.block import BlockTable
-from gpu_pool.plan import SequenceId
+from gpu_pool.plan import AdapterFile, SequenceId
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -37,6 +37,10 @@ class Sequence:
     """Prompt, then everything sampled."""
     num_prompt_tokens: int
     table: BlockTable
+    adapter: AdapterFile | None = None
+    """What its tokens are computed with besides the model."""
+    awaits_adapter: bool = False
+    """That is not there, and nothing is computed before."""
     matcher: TokenMatcher | None = None
     """Set where the answer has to match a grammar; stands behind the newest token."""
     drafter: Drafter | None = None

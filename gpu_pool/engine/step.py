@@ -114,4 +114,5 @@ def _describe(sequence: Sequence) -> NewSequence:
         sequence.num_prompt_tokens,
         sequence.num_computed_tokens,
         sequence.sampling,
+        sequence.adapter,
     )

@@ -104,6 +104,14 @@ def pack_weight(weight_MK: Tensor | BlockScaledWeight) -> Weight:
     return PackedWeight(packed, num_outputs, num_inputs, weight_MK.dtype == torch.float32)
 
 
+def measure_weight(num_outputs: int, num_inputs: int, dtype: torch.dtype) -> int:
+    """Bytes of a weight once `pack_weight` has made of it what it is multiplied as here."""
+    packing = _PACKING.get()
+    if packing is not None and dtype == torch.bfloat16:
+        return packing.kernels.measure(num_outputs, num_inputs)
+    return num_outputs * num_inputs * dtype.itemsize
+
+
 def linear_reference(x_TK: Tensor, weight_MK: Tensor, bias_M: Tensor | None) -> Tensor:
     """The product `[T, M]`, in plain torch."""
     return functional.linear(x_TK, weight_MK, bias_M)

@@ -4,7 +4,7 @@
     key_i = SHA-256(key_{i-1} F(media digest) F(token ids of block i, 4 bytes each))
 
 F(x) is U(length of x) followed by x, U(n) is n in 8 bytes, all little-endian: no two inputs share
-an encoding. Adapter and media digests are empty until there are adapters and media.
+an encoding. The adapter's digest is empty without one, media digests until there are media.
 Must not know blocks. Read next: `prefix_index`.
 """
 
@@ -33,11 +33,12 @@ class BlockHasher:
         """Tokens per key."""
         return self._block_size
 
-    def create_root(self, cache_salt: bytes) -> bytes:
-        """The parent of the first block's key, for the account behind `cache_salt`."""
-        no_adapter = _frame(b"")
+    def create_root(self, cache_salt: bytes, adapter_digest: bytes = b"") -> bytes:
+        """The parent of the first block's key, for the account behind `cache_salt` and what its
+        prompt is computed with.
+        """
         size = self._block_size.to_bytes(8, "little")
-        fields = _frame(_DOMAIN) + _frame(cache_salt) + self._model + no_adapter + size
+        fields = _frame(_DOMAIN) + _frame(cache_salt) + self._model + _frame(adapter_digest) + size
         return hashlib.sha256(fields).digest()
 
     def extend(self, parent: bytes, token_ids: Sequence[int]) -> bytes:

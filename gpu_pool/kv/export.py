@@ -69,6 +69,12 @@ class KvSink(Protocol):
         """Chunks that are not needed any more, each named once."""
         ...
 
+    def disown(self, void: Prefix) -> None:
+        """Blocks of these names are wrong, whoever has computed them; chunks that were handed over
+        before may be among them.
+        """
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class Export:
@@ -195,8 +201,14 @@ class Exports:
         for sink in self._sinks:
             sink.end(sequence_id, is_whole=False)
 
-    def close(self, sequence_id: SequenceId) -> None:
-        """Copies no more of a sequence."""
+    def disown(self, sequence_id: SequenceId, void: Prefix) -> None:
+        """Copies no more of a sequence, and has sinks give up what stands under `void`."""
+        self.close(sequence_id, is_void=True)
+        for sink in self._sinks:
+            sink.disown(void)
+
+    def close(self, sequence_id: SequenceId, *, is_void: bool = False) -> None:
+        """Copies no more of a sequence; of what `is_void` it says that it was not all."""
         export = self._live.pop(sequence_id, None)
         if export is None:
             return
@@ -205,8 +217,8 @@ class Exports:
             self._free(export, place, host_ids)
         wanted = export.order.num_blocks
         is_copying = any(copy.export is export for copy in self._copies)
-        is_whole = not is_copying and all(first >= (wanted or 0) for first in export.next_blocks)
-        export.sink.end(sequence_id, is_whole=is_whole)
+        has_all = not is_copying and all(first >= (wanted or 0) for first in export.next_blocks)
+        export.sink.end(sequence_id, is_whole=has_all and not is_void)
 
     def poll(self) -> None:
         """Frees what sinks need no more."""

@@ -6,10 +6,11 @@ a plan still touches is free only when its result is there.
 Read next: `kv_memory`, `landing` and `export` (reserve), `gpu_pool.plan.BlockMove`.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from contracts.ids import AccountId
 from gpu_pool.plan import BlockId, BlockMove, HostBlockId
 
 
@@ -36,6 +37,10 @@ class HostPool:
         self._freed_later: list[HostBlockId] = []
         self._freed_by: deque[list[HostBlockId]] = deque()
         """One entry per plan in flight."""
+        self._fetchers: dict[HostBlockId, AccountId] = {}
+        """Whose fetch a block was taken for, until it is free."""
+        self._num_fetched: Counter[AccountId] = Counter()
+        """Such blocks by account; none stays that has none."""
         self._out: list[BlockMove] = []
         self._in: list[BlockMove] = []
         self._copied: list[BlockMove] = []
@@ -55,25 +60,30 @@ class HostPool:
         """Those of them for what may as well be left: half of all are kept for what may not."""
         return max(0, self.num_free - self._num_blocks // 2)
 
-    @property
-    def num_fetchable(self) -> int:
-        """Those of them for what would be computed else: a quarter of all is kept for hand-overs
-        and preempted sequences. More than copies get, which a slow drive may keep at their bound.
+    def count_fetchable(self, account_id: AccountId) -> int:
+        """Those of them for what an account would compute else: a quarter of all is kept for
+        hand-overs and preempted sequences, more than copies get, which a slow drive may keep at
+        their bound, and of the rest it leaves others their part.
         """
-        return max(0, self.num_free - self._num_blocks + bound_fetches(self._num_blocks))
+        room = self.num_free - self._num_blocks + _bound_lent(self._num_blocks)
+        return self._bound_share(room, self._num_fetched[account_id])
 
     def fits_firmly(self, count: int, num_own: int, num_firm: int) -> bool:
         """True when `count` blocks may be taken that others keep for as long as they like.
 
         `num_own` are held like that for the same account already, `num_firm` for all. All together
-        leave a quarter of the blocks to those who come back or bring KV. Of the other three an
-        order leaves one free, or as much as its account holds then: so one has half of all where
-        nobody else has any, and whoever has none finds some, however many others take theirs.
+        leave a quarter of the blocks to those who come back or bring KV.
         """
-        most = bound_fetches(self._num_blocks)
-        num_left = min(most - num_firm, self.num_free) - count
-        num_enough = min(num_own + count, most - self._num_blocks // 2)
-        return count == 0 or num_left >= num_enough
+        room = min(_bound_lent(self._num_blocks) - num_firm, self.num_free)
+        return count <= self._bound_share(room, num_own)
+
+    def _bound_share(self, room: int, num_own: int) -> int:
+        """How many of `room` blocks an account may take that has `num_own`: it leaves as many as it
+        has then, or a quarter of all. So one has half of all where nobody else has any, and whoever
+        has none finds some, however many others take theirs.
+        """
+        num_enough = _bound_lent(self._num_blocks) - bound_account(self._num_blocks)
+        return max(0, (room - num_own) // 2, room - num_enough)
 
     def move_out(self, block_ids: Sequence[BlockId]) -> tuple[HostBlockId, ...]:
         """Host blocks that will hold what `block_ids` hold now. Only while enough are free."""
@@ -95,6 +105,13 @@ class HostPool:
         assert count <= len(self._free), "more host blocks than are free"
         return tuple(self._free.pop() for _ in range(count))
 
+    def fetch(self, count: int, account_id: AccountId) -> tuple[HostBlockId, ...]:
+        """Blocks that an account's KV is brought to; they count as its own until they are free."""
+        taken = self.reserve(count)
+        self._fetchers.update(dict.fromkeys(taken, account_id))
+        self._num_fetched[account_id] += count
+        return taken
+
     def copy_out(self, block_ids: Sequence[BlockId], host_ids: Sequence[HostBlockId]) -> None:
         """Lets reserved blocks hold what `block_ids` will hold when the next plan has computed."""
         self._copied += map(self._create_move, block_ids, host_ids)
@@ -102,6 +119,12 @@ class HostPool:
     def give_back(self, host_ids: Sequence[HostBlockId]) -> None:
         """Frees reserved blocks that neither a plan nor anybody else writes to."""
         self._free += host_ids
+        for host_id in host_ids if self._fetchers else ():
+            account_id = self._fetchers.pop(host_id, None)
+            if account_id is not None:
+                self._num_fetched[account_id] -= 1
+                if not self._num_fetched[account_id]:
+                    del self._num_fetched[account_id]
 
     def take_moves(self) -> HostMoves:
         """The moves since the last call; one call per plan."""
@@ -113,21 +136,26 @@ class HostPool:
 
     def note_done(self) -> None:
         """The oldest plan in flight is over: what it freed is free."""
-        self._free += self._freed_by.popleft()
+        self.give_back(self._freed_by.popleft())
 
     def check(self, num_held: int) -> None:
         """Asserts that no block is missing."""
         num_freed = len(self._freed_later) + sum(map(len, self._freed_by))
         num_known = len(self._free) + num_freed + num_held
         assert num_known == self._num_blocks, "host blocks have leaked"
+        assert self._num_fetched == Counter(self._fetchers.values()), "fetches are miscounted"
+        assert self._fetchers.keys().isdisjoint(self._free), "a free block is somebody's"
 
     def _create_move(self, block_id: BlockId, host_id: HostBlockId) -> BlockMove:
         """A move between the two, either way."""
         return BlockMove(self._group, block_id, host_id)
 
 
-def bound_fetches(num_blocks: int) -> int:
-    """How many of a group's host blocks fetches may have, and what is kept for other nodes; the
-    other quarter is never theirs.
-    """
+def bound_account(num_blocks: int) -> int:
+    """How many of a group's host blocks one account may have brought, or kept for other nodes."""
+    return num_blocks // 2
+
+
+def _bound_lent(num_blocks: int) -> int:
+    """How many of them all accounts may, either way; the other quarter is never theirs."""
     return 3 * num_blocks // 4

@@ -79,10 +79,17 @@ class KvMemory:
                 group.pool.deactivate(oldest)
 
     def create_table(
-        self, account_id: AccountId, cache_salt: bytes, *, is_private: bool = False
+        self,
+        account_id: AccountId,
+        cache_salt: bytes,
+        adapter_digest: bytes = b"",
+        *,
+        is_private: bool = False,
     ) -> BlockTable:
-        """An empty table; tables of different salts never find each other's blocks."""
-        root_key = b"" if self._hasher is None else self._hasher.create_root(cache_salt)
+        """An empty table; tables of different salts or adapters never find each other's blocks."""
+        root_key = b""
+        if self._hasher is not None:
+            root_key = self._hasher.create_root(cache_salt, adapter_digest)
         groups = tuple(GroupTable() for _ in self._groups)
         return BlockTable(root_key, account_id, groups, is_private)
 
@@ -243,6 +250,17 @@ class KvMemory:
             if index < table.num_announced:
                 self._withdraw(key)
         table.num_registered = num_full
+
+    def disown(self, table: BlockTable) -> Prefix:
+        """What the table holds is not what its keys say: nobody finds it again, and it is zeroed
+        when its last user leaves. Returns the names that are void, none of a private table.
+        """
+        for key in table.keys:
+            for group in self._groups:
+                group.index.withdraw(key)
+        keys = () if table.is_private else tuple(table.keys)
+        table.is_private = True
+        return Prefix(table.account_id, table.root_key, keys)
 
     def release(self, table: BlockTable, *, is_spared: bool = True) -> None:
         """Takes back all blocks; what is in them can still be found unless it is private.

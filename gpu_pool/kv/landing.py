@@ -29,7 +29,8 @@ class Offer:
     """Less is of use as well: where there is room for less, and where less lands. Only of models
     whose layers all look back to the start."""
     leaves_room: bool = False
-    """A quarter of all host blocks is left to others."""
+    """A quarter of all host blocks is left to others, and other accounts' part of the rest
+    (`HostPool.count_fetchable`)."""
     extend: Callable[[], int] | None = None
     """Asked when the deadline has come: a later one while the landing gets on. Same unit."""
 
@@ -216,7 +217,9 @@ class Landings:
         num_shared = min(self._count_shared(prefix), offer.num_blocks)
         end = offer.num_blocks
         rooms = [
-            group.host.num_fetchable if offer.leaves_room else group.host.num_free
+            group.host.count_fetchable(prefix.account_id)
+            if offer.leaves_room
+            else group.host.num_free
             for group in self._groups
         ]
         if offer.is_divisible:
@@ -230,7 +233,14 @@ class Landings:
         if any(end - first > room for room, first in zip(rooms, firsts, strict=True)):
             return None
         runs = tuple(
-            HostRun(place, first, group.host.reserve(end - first), prefix.keys[first:end])
+            HostRun(
+                place,
+                first,
+                group.host.fetch(end - first, prefix.account_id)
+                if offer.leaves_room
+                else group.host.reserve(end - first),
+                prefix.keys[first:end],
+            )
             for place, (group, first) in enumerate(zip(self._groups, firsts, strict=True))
             if first < end
         )

@@ -45,3 +45,9 @@ class PrefixIndex:
             del self._entries[former]
         self._entries[key] = (block_id, self._pool.mark_cached(block_id, owner))
         self._key_of[block_id] = key
+
+    def withdraw(self, key: bytes) -> None:
+        """Lets nobody find a block under `key` any more; who uses one keeps it."""
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            del self._key_of[entry[0]]

@@ -41,7 +41,8 @@ def create_layer(
 
 def read_linear(read: ReadParameter, name: str, has_bias: bool = False) -> Linear:
     """The product called `name`, with the bias called after it."""
-    return Linear(read_product(read, name), read(f"{name}_bias") if has_bias else None)
+    bias = read(f"{name}_bias") if has_bias else None
+    return Linear(read_product(read, name), bias, name=name)
 
 
 def read_product(read: ReadParameter, name: str) -> Tensor | BlockScaledWeight:

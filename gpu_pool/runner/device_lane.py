@@ -1,9 +1,9 @@
 """Works computed from what a GPU keeps of rows, the next while those before are under way.
 
-A step in which every row computes one token and draws it plainly runs from `decode_graphs`. Others
-are laid out on the host; ids that the host does not know yet are filled in on the device. Works
-that draw behind guesses, or whose prompts are scored, wait for their step: how far they got comes
-by way of the host.
+A step in which every row computes one token, without an adapter, and draws it plainly runs from
+`decode_graphs`. Others are laid out on the host; ids that the host does not know yet are filled in
+on the device. Works that draw behind guesses, or whose prompts are scored, wait for their step: how
+far they got comes by way of the host.
 Must not know plans beyond their works. Shapes: T tokens of the step, B rows that draw.
 Read next: `device_rows`, `decode_graphs`.
 """
@@ -42,10 +42,13 @@ class DeviceLane:
         self._device = rows.newest_R.device
         self._downloads = Downloads(self._device)
         self._under_way = StepsUnderWay()
+        self._num_adapted = 0
+        """Rows with an adapter: what is recorded knows of none."""
 
     def add(self, row: SequenceRow) -> None:
         """Gives the row a place on the device."""
         self._rows.add(row)
+        self._num_adapted += row.adapter is not None
 
     def take_blocks(self, row: SequenceRow, item: ScheduledSequence) -> None:
         """Notes what the device has to be told."""
@@ -54,6 +57,7 @@ class DeviceLane:
     def release(self, row: SequenceRow) -> None:
         """Gives the row's place to others."""
         self._rows.release(row)
+        self._num_adapted -= row.adapter is not None
 
     def take_in(self, drawn: ForwardResult) -> None:
         """Never called: this lane computes the whole model."""
@@ -67,6 +71,8 @@ class DeviceLane:
         if any(_needs_host(work) for work in works):
             return self._run_at_once(works)
         is_plain = len(drawing) == works[-1].end and all(draws_plainly(work) for work in works)
+        if self._num_adapted:
+            is_plain = is_plain and all(work.row.adapter is None for work in works)
         if is_plain and len(works) <= self._graphs.max_rows:
             places = [work.row.place for work in works]
             positions = [work.span.start for work in works]

@@ -11,7 +11,9 @@ import torch
 
 from gpu_pool.attention.batch import Span, order_key
 from gpu_pool.attention.padding import pad_context
+from gpu_pool.lora.loading import LoadedAdapter
 from gpu_pool.plan import (
+    AdapterFile,
     ForwardPlan,
     ForwardResult,
     HostMemory,
@@ -27,6 +29,8 @@ from gpu_pool.runner.work import Work
 
 CreateLane = Callable[[Sequence[GroupBlocks], int], Lane]
 """A lane over these groups, whose tables have at most so many blocks."""
+FindAdapter = Callable[[AdapterFile], LoadedAdapter]
+"""An adapter that has been loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,13 @@ class ModelRunner:
         *,
         vocab_size: int,
         context_window: int,
+        find_adapter: FindAdapter | None = None,
     ) -> None:
-        """Starts without rows. The groups' blocks are of one size in tokens."""
+        """Starts without rows. The groups' blocks are of one size in tokens.
+
+        Without `find_adapter` no sequence brings one.
+        """
+        self._find_adapter = find_adapter
         self._groups = tuple([GroupBlocks(group) for group in groups])
         self._tags = tuple([group.tags for group in self._groups])
         self._vocab_size = vocab_size
@@ -106,12 +115,17 @@ class ModelRunner:
     def _add_row(self, new: NewSequence) -> None:
         """Begins a sequence."""
         assert new.sequence_id not in self._rows, "the sequence has a row already"
+        adapter: LoadedAdapter | None = None
+        if new.adapter is not None:
+            assert self._find_adapter is not None, "no adapter is taken"
+            adapter = self._find_adapter(new.adapter)
         row = SequenceRow(
             new,
             num_groups=len(self._groups),
             table_size=self._table_size,
             vocab_size=self._vocab_size,
             device=self._device,
+            adapter=adapter,
         )
         self._rows[new.sequence_id] = row
         self._lane.add(row)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gpu_pool.attention.batch import Span
 from gpu_pool.attention.kv_cache import Int64Array
+from gpu_pool.lora.loading import LoadedAdapter
 from gpu_pool.plan import BlockId, NewSequence, ScheduledSequence
 from gpu_pool.runner.block_tags import BlockTags
 from gpu_pool.sampling.penalties import TokenCounts
@@ -94,6 +95,7 @@ class SequenceRow:
 
     __slots__ = (
         "_counts",
+        "adapter",
         "is_new",
         "num_computed",
         "num_pending",
@@ -112,6 +114,7 @@ class SequenceRow:
         table_size: int,
         vocab_size: int,
         device: torch.device,
+        adapter: LoadedAdapter | None = None,
     ) -> None:
         """A row without blocks; `table_size` is the most a group can have, padding included."""
         assert 0 <= new.num_computed_tokens < len(new.token_ids), "nothing is left to compute"
@@ -129,6 +132,8 @@ class SequenceRow:
         self.tables = tuple([BlockTable(table_size) for _ in range(num_groups)])
         """One per KV group."""
         self.sampling = new.sampling
+        self.adapter = adapter
+        """What its tokens are computed with besides the model."""
         self.is_new = True
         """No plan has given it blocks yet."""
         self._counts: TokenCounts | None = None

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gpu_pool.attention.paged import create_paged_step
 from gpu_pool.kernels.device_values import to_device
+from gpu_pool.lora.row_additions import AdaptedRows, adding
 from gpu_pool.models.network import CausalModel
 from gpu_pool.runner.group_blocks import GroupBlocks
 from gpu_pool.runner.work import Work
@@ -42,4 +43,17 @@ def compute_hidden(
         create_paged_step([work.spans[index] for work in works], group.cache, group.reach)
         for index, group in enumerate(groups)
     ]
-    return model.forward(inputs[0], inputs[1], steps, states_TD)
+    adapted = list_adapted(works)
+    if not adapted:
+        return model.forward(inputs[0], inputs[1], steps, states_TD)
+    with adding(model, adapted, inputs.device):
+        return model.forward(inputs[0], inputs[1], steps, states_TD)
+
+
+def list_adapted(works: Sequence[Work]) -> list[AdaptedRows]:
+    """The tokens of the step, as its rows, that are computed with an adapter."""
+    return [
+        (work.row.adapter, range(work.first, work.end))
+        for work in works
+        if work.row.adapter is not None
+    ]

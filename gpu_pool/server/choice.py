@@ -30,11 +30,11 @@ class ChoiceOwner(Protocol):
         """Passes on an event of a choice."""
         ...
 
-    def on_choice_started(self, num_cached_tokens: int) -> None:
+    def on_choice_started(self, index: int, num_cached_tokens: int) -> None:
         """Its first computation begins."""
         ...
 
-    def on_choice_computed(self) -> None:
+    def on_choice_computed(self, index: int) -> None:
         """Its prompt is computed, so that others find it in the cache."""
         ...
 
@@ -98,7 +98,7 @@ class Choice:
         prepared = self._prepared
         if self._resumed is not None and self._end_at_once():
             return
-        arriving = prepared.arriving if self._index == 0 else None
+        arriving = prepared.arriving if prepared.is_first(self._index) else None
         self._sequence_id = prepared.client.add(prepared.describe(self._index), self, arriving)
         if arriving is not None:
             arriving.begin(prepared.client, self._sequence_id)
@@ -118,7 +118,7 @@ class Choice:
     def on_started(self, num_cached_tokens: int) -> None:
         """The first computation begins; a later one after a preemption is not told."""
         if not self.is_over:
-            self._owner.on_choice_started(num_cached_tokens)
+            self._owner.on_choice_started(self._index, num_cached_tokens)
 
     def on_prompt_scores(self, scores: Sequence[TokenScore]) -> None:
         """Passes on how likely the next tokens of the prompt were."""
@@ -127,7 +127,8 @@ class Choice:
         start = self._num_scored
         self._num_scored += len(scores)
         ids = self._prepared.prompt.token_ids[start : self._num_scored]
-        self._owner.emit(PromptScored(_spell_scores(ids, scores, self._prepared.text.table)))
+        spelt = _spell_scores(ids, scores, self._prepared.text.table)
+        self._owner.emit(PromptScored(spelt, self._index))
 
     def on_tokens(self, token_ids: Sequence[int], scores: Sequence[TokenScore]) -> None:
         """Passes on what became visible, and ends where the answer does."""
@@ -181,7 +182,7 @@ class Choice:
         self._is_computed = True
         if self._prepared.echo:
             self._owner.emit(Delta(self._prepared.echo, (), self._index))
-        self._owner.on_choice_computed()
+        self._owner.on_choice_computed(self._index)
 
     def _show(self, deltas: Sequence[AnyDelta]) -> None:
         """Passes on `deltas`, less what the reader has from another node."""
@@ -193,7 +194,7 @@ class Choice:
         is_full = self._stream.num_tokens >= self._prepared.max_tokens
         if not self._stream.is_over and not is_full:
             return False
-        self._owner.on_choice_started(0)
+        self._owner.on_choice_started(self._index, 0)
         if not self._stream.is_over:
             self._show(self._stream.finish())
         reason = FinishReason.STOP if self._stream.is_over else FinishReason.LENGTH

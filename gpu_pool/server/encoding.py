@@ -9,13 +9,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from contracts.adapters import AdapterPiece
 from contracts.encoding import Encoded, EncodeRequest
-from contracts.errors import ErrorReport, ServiceError, to_error_report
+from contracts.errors import ErrorReport, InvalidRequest, ServiceError, to_error_report
 from contracts.grant import Grant
 from contracts.inference import Accepted, Failed, Finished, FinishReason, GenerationEvent, Usage
 from contracts.kv_transfer import KvImport, KvRelease, KvStop, KvTicket
 from gpu_pool.engine.messages import SequenceFinished, TextsEncoded
 from gpu_pool.plan import SequenceId, TokenScore
+from gpu_pool.server.adapters.piece_line import UNASKED
 from gpu_pool.server.defects import as_service_error
 from gpu_pool.server.served_encoder import PreparedTexts, ServedEncoder
 
@@ -80,6 +82,10 @@ class Encoding:
 
     def move_blocks(self, message: KvImport | KvStop | KvRelease, ticket: KvTicket | None) -> None:
         """Vectors have no KV blocks."""
+
+    def take_piece(self, piece: AdapterPiece) -> None:
+        """Raises `InvalidRequest`: vectors are computed without adapters."""
+        raise InvalidRequest(UNASKED)
 
     def fail(self, error: ServiceError) -> None:
         """Ends with `error`, and with what was consumed."""

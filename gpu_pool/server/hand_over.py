@@ -11,7 +11,13 @@ from typing import Final
 
 import msgspec
 
-from contracts.errors import ErrorReport, ServiceError, TransferFailed, to_error_report
+from contracts.errors import (
+    ErrorReport,
+    InvalidRequest,
+    ServiceError,
+    TransferFailed,
+    to_error_report,
+)
 from contracts.grant import Grant
 from contracts.inference import Accepted, Failed, Finished, FinishReason, GenerateRequest, Usage
 from contracts.kv_transfer import (
@@ -23,12 +29,12 @@ from contracts.kv_transfer import (
     KvTicket,
     TransferEvent,
 )
-from contracts.wire import StreamEvent
+from contracts.wire import AdapterPiece, StreamEvent
 from gpu_pool.engine.messages import AddSequence, KvDeparture, SequenceFinished, TextsEncoded
-from gpu_pool.node_clock import read_node_ms
 from gpu_pool.plan import SequenceId, TokenScore
+from gpu_pool.server.adapters.piece_line import UNASKED, PieceLine
 from gpu_pool.server.defects import as_service_error
-from gpu_pool.server.kv_ticket_fit import check_fit
+from gpu_pool.server.kv_ticket_fit import check_fit, find_lease_end_ms
 from gpu_pool.server.prepared_request import PreparedRequest
 from gpu_pool.server.served_model import ServedModel
 
@@ -41,8 +47,10 @@ class HandOver:
     def __init__(self, ticket: KvTicket, emit: Callable[[StreamEvent], None]) -> None:
         """Nothing happens before `start`."""
         self._ticket = ticket
-        self._lease_ends_ms = read_node_ms() + ticket.patience_ms
+        self._lease_ends_ms = find_lease_end_ms(ticket)
         self._emit = emit
+        self._line: PieceLine | None = None
+        """The way to its adapter's file, where it has one."""
         self._task: asyncio.Task[None] | None = None
         self._prepared: PreparedRequest | None = None
         self._sequence_id = SequenceId(0)
@@ -52,6 +60,8 @@ class HandOver:
 
     def start(self, model: ServedModel, request: GenerateRequest, grant: Grant) -> None:
         """Begins, in a task of its own."""
+        if request.adapter is not None:
+            self._line = PieceLine(self._emit)
         self._task = asyncio.create_task(self._run(model, request, grant))
 
     def move_blocks(self, message: KvImport | KvStop | KvRelease, ticket: KvTicket | None) -> None:
@@ -84,6 +94,12 @@ class HandOver:
         """Ends early without any event."""
         if not self._is_over:
             self._leave()
+
+    def take_piece(self, piece: AdapterPiece) -> None:
+        """Bytes of its adapter have come. Raises: `InvalidRequest`."""
+        if self._line is None:
+            raise InvalidRequest(UNASKED)
+        self._line.take(piece)
 
     def fail(self, error: ServiceError) -> None:
         """Ends with `error`, and with what was consumed."""
@@ -131,12 +147,13 @@ class HandOver:
     async def _run(self, model: ServedModel, request: GenerateRequest, grant: Grant) -> None:
         """Prepares the request and hands it to the core."""
         try:
-            plain = msgspec.structs.replace(request, constraint=None, num_choices=1)
-            prepared = await model.prepare(plain, grant)
+            plain = msgspec.structs.replace(
+                request, constraint=None, num_choices=1, further_prompts=()
+            )
+            self._prepared = prepared = await model.prepare(plain, grant, self._line)
             ready = model.core.ready
             assert ready is not None
             check_fit(self._ticket, ready)
-            self._prepared = prepared
             self._sequence_id = prepared.client.add(self._describe(prepared), self, self)
         except Exception as error:
             self.fail(as_service_error(error))
@@ -171,6 +188,7 @@ class HandOver:
         if self._prepared is not None:
             self._prepared.client.drop(self._sequence_id)
             self._prepared.client.forget_blocks(self._sequence_id)
+            self._prepared.release()
 
     def _find_usage(self) -> Usage | None:
         """What was consumed; None when nothing has started."""

@@ -37,6 +37,8 @@ class ModelFacts:
     service_class: ServiceClass
     expected_size: ModelSize
     """What it will take, until its core has said what it takes."""
+    expected_adapter_rank: int = 0
+    """The same of the largest rank of an adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,7 @@ class HostedCore:
         ready = self.ready
         if ready is None or not ready.weights_bytes:
             return self.facts.expected_size
-        return ModelSize(ready.weights_bytes, ready.kv_bytes)
+        return ModelSize(ready.weights_bytes, ready.kv_bytes + ready.adapter_bytes)
 
     @property
     def loaded_ratio(self) -> float:

@@ -6,6 +6,7 @@ Read next: `served_model` (generates text), `served_encoder` (encodes it), `upst
 
 from typing import Protocol
 
+from contracts.adapters import AdapterPiece
 from contracts.errors import ServiceError
 from contracts.fleet import ModelCard, ModelLoad
 from contracts.kv_transfer import KvEndpoint, KvImport, KvRelease, KvStop, KvTicket
@@ -88,4 +89,10 @@ class RunningRequest(Protocol):
 
     def move_blocks(self, message: KvImport | KvStop | KvRelease, ticket: KvTicket | None) -> None:
         """What the gateway says of its KV blocks; `ticket` came with it. Must not raise."""
+        ...
+
+    def take_piece(self, piece: AdapterPiece) -> None:
+        """Bytes of its adapter have come. Raises: `InvalidRequest` for those that were not asked
+        for.
+        """
         ...

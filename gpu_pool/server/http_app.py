@@ -103,8 +103,11 @@ class NodeApp:
 
     async def _answer_ready(self, _: web.Request) -> web.Response:
         """200 while every model that has not failed for good can serve, else 503."""
-        readiness = self._status.readiness
-        body = {"status": readiness, "models": msgspec.to_builtins(self._status.list_states())}
+        status = self._status
+        readiness = status.readiness
+        place = {"region": status.region, "jurisdiction": status.jurisdiction}
+        models = msgspec.to_builtins(status.list_states())
+        body = {"status": readiness, **place, "models": models}
         return web.json_response(body, status=200 if readiness is Readiness.READY else 503)
 
     async def _serve_wire(self, request: web.Request) -> web.StreamResponse:

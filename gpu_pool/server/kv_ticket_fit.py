@@ -1,4 +1,4 @@
-"""Whether a ticket fits the model's core as it is now.
+"""Whether a ticket fits the model's core as it is now, and how long it holds here.
 
 Read next: `wire.ticket_gate` (what was checked before), `hand_over` and `arriving_blocks`.
 """
@@ -6,6 +6,7 @@ Read next: `wire.ticket_gate` (what was checked before), `hand_over` and `arrivi
 from contracts.errors import TransferFailed
 from contracts.kv_transfer import KvHalf, KvTicket
 from gpu_pool.engine.messages import CoreReady
+from gpu_pool.node_clock import read_node_ms
 
 
 def check_fit(ticket: KvTicket, ready: CoreReady) -> None:
@@ -20,3 +21,8 @@ def check_fit(ticket: KvTicket, ready: CoreReady) -> None:
     own = ticket.prefill_incarnation if ticket.half is KvHalf.PREFILL else ticket.decode_incarnation
     if own != facts.incarnation:
         raise TransferFailed("The ticket is for an earlier life of the model's engine.")
+
+
+def find_lease_end_ms(ticket: KvTicket) -> int:
+    """Until when blocks are kept for the other node, by `node_clock`, from now on."""
+    return read_node_ms() + ticket.patience_ms

@@ -13,6 +13,7 @@ import structlog
 
 from contracts.errors import UnsupportedFeature
 from contracts.ids import ModelName
+from gpu_pool.server.adapters.shelf import AdapterShelf
 from gpu_pool.server.core_supervisor import CoreSupervisor
 from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.model_kinds import Surroundings, create_hosted_model
@@ -31,11 +32,13 @@ def create_models(
     sources: TextSources,
     unix_ms: Callable[[], int],
     note_change: Callable[[], None],
+    shelf: AdapterShelf,
 ) -> tuple[dict[ModelName, HostedModel], dict[ModelName, str]]:
     """The models whose files can be read as text, and the reasons of the others.
 
     `threads` do what takes longer than an event loop may be held up; `note_change` is called when
-    an engine of others comes or goes. Raises: `SettingsError` (an engine's key or certificates).
+    an engine of others comes or goes; `shelf` has the adapters' files.
+    Raises: `SettingsError` (an engine's key or certificates).
     """
     around = Surroundings(
         threads,
@@ -44,6 +47,7 @@ def create_models(
         settings.max_cold_wait_s,
         settings.max_cold_waiting,
         unix_ms,
+        shelf,
         None if settings.weights_token is None else settings.weights_token.reveal(),
     )
     clean_tier_folders(settings)

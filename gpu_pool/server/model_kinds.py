@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from gpu_pool.server.constraints import ConstraintCompiler
+from gpu_pool.server.adapters.shelf import AdapterShelf
 from gpu_pool.server.core_supervisor import CoreSupervisor
 from gpu_pool.server.hosted_core import ColdLimits, HostedCore, ModelFacts
 from gpu_pool.server.hosted_model import HostedModel
@@ -15,7 +15,7 @@ from gpu_pool.server.placement.keeper import PlacementKeeper
 from gpu_pool.server.placement.model_size import expect_size
 from gpu_pool.server.remote.fetched_weights import find_weights
 from gpu_pool.server.served_encoder import ServedEncoder
-from gpu_pool.server.served_model import ServedModel
+from gpu_pool.server.served_model import create_served_model
 from gpu_pool.server.text.encoder_text import load_encoder_text
 from gpu_pool.server.text.text_files import TextSources, load_model_text
 from gpu_pool.settings import EngineSettings, ServedModelSettings
@@ -33,6 +33,7 @@ class Surroundings:
     """How long a request may wait for a core that is coming up."""
     max_cold_waiting: int
     unix_ms: Callable[[], int]
+    shelf: AdapterShelf
     weights_token: str | None
     """For servers that weights are fetched from."""
 
@@ -53,6 +54,7 @@ def create_hosted_model(
         created_unix_s=int((model.path / "config.json").stat().st_mtime),
         service_class=model.service_class,
         expected_size=expect_size(model, engine),
+        expected_adapter_rank=engine.max_adapter_rank if engine.asked_adapter_bytes != 0 else 0,
     )
     around.keeper.books.check_size(facts.expected_size)
     limits = ColdLimits(around.max_cold_wait_s, around.max_cold_waiting)
@@ -69,4 +71,4 @@ def _join(model: ServedModelSettings, core: HostedCore, around: Surroundings) ->
     if encoder is not None:
         return ServedEncoder(core, encoder, around.threads)
     text = load_model_text(model.path, around.threads, around.sources)
-    return ServedModel(core, text, ConstraintCompiler(text))
+    return create_served_model(core, text, around.shelf)

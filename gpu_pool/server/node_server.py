@@ -14,6 +14,7 @@ from aiohttp import web
 
 from contracts.sections import MetricsSettings, TlsSettings
 from contracts.settings import SettingsError
+from gpu_pool.server.adapters.shelf import AdapterShelf
 from gpu_pool.server.heartbeats import create_membership
 from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.http_app import NodeApp, WireSettings
@@ -35,6 +36,7 @@ class NodeParts:
     status: NodeStatus
     keeper: PlacementKeeper
     models: Sequence[HostedModel]
+    shelf: AdapterShelf
     machine: MachineMetrics
 
 
@@ -71,7 +73,9 @@ class NodeServer:
         """The port, once gateways can connect; models may still be loading."""
         self._tasks = [asyncio.create_task(m.core.run()) for m in self.parts.models]
         self._tasks.append(asyncio.create_task(self.parts.status.run()))
+        self._tasks.append(asyncio.create_task(self.parts.shelf.run()))
         self.parts.keeper.start()
+        await self.parts.shelf.start()
         await self._runner.setup()
         tls = _create_tls(self._listen.tls) if self._listen.tls is not None else None
         site = web.TCPSite(self._runner, self._listen.host, self._listen.port, ssl_context=tls)
@@ -105,6 +109,7 @@ class NodeServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for model in self.parts.models:
             await model.close()
+        await self.parts.shelf.stop()
         await self._runner.cleanup()
         await self.metrics.stop()
         await self.parts.status.meter.tracer.sink.close()

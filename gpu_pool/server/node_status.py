@@ -92,7 +92,7 @@ class NodeStatus:
         self.node_id: Final = node_id
         self.boot_id: Final = boot_id
         self.region: Final = region
-        self._jurisdiction = jurisdiction
+        self.jurisdiction: Final = jurisdiction
         self._role = role or HeldRole()
         self._models: Mapping[ModelName, HostedModel] = {}
         self._refused: Mapping[ModelName, str] = {}
@@ -248,7 +248,7 @@ class NodeStatus:
             node_id=self.node_id,
             boot_id=self.boot_id,
             region=self.region,
-            jurisdiction=self._jurisdiction,
+            jurisdiction=self.jurisdiction,
             is_draining=self._is_draining,
             models=tuple(model.describe() for model in models),
             loads=self._measure_loads(),

@@ -14,6 +14,7 @@ from contracts.grant import Grant, RetentionClass
 from contracts.inference import GenerateRequest, SamplingParams
 from gpu_pool.engine.messages import AddSequence, CoreReady
 from gpu_pool.plan import SequenceId
+from gpu_pool.server.adapters.shelf import AdapterLease
 from gpu_pool.server.arriving_blocks import ArrivingBlocks
 from gpu_pool.server.engine_client import EngineClient
 from gpu_pool.server.text.model_text import ModelText
@@ -23,7 +24,7 @@ from gpu_pool.server.text.text_stream import TextStream
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """What is needed to start its sequences and to read their answers."""
+    """What is needed to start the sequences of one prompt and to read their answers."""
 
     client: EngineClient
     text: ModelText
@@ -43,19 +44,35 @@ class PreparedRequest:
     """Of the first choice, whose KV blocks come from another node."""
     cold_s: float = 0.0
     """How long it has waited for the core."""
+    first_choice: int = 0
+    """The index of the prompt's first answer among those of the request."""
+    further: "tuple[PreparedRequest, ...]" = ()
+    """The request's other prompts, in order."""
+    lease: AdapterLease | None = None
+    """Of its adapter's file, which stays until the request is over."""
 
     @property
     def num_prompt_tokens(self) -> int:
         """The prompt's length, control tokens included."""
         return len(self.prompt.token_ids)
 
+    def release(self) -> None:
+        """The request is over: its sequences need nothing any more."""
+        if self.lease is not None:
+            self.lease.release()
+
     def create_stream(self, index: int) -> TextStream:
         """The way out for the choice `index`."""
         return self.text.create_stream(self.request, index, self.prompt.is_thinking)
 
+    def is_first(self, index: int) -> bool:
+        """True for the choice that computes the prompt; the others find it in the cache."""
+        return index == self.first_choice
+
     def describe(self, index: int) -> Callable[[SequenceId], AddSequence]:
         """What the engine is told of the choice `index`, once its sequence has an id."""
-        sampling = self._choose_sampling(index)
+        is_first = self.is_first(index)
+        sampling = self._choose_sampling(index - self.first_choice)
         resumption = self.request.resumption
         generated = () if resumption is None else resumption.token_ids
 
@@ -68,12 +85,13 @@ class PreparedRequest:
                 sampling,
                 self.grant.priority,
                 self.deadline_ms,
-                self.request.reject_if_busy and index == 0,
+                self.request.reject_if_busy and is_first,
                 self.grammar,
                 self.grant.retention,
                 len(generated),
-                arrival=self.arriving.arrival if self.arriving and index == 0 else None,
+                arrival=self.arriving.arrival if self.arriving and is_first else None,
                 cached_share=self.grant.cached_share,
+                adapter=None if self.lease is None else self.lease.file,
             )
 
         return create
@@ -89,7 +107,7 @@ class PreparedRequest:
         return hmac.digest(salt, own.encode(), "sha256")
 
     def _choose_sampling(self, index: int) -> SamplingParams:
-        """The parameters of the choice `index`; stop strings stay on this side.
+        """The parameters of the prompt's choice `index`; stop strings stay on this side.
 
         The prompt is scored once, and each choice has a seed of its own. The engine computes one
         token more than none, since it has no other way to end.

@@ -23,10 +23,16 @@ def check_request(request: GenerateRequest) -> None:
     _check_sampling(request.sampling)
     if not 1 <= request.num_choices <= MAX_CHOICES:
         raise InvalidRequest(f"`n` must lie between 1 and {MAX_CHOICES}.", param="n")
-    if request.resumption is not None and request.num_choices > 1:
+    if request.num_answers > MAX_CHOICES:
+        raise InvalidRequest(
+            f"The answers to all prompts may be {MAX_CHOICES} at most.", param="prompt"
+        )
+    if request.resumption is not None and request.num_answers > 1:
         raise InvalidRequest("Only a single choice can be resumed.", param="n")
     if request.echoes_prompt and isinstance(request.prompt, ChatPrompt):
         raise InvalidRequest("Only plain prompts can be echoed.", param="echo")
+    if request.further_prompts and isinstance(request.prompt, ChatPrompt):
+        raise InvalidRequest("Several prompts must all be plain ones.", param="prompt")
 
 
 def _check_sampling(sampling: SamplingParams) -> None:

@@ -5,6 +5,8 @@ Read next: `generation` (the caller), `text.model_text`, `hosted_core`.
 """
 
 import asyncio
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -22,11 +24,17 @@ from contracts.inference import (
     ToolChoiceMode,
 )
 from gpu_pool.node_clock import read_node_ms
+from gpu_pool.server.adapters.adapter_supply import (
+    AdapterLease,
+    AdapterShelf,
+    AdapterSupply,
+    PieceLine,
+)
 from gpu_pool.server.constraints import ConstraintCompiler, is_constrained
 from gpu_pool.server.engine_client import EngineClient
 from gpu_pool.server.hosted_core import HostedCore
 from gpu_pool.server.prepared_request import PreparedRequest
-from gpu_pool.server.sampling_limits import check_request, resolve_max_tokens
+from gpu_pool.server.sampling_limits import MAX_CHOICES, check_request, resolve_max_tokens
 from gpu_pool.server.text.model_text import ModelText
 from gpu_pool.server.text.prompt_encoder import MAX_INLINE_CHARS, EncodedPrompt, measure_prompt
 
@@ -34,11 +42,18 @@ from gpu_pool.server.text.prompt_encoder import MAX_INLINE_CHARS, EncodedPrompt,
 class ServedModel:
     """A model that requests can name."""
 
-    def __init__(self, core: HostedCore, text: ModelText, constraints: ConstraintCompiler) -> None:
+    def __init__(
+        self,
+        core: HostedCore,
+        text: ModelText,
+        constraints: ConstraintCompiler,
+        adapters: AdapterSupply,
+    ) -> None:
         """Nothing is started."""
         self.core: Final = core
         self._text = text
         self._constraints = constraints
+        self._adapters = adapters
 
     def try_prepare(self, request: GenerateRequest, grant: Grant) -> PreparedRequest | None:
         """What is to start, or None when that takes a wait or more time than an event loop has.
@@ -46,20 +61,31 @@ class ServedModel:
         Raises: as `prepare`.
         """
         check_request(request)
+        self._adapters.check(request)
         client = self.core.find_client(reject_if_busy=request.reject_if_busy)
         ready = self.core.ready
         if client is None or ready is None:
             return None
-        if measure_prompt(request.prompt) > MAX_INLINE_CHARS or is_constrained(request):
+        if request.further_prompts or is_constrained(request):
             return None
-        prompt = self._text.encoder.encode(choose_prompt(request), ready.context_window)
-        return self._prepare(client, request, grant, prompt, None)
+        if measure_prompt(request.prompt) > MAX_INLINE_CHARS:
+            return None
+        lease = self._adapters.find(request, grant)
+        if lease is None and request.adapter is not None:
+            return None
+        with _kept(lease):
+            prompt = self._text.encoder.encode(choose_prompt(request), ready.context_window)
+            prepared = self._prepare(client, request, grant, prompt, None)
+            return replace(prepared, lease=lease) if lease else prepared
 
-    async def prepare(self, request: GenerateRequest, grant: Grant) -> PreparedRequest:
-        """What is to start, as soon as the core is there.
+    async def prepare(
+        self, request: GenerateRequest, grant: Grant, line: PieceLine | None = None
+    ) -> PreparedRequest:
+        """What is to start, as soon as the core is there, and its adapter's file, which may come
+        over `line`. Whoever gets it releases it.
 
         Raises: `InvalidRequest`, `UnsupportedFeature`, `ContextTooLong`, `Forbidden` (beyond the
-        grant), `ModelCold`, `PoolSaturated`.
+        grant), `ModelCold`, `PoolSaturated`, `AdapterUnsupported`.
         """
         with self.core.preparing():
             loop = asyncio.get_running_loop()
@@ -70,10 +96,18 @@ class ServedModel:
             assert ready is not None
             encoder = self._text.encoder
             prompt = await encoder.encode_in_thread(choose_prompt(request), ready.context_window)
+            further = [
+                await encoder.encode_in_thread(one, ready.context_window)
+                for one in request.further_prompts
+            ]
             grammar = await self._constraints.compile(request, prompt, ready.vocab_size)
-            client = await self.core.wait_client(grant)  # it may have gone meanwhile
-            prepared = self._prepare(client, request, grant, prompt, grammar)
-            return replace(prepared, cold_s=cold_s)
+            self._adapters.check(request)  # the core may take less than was expected of it
+            lease = await self._adapters.obtain(request, grant, line)
+            with _kept(lease):
+                client = await self.core.wait_client(grant)  # it may have gone meanwhile
+                prepared = self._prepare(client, request, grant, prompt, grammar)
+                prepared = replace(prepared, cold_s=cold_s, lease=lease)
+                return replace(prepared, further=self._prepare_further(prepared, further))
 
     async def count_tokens(self, request: CountTokensRequest) -> int:
         """The length of a prompt, template and tools included; needs no core.
@@ -99,6 +133,8 @@ class ServedModel:
             context_window=ready.context_window if ready else self._text.context_window,
             created_unix_s=facts.created_unix_s,
             features=list_features(self._text),
+            max_prompts=MAX_CHOICES,
+            max_adapter_rank=self._adapters.max_rank,
         )
 
     def _prepare(
@@ -130,6 +166,18 @@ class ServedModel:
             ready=self.core.ready,
         )
 
+    def _prepare_further(
+        self, first: PreparedRequest, encoded: Sequence[EncodedPrompt]
+    ) -> tuple[PreparedRequest, ...]:
+        """The request's other prompts, ready like the first. Raises: as `prepare`."""
+        request, further = first.request, list[PreparedRequest]()
+        for place, (prompt, ids) in enumerate(zip(request.further_prompts, encoded, strict=True)):
+            alone = msgspec.structs.replace(request, prompt=prompt, further_prompts=())
+            prepared = self._prepare(first.client, alone, first.grant, ids, None)
+            first_choice = (place + 1) * request.num_choices
+            further.append(replace(prepared, first_choice=first_choice, lease=first.lease))
+        return tuple(further)
+
     def _find_echo(self, request: GenerateRequest) -> str:
         """The prompt's own text where the answer is to begin with it."""
         match request.prompt:
@@ -139,6 +187,22 @@ class ServedModel:
                 return self._text.decode(token_ids)
             case _:
                 return ""
+
+
+def create_served_model(core: HostedCore, text: ModelText, shelf: AdapterShelf) -> ServedModel:
+    """The model on `core`, with what stands beside it; `shelf` is the node's."""
+    return ServedModel(core, text, ConstraintCompiler(text), AdapterSupply(core, shelf))
+
+
+@contextmanager
+def _kept(lease: AdapterLease | None) -> Generator[None]:
+    """Keeps what was lent, unless nobody gets the request that it is for."""
+    try:
+        yield
+    except BaseException:
+        if lease is not None:
+            lease.release()
+        raise
 
 
 def choose_prompt(request: GenerateRequest) -> Prompt:

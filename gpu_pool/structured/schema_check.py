@@ -53,7 +53,6 @@ _UNSUPPORTED: Final = frozenset(
         "minContains",
         "maxContains",
         "uniqueItems",
-        "propertyNames",
         "dependencies",
         "dependentRequired",
         "dependentSchemas",
@@ -67,6 +66,7 @@ _UNSUPPORTED: Final = frozenset(
     )
 )
 """Keywords of any draft that restrict values in ways that no grammar of ours expresses."""
+_NAMES: Final = "propertyNames"
 
 Schema = dict[str, Any] | bool
 
@@ -117,6 +117,8 @@ class _Checker:
                 checked[keyword] = self.check(content, depth + 1)
             elif keyword in _LISTS:
                 raise self._refuse(f"The schema's `{keyword}` must be a list.")
+        if _NAMES in schema:
+            self._bind_names(checked, self.check(schema[_NAMES], depth + 1))
         self._check_number_of_properties(checked)
         return checked
 
@@ -136,6 +138,23 @@ class _Checker:
             raise self._refuse(f"The schema's `{keyword}` must be an object.")
         members = cast(dict[str, object], content)
         return {name: self.check(member, depth + 1) for name, member in members.items()}
+
+    def _bind_names(self, schema: dict[str, Any], names: Schema) -> None:
+        """Writes into `schema` which names its properties may have: all, or those of a list.
+
+        Names are texts, so that demanding texts (as zod does) demands nothing.
+        """
+        rules: dict[str, Any] = {} if names is True else {"enum": []} if names is False else names
+        if not rules.keys() <= {"type", "enum"} or rules.get("type", "string") != "string":
+            raise self._refuse(f"The schema's keyword `{_NAMES}` is only supported with `enum`.")
+        if "enum" not in rules:
+            return
+        if "patternProperties" in schema or not isinstance(rules["enum"], list):
+            raise self._refuse(f"The schema's keyword `{_NAMES}` cannot be combined like this.")
+        described, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+        listed = [name for name in cast(list[object], rules["enum"]) if isinstance(name, str)]
+        schema["properties"] = {name: described.get(name, others) for name in listed}
+        schema["additionalProperties"] = False
 
     def _check_number_of_properties(self, schema: dict[str, Any]) -> None:
         """Refuses `minProperties` where a name may be written twice, which counts once."""

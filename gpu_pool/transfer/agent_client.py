@@ -33,7 +33,7 @@ _ENVIRON: Final = {
         "MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER=65535",
         "MC_TCP_MAX_PENDING_ADMISSIONS_PER_PEER=65535",
         "MC_TCP_PROGRESS_TIMEOUT_SEC=3",
-        "GLOG_minloglevel=3",
+        "MC_LOG_LEVEL=ERROR",
     ),
     "nixl": ("NIXL_LOG_LEVEL=WARN",),
 }

@@ -141,6 +141,9 @@ class Exporter:
         released, self._released = self._released, []
         return released
 
+    def disown(self, void: Prefix) -> None:
+        """Whose blocks these were has ended, and with it what the other node may expect."""
+
     # -- the thread ------------------------------------------------------------------------------
 
     def _describe(self, chunk: ExportedChunk) -> Work:

@@ -7,6 +7,7 @@ Source: NIXL 1.5, `nixl_agent` and `nixlAgentConfig.pthrDelay`. Read next: `tran
 """
 
 import contextlib
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +20,9 @@ _WAIT_US: Final = 10_000
 MAX_CONNECTIONS: Final = 128
 """Peers come back under new names, and nobody says which are gone: beyond so many the one that was
 used longest ago is let go. Who is there after all is connected to anew, in some milliseconds."""
+_HEADER: Final = struct.Struct("<16sQ")
+_MAGIC: Final = b"nixlSerDes|Agent"
+"""What an agent says of itself begins with this, the length of its name, and its name."""
 
 
 @dataclass(slots=True, eq=False)
@@ -123,7 +127,8 @@ class NixlEngine:
     def _connect(self, peer: str, agent: bytes) -> _Connection:
         """The connection to a peer, a new one where its agent is another process by now.
 
-        Raises: `TransferFailed` for what no agent says of itself.
+        Raises: `TransferFailed` for what no agent of that peer says of itself: NIXL has one
+        connection for each name, so that who bears another's ends what is read from that one.
         """
         known = self._connections.get(peer)
         if known is not None and known.agent == agent:
@@ -131,6 +136,8 @@ class NixlEngine:
             return known
         if known is not None:
             self._let_go(peer, known)
+        if _find_name(agent).partition(".")[0] != peer:
+            raise TransferFailed("The peer's agent bears another's name.")
         self._make_room()
         try:
             connection = _Connection(agent, self._agent.loadRemoteMD(agent).decode())
@@ -170,3 +177,12 @@ class NixlEngine:
             del self._connections[peer]
             with contextlib.suppress(Exception):
                 self._agent.invalidateRemoteMD(connection.name)
+
+
+def _find_name(agent: bytes) -> str:
+    """How an agent calls itself; empty for what none says. Source: NIXL 1.5, `nixlSerDes`."""
+    if len(agent) < _HEADER.size:
+        return ""
+    magic, num_bytes = _HEADER.unpack_from(agent)
+    name = agent[_HEADER.size : _HEADER.size + num_bytes] if magic == _MAGIC else b""
+    return name.decode(errors="replace")

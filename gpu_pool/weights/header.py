@@ -61,7 +61,7 @@ class _EntryJson(msgspec.Struct, frozen=True):
     data_offsets: tuple[int, int]
 
 
-def read_header(path: Path) -> FileHeader:
+def read_header(path: Path, max_header_bytes: int = _MAX_HEADER_BYTES) -> FileHeader:
     """The header of the file at `path`. Raises: `CheckpointError` saying what is wrong with it."""
     try:
         num_bytes = path.stat().st_size
@@ -70,7 +70,7 @@ def read_header(path: Path) -> FileHeader:
             if len(prefix) < _LENGTH.size:
                 raise CheckpointError(f"{path}: the file ends inside its header.")
             (length,) = _LENGTH.unpack(prefix)
-            if length > _MAX_HEADER_BYTES:
+            if length > max_header_bytes:
                 raise CheckpointError(f"{path}: a header of {length} bytes is too large.")
             if _LENGTH.size + length > num_bytes:
                 raise CheckpointError(f"{path}: the file ends inside its header.")

@@ -7,29 +7,28 @@ Read next: `cpu_memory`, which moves what is found.
 
 import gc
 import types
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor
 
+KindT = TypeVar("KindT")
 _UNFOLLOWED: Final = (type, types.ModuleType, types.FrameType, torch.dtype, torch.device, str, int)
 
 
 def find_tensors(root: object) -> list[Tensor]:
     """The tensors that `root` leads to, each memory once."""
-    seen: set[int] = {id(root)}
     found: dict[int, Tensor] = {}
-    waiting: list[Any] = [root]
-    while waiting:
-        holder = waiting.pop()
-        for held in _list_held(holder):
-            if isinstance(held, Tensor):
-                found.setdefault(_identify(held), held)
-            elif id(held) not in seen and not isinstance(held, _UNFOLLOWED):
-                seen.add(id(held))
-                waiting.append(held)
+    for held in _walk(root):
+        if isinstance(held, Tensor):
+            found.setdefault(_identify(held), held)
     return list(found.values())
+
+
+def find_held(root: object, kind: type[KindT]) -> list[KindT]:
+    """The objects of one kind that `root` leads to, each once."""
+    return list({id(held): held for held in _walk(root) if isinstance(held, kind)}.values())
 
 
 def find_portions(root: object, parts: Sequence[object]) -> list[list[Tensor]]:
@@ -48,6 +47,20 @@ def find_portions(root: object, parts: Sequence[object]) -> list[list[Tensor]]:
     others = [tensor for tensor in find_tensors(root) if _identify(tensor) not in seen]
     portions[0] = others + portions[0]
     return portions
+
+
+def _walk(root: object) -> Iterator[Any]:
+    """All that `root` leads to; tensors, which lead nowhere, as often as they are met."""
+    seen: set[int] = {id(root)}
+    waiting: list[Any] = [root]
+    while waiting:
+        for held in _list_held(waiting.pop()):
+            if isinstance(held, Tensor):
+                yield held
+            elif id(held) not in seen and not isinstance(held, _UNFOLLOWED):
+                seen.add(id(held))
+                waiting.append(held)
+                yield held
 
 
 def _list_held(holder: Any) -> list[Any]:

@@ -98,7 +98,7 @@ class KvDivision:
         """The memory of all groups, zeros; of host memory all ranks have equally many blocks."""
         num_host_blocks = settings.swap_bytes // sum(s.block_bytes(self.dtype) for s in self.shapes)
         num_staging = -(-settings.staging_tokens // settings.block_size)
-        num_host_blocks += -(-4 * num_staging // 3)  # fetches leave a quarter of all
+        num_host_blocks += 2 * num_staging  # one account's fetches have half of all
         num_host_blocks = ranks.agree_on_least(num_host_blocks)
         return [
             KvGroupMemory(

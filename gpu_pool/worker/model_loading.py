@@ -6,6 +6,7 @@ Read next: `gpu_pool.weights.reader`, `gpu_pool.models.network`.
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +23,18 @@ from gpu_pool.weights.checkpoint import Checkpoint, list_tensor_files
 from gpu_pool.weights.guard import WeightGuard
 from gpu_pool.weights.packing import FindPacked, UnpackedSource
 from gpu_pool.weights.reader import JoinParts, ParameterReader
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedAs:
+    """What a model in place is: all of a network or one rank's part, in what it computes."""
+
+    network: CausalNetwork
+    whole: CausalNetwork
+    """The same, unless this is one of several ranks."""
+    ranks: Ranks
+    dtype: torch.dtype
+    kernels: NativeKernels | None
 
 
 class CausalLoader(Protocol):

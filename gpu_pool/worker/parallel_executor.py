@@ -5,7 +5,7 @@ nothing that they wait for can hold up this process. Read next: `rank_team`, `ra
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -17,10 +17,22 @@ from contracts.sections import LogSettings
 from gpu_pool.models.network import CausalNetwork
 from gpu_pool.parallel.place import ParallelShape, RankPlace
 from gpu_pool.parallel.tensor_group import ALONE
-from gpu_pool.plan import ExecutorInfo, ForwardPlan, ForwardResult, HostMemory, KvGroup
+from gpu_pool.plan import (
+    AdapterFile,
+    AdapterNews,
+    ExecutorInfo,
+    ForwardPlan,
+    ForwardResult,
+    HostMemory,
+    KvGroup,
+)
 from gpu_pool.weights.guard import WeightGuard
 from gpu_pool.worker.rank_team import OnLost, RankTeam, read_own_id
 from gpu_pool.worker.rank_words import (
+    DropAdapter,
+    LoadAdapter,
+    MeasureAdapter,
+    RankAdapted,
     RankJoined,
     RankMoved,
     RankReady,
@@ -64,6 +76,8 @@ class ParallelExecutor:
         self._drawn: list[ForwardResult] = []
         """Collected since the last plan: what the ranks that do not draw have yet to learn."""
         self._results: deque[ForwardResult] = deque()
+        """Of steps that were over before an answer about an adapter had come."""
+        self._news: list[AdapterNews] = []
         self._is_sound = True
 
     @property
@@ -90,13 +104,35 @@ class ParallelExecutor:
 
     def collect(self) -> ForwardResult:
         """The oldest step's result. Raises: `RankLost`."""
-        self._is_sound = False
-        _, word = self._team.receive(self._step_timeout_s)
-        self._is_sound = True
-        assert isinstance(word, RankStepped), "only results are awaited"
+        if not self._results:
+            self._is_sound = False
+            _, word = self._team.receive(self._step_timeout_s)
+            self._is_sound = True
+            assert isinstance(word, RankStepped), "only results are awaited"
+            self._results.append(word.result)
+        result = self._results.popleft()
         self._num_in_flight -= 1
-        self._drawn.append(strip_scores(word.result))
-        return word.result
+        self._drawn.append(strip_scores(result))
+        return result
+
+    def measure_adapter(self, adapter: AdapterFile, wake: Callable[[], None]) -> None:
+        """What all ranks' parts take, as `AdapterLoader` has it; steps wait meanwhile."""
+        self._news.append(self._ask(MeasureAdapter(adapter)))
+        wake()
+
+    def load_adapter(self, adapter: AdapterFile, wake: Callable[[], None]) -> None:
+        """Loads all ranks' parts, or none; steps wait meanwhile."""
+        self._news.append(self._ask(LoadAdapter(adapter)))
+        wake()
+
+    def poll_adapters(self) -> tuple[AdapterNews, ...]:
+        """What has become of them since the last call."""
+        news, self._news = tuple(self._news), []
+        return news
+
+    def drop_adapter(self, digest: bytes) -> None:
+        """Frees it on all ranks, as `AdapterLoader` has it."""
+        self._tell(DropAdapter(digest))
 
     def sleep(self) -> int:
         """Moves all ranks' weights to the host, as `Executor` has it."""
@@ -116,10 +152,34 @@ class ParallelExecutor:
         self._team.send_all(word, self._step_timeout_s)
         self._is_sound = True
 
+    def _ask(self, word: MeasureAdapter | LoadAdapter) -> AdapterNews:
+        """What all ranks have to say of an adapter; what only some have loaded is dropped.
+
+        A rank's result of a step before may come between the answers.
+        """
+        self._tell(word)
+        self._is_sound = False
+        answers: dict[int, AdapterNews] = {}
+        while len(answers) < self._info.num_tensor_ranks * self._info.num_stages:
+            rank, said = self._team.receive(self._step_timeout_s)
+            if isinstance(said, RankStepped):
+                self._results.append(said.result)
+            else:
+                assert isinstance(said, RankAdapted), "only adapters are asked for"
+                answers[rank] = said.news
+        self._is_sound = True
+        joined = _join_news(list(answers.values()))
+        if not joined.is_loaded and any(news.is_loaded for news in answers.values()):
+            for rank, news in answers.items():
+                if news.is_loaded:
+                    self._team.send(rank, DropAdapter(news.digest), self._step_timeout_s)
+        return joined
+
     def _move(self, word: SleepRank | WakeRank) -> int:
         """The bytes that all ranks have moved."""
         assert not self._num_in_flight, "a step is under way"
         self._drawn.clear()  # nobody has a row that could use it
+        self._news.clear()
         self._tell(word)
         self._is_sound = False
         words = self._team.receive_all(self._step_timeout_s)
@@ -174,6 +234,9 @@ def describe_rank(
         settings,
         kv_bytes=None if settings.kv_bytes is None else settings.kv_bytes // num_ranks,
         swap_bytes=settings.swap_bytes // num_ranks,
+        adapter_bytes=(
+            None if settings.adapter_bytes is None else settings.adapter_bytes // num_ranks
+        ),
         num_threads=_share(settings.num_threads, num_ranks),
         num_default_threads=_share(settings.num_default_threads, num_ranks),
         device=f"cuda:{place.rank}" if settings.device == "cuda" else settings.device,
@@ -218,9 +281,18 @@ def join_infos(infos: Sequence[ExecutorInfo], shape: ParallelShape, revision: st
         max_in_flight=shape.pipeline,
         weights_bytes=sum(info.weights_bytes for info in infos),
         kv_bytes=sum(info.kv_bytes for info in infos),
+        adapter_bytes=sum(info.adapter_bytes for info in infos),
         num_tensor_ranks=shape.tensor,
         num_stages=shape.pipeline,
     )
+
+
+def _join_news(news: Sequence[AdapterNews]) -> AdapterNews:
+    """What all ranks together have to say: what one cannot have, none has."""
+    for one in news:
+        if one.refused or one.failed:
+            return one
+    return change(news[0], num_bytes=sum(one.num_bytes for one in news))
 
 
 def strip_scores(result: ForwardResult) -> ForwardResult:

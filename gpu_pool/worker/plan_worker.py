@@ -5,24 +5,42 @@ Read next: `worker` (how it is put together), `model_landing`, `gpu_pool.runner.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from gpu_pool.lora.adapter_memory import AdapterMemory
 from gpu_pool.models.network import CausalModel
-from gpu_pool.plan import ExecutorInfo, ForwardPlan, ForwardResult, HostMemory
+from gpu_pool.plan import (
+    AdapterFile,
+    AdapterNews,
+    ExecutorInfo,
+    ForwardPlan,
+    ForwardResult,
+    HostMemory,
+)
 from gpu_pool.runner.group_blocks import KvGroupMemory
 from gpu_pool.runner.model_runner import ModelRunner, StepUnderWay
+from gpu_pool.worker.adapters import create_adapters
 from gpu_pool.worker.lanes import LaneChoice
 from gpu_pool.worker.model_landing import ModelLanding
+from gpu_pool.worker.model_loading import LoadedAs
 from gpu_pool.worker.model_memory import ModelMemory
+from gpu_pool.worker.settings import WorkerSettings
 
 
 class Worker:
     """An `Executor` that begins each plan when it is submitted."""
 
     def __init__(
-        self, model: CausalModel, runner: ModelRunner, memory: ModelMemory, info: ExecutorInfo
+        self,
+        model: CausalModel,
+        runner: ModelRunner,
+        memory: ModelMemory,
+        adapters: AdapterMemory,
+        info: ExecutorInfo,
     ) -> None:
         """Takes what `create_executor` built."""
+        self.adapters = adapters
+        """Those that are there; of one of several ranks, for whoever loads them on all."""
         self._model: CausalModel | None = model
         self._memory = memory
         self._landing: ModelLanding | None = None
@@ -70,6 +88,7 @@ class Worker:
         assert self._runner is not None, "the worker is closed"
         assert not self._under_way, "a step is under way"
         self.finish_landing()
+        self.adapters.clear()
         self._num_given = self._memory.leave()
         return self._num_given
 
@@ -78,6 +97,22 @@ class Worker:
         assert self._model is not None, "the worker is closed"
         self._landing = ModelLanding(self._model, self._memory.begin_return())
         return self._num_given
+
+    def measure_adapter(self, adapter: AdapterFile, wake: Callable[[], None]) -> None:
+        """Begins to find out what it takes, as `AdapterLoader` has it."""
+        self.adapters.measure(adapter, wake)
+
+    def load_adapter(self, adapter: AdapterFile, wake: Callable[[], None]) -> None:
+        """Begins to load it beside the steps, as `AdapterLoader` has it."""
+        self.adapters.load(adapter, wake)
+
+    def poll_adapters(self) -> tuple[AdapterNews, ...]:
+        """What has become of them since the last call."""
+        return self.adapters.poll()
+
+    def drop_adapter(self, digest: bytes) -> None:
+        """Frees it, as `AdapterLoader` has it."""
+        self.adapters.drop(digest)
 
     def finish_landing(self) -> None:
         """Returns when no weights are on their way. Raises: `OSError` when some did not come."""
@@ -91,6 +126,7 @@ class Worker:
             self._runner.close()
         if self._landing is not None:
             self._landing.abandon()
+        self.adapters.close()
         self._runner = self._model = self._landing = None
         self._memory.close()
         self._under_way.clear()
@@ -102,13 +138,16 @@ def create_worker(
     lane: LaneChoice,
     memory: ModelMemory,
     info: ExecutorInfo,
-    max_rows: int,
+    settings: WorkerSettings,
+    loaded: LoadedAs,
 ) -> Worker:
-    """What carries out plans on the model, `max_rows` rows at once at most."""
+    """What carries out plans on the model."""
+    adapters = create_adapters(model, loaded, settings)
     runner = ModelRunner(
         groups,
-        lambda blocks, table_size: lane.create(model, blocks, table_size, max_rows),
+        lambda blocks, table_size: lane.create(model, blocks, table_size, settings.max_rows),
         vocab_size=info.vocab_size,
         context_window=info.context_window,
+        find_adapter=adapters.find,
     )
-    return Worker(model, runner, memory, info)
+    return Worker(model, runner, memory, adapters, info)

@@ -19,6 +19,10 @@ from gpu_pool.parent_death import end_with_parent
 from gpu_pool.worker.plan_worker import Worker
 from gpu_pool.worker.rank_words import (
     CloseRank,
+    DropAdapter,
+    LoadAdapter,
+    MeasureAdapter,
+    RankAdapted,
     RankFailed,
     RankJoined,
     RankLink,
@@ -100,6 +104,12 @@ def _obey(link: RankLink, worker: Worker, *, draws: bool) -> bool:
             link.send(RankMoved(worker.sleep()))
         case WakeRank():
             link.send(RankMoved(worker.wake()))
+        case MeasureAdapter():
+            link.send(RankAdapted(worker.adapters.measure_now(word.adapter)))
+        case LoadAdapter():
+            link.send(RankAdapted(worker.adapters.load_now(word.adapter)))
+        case DropAdapter():
+            worker.adapters.drop(word.digest)
         case CloseRank():
             return False
         case _:

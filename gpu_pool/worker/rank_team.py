@@ -78,12 +78,16 @@ class RankTeam:
 
     def send_all(self, word: ToRank, timeout_s: float) -> None:
         """Tells all ranks. Raises: `RankLost`."""
-        for rank, link in enumerate(self._links):
-            link.limit(timeout_s)
-            try:
-                link.send(word)
-            except OSError as error:
-                raise self._explain({rank: f"does not listen: {error}"}) from error
+        for rank in range(len(self._links)):
+            self.send(rank, word, timeout_s)
+
+    def send(self, rank: int, word: ToRank, timeout_s: float) -> None:
+        """Tells one rank. Raises: `RankLost`."""
+        self._links[rank].limit(timeout_s)
+        try:
+            self._links[rank].send(word)
+        except OSError as error:
+            raise self._explain({rank: f"does not listen: {error}"}) from error
 
     def receive(self, timeout_s: float | None) -> tuple[int, FromRank]:
         """The next word of any rank, and whose it is; how far loads are is only passed on.

@@ -13,7 +13,7 @@ import msgspec
 
 from contracts.sections import LogSettings
 from gpu_pool.parallel.place import RankPlace
-from gpu_pool.plan import ExecutorInfo, ForwardPlan, ForwardResult
+from gpu_pool.plan import AdapterFile, AdapterNews, ExecutorInfo, ForwardPlan, ForwardResult
 from gpu_pool.worker.settings import WorkerSettings
 
 _LENGTH: Final = struct.Struct("!Q")
@@ -51,6 +51,24 @@ class WakeRank(msgspec.Struct, frozen=True, tag=True):
     """Bring the weights back."""
 
 
+class MeasureAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Find out what the rank's part of an adapter takes."""
+
+    adapter: AdapterFile
+
+
+class LoadAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Load the rank's part of an adapter, between two steps."""
+
+    adapter: AdapterFile
+
+
+class DropAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Free an adapter that is there."""
+
+    digest: bytes
+
+
 class CloseRank(msgspec.Struct, frozen=True, tag=True):
     """Free everything and end."""
 
@@ -84,6 +102,12 @@ class RankMoved(msgspec.Struct, frozen=True, tag=True):
     num_bytes: int
 
 
+class RankAdapted(msgspec.Struct, frozen=True, tag=True):
+    """What has become of an adapter that was to be measured or loaded."""
+
+    news: AdapterNews
+
+
 class RankFailed(msgspec.Struct, frozen=True, tag=True):
     """The rank cannot go on and ends."""
 
@@ -92,8 +116,9 @@ class RankFailed(msgspec.Struct, frozen=True, tag=True):
     """It would fail the next time, too."""
 
 
-ToRank = StartRank | RunStep | SleepRank | WakeRank | CloseRank
-FromRank = RankJoined | RankLoading | RankReady | RankStepped | RankMoved | RankFailed
+AboutAdapter = MeasureAdapter | LoadAdapter | DropAdapter
+ToRank = StartRank | RunStep | SleepRank | WakeRank | CloseRank | AboutAdapter
+FromRank = RankJoined | RankLoading | RankReady | RankStepped | RankMoved | RankAdapted | RankFailed
 WordT = TypeVar("WordT", ToRank, FromRank)
 
 

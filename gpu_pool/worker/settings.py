@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpu_pool.adapter_share import choose_adapter_bytes
 from gpu_pool.compute_choice import CpuLevel, DtypeChoice, KvDtypeChoice, WeightCheck
 
 
@@ -23,11 +24,16 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     swap_bytes: int = 0
     """Host memory for what preempted sequences have computed; 0 computes it again."""
     staging_tokens: int = 0
-    """Host memory beside that, for the KV of so many tokens that comes or leaves, and a third more,
-    which is left to preempted sequences and hand-overs."""
+    """Host memory beside that, for the KV of so many tokens that comes or leaves, and as much again
+    that is left to other accounts, preempted sequences and hand-overs."""
     context_window: int | None = None
     """Tokens of prompt and output; None takes the model's own. Never more than it or the KV memory
     allow."""
+    adapter_bytes: int | None = 0
+    """What all adapters that are there may take together, beside weights and KV memory; None: a
+    part of what the weights take."""
+    max_adapter_rank: int = 0
+    """0: none is taken."""
     max_rows: int = 256
     """Sequences that may run at once where their rows stay on the device."""
     max_step_tokens: int = 2048
@@ -51,3 +57,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def leaves_kv_open(self) -> bool:
         """True where the device's memory decides on the KV memory."""
         return self.num_blocks is None and self.kv_bytes is None
+
+    def choose_adapter_bytes(self, weights_bytes: int) -> int:
+        """What is kept for adapters beside weights of so many bytes."""
+        return choose_adapter_bytes(self.adapter_bytes, weights_bytes)

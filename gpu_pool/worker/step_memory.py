@@ -65,18 +65,21 @@ def fit_blocks(
     settings: WorkerSettings,
     sizes: tuple[int, int],
     meter: MemoryMeter,
+    adapter_bytes: int = 0,
 ) -> int:
-    """KV blocks that fit on a GPU beside all that it holds by now and what steps take of it.
+    """KV blocks that fit on a GPU beside all that it holds by now, what steps take of it and what
+    is kept for adapters.
 
     `sizes`: of the context window and the vocabulary. Raises: `SettingsError` for room for none.
     """
     steps_bytes = measure_steps(model, division, settings, sizes, meter)
     free_bytes, total_bytes = torch.cuda.mem_get_info(torch.device(settings.device))
-    left_bytes = free_bytes - steps_bytes - total_bytes // _MARGIN
+    left_bytes = free_bytes - steps_bytes - total_bytes // _MARGIN - adapter_bytes
     if left_bytes < division.block_bytes:
         raise SettingsError(
-            f"Steps take {steps_bytes} bytes of the {free_bytes} that are free, which leaves no "
-            "block of KV memory. Lower `max_batch_tokens`, or give the model more of the GPU."
+            f"Steps take {steps_bytes} bytes of the {free_bytes} that are free and adapters "
+            f"{adapter_bytes}, which leaves no block of KV memory. Lower "
+            "`max_batch_tokens` or `adapter_bytes`, or give the model more of the GPU."
         )
     return left_bytes // division.block_bytes
 

@@ -14,7 +14,7 @@ from gpu_pool.weights.config import read_config
 from gpu_pool.worker.compute import choose_dtype, choose_num_threads, find_kernels
 from gpu_pool.worker.kv_groups import divide_kv
 from gpu_pool.worker.lanes import LaneChoice, choose_lane
-from gpu_pool.worker.model_loading import CreateLoader, ModelLoader, list_files
+from gpu_pool.worker.model_loading import CreateLoader, LoadedAs, ModelLoader, list_files
 from gpu_pool.worker.model_memory import create_places
 from gpu_pool.worker.packed_loading import create_keeper
 from gpu_pool.worker.plan_worker import Worker, create_worker
@@ -38,7 +38,7 @@ def create_executor(
     that no KV memory can be made from.
     """
     checked = read_config(settings.model_dir)
-    network = checked.require_causal()
+    whole = network = checked.require_causal()
     is_sole = ranks.place.shape.num_ranks == 1
     if not is_sole:
         network = network.share(ranks.place, ranks.tensor)
@@ -63,11 +63,12 @@ def create_executor(
         keeps_blocks=device.type == "cuda",
     )
     weights_bytes = loader.measure_bytes(network)
+    adapter_bytes = settings.choose_adapter_bytes(weights_bytes)
     keeper = create_keeper(settings, kernels, ranks)
     is_measured = device.type == "cuda" and is_sole and settings.leaves_kv_open
-    num_blocks = ranks.agree_on_least(
-        division.count_all(settings, device, weights_bytes, is_measured=is_measured)
-    )
+    kept_bytes = weights_bytes + adapter_bytes
+    fitting = division.count_all(settings, device, kept_bytes, is_measured=is_measured)
+    num_blocks = ranks.agree_on_least(fitting)
     context_window = min(
         settings.context_window or network.context_window,
         network.context_window,
@@ -77,7 +78,8 @@ def create_executor(
     model = keeper.load_causal(loader, network, context_window, places.join)
     if is_measured:
         sizes = (context_window, network.vocab_size)
-        num_blocks = min(num_blocks, fit_blocks(model, division, settings, sizes, CudaMeter()))
+        fitting = fit_blocks(model, division, settings, sizes, CudaMeter(), adapter_bytes)
+        num_blocks = min(num_blocks, fitting)
         context_window = min(context_window, num_blocks * settings.block_size)
     groups = division.create_groups(num_blocks, settings, places.create_zeros, kernels, ranks)
     revision = keeper.find_revision(loader) if is_sole else ""
@@ -95,5 +97,8 @@ def create_executor(
         max_in_flight=lane.max_in_flight,
         weights_bytes=memory.weights_bytes,
         kv_bytes=memory.kv_bytes,
+        max_adapter_rank=settings.max_adapter_rank if adapter_bytes else 0,
+        adapter_bytes=adapter_bytes,
     )
-    return create_worker(model, groups, lane, memory, info, settings.max_rows)
+    loaded = LoadedAs(network, whole, ranks, dtype, kernels)
+    return create_worker(model, groups, lane, memory, info, settings, loaded)

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from contracts.errors import Conflict
 from contracts.ids import AccountId
 from tenancy.encryption.data_keys import delete_data_key
+from tenancy.finetunes.rows import disown_pieces
 from tenancy.interfaces import AccountStatus
 from tenancy.ownership import create_account_not_found, is_living_account
 from tenancy.tables import (
@@ -19,12 +20,13 @@ from tenancy.tables import (
     api_tokens,
     batch_items,
     batches,
+    finetunes,
     members,
     payload_logs,
     quotas,
 )
 
-_OWNED: Final = (api_tokens, members, quotas, batch_items, batches, payload_logs)
+_OWNED: Final = (api_tokens, members, quotas, batch_items, batches, payload_logs, finetunes)
 _NAME: Final = "(purged)"
 
 
@@ -45,6 +47,7 @@ async def purge_account(
     # Gateways note uses of tokens in this order, too: neither waits for the other for ever.
     tokens = select(api_tokens.c.api_token_id).where(api_tokens.c.account_id == account_id)
     await connection.execute(tokens.order_by(api_tokens.c.api_token_id).with_for_update())
+    await disown_pieces(connection, finetunes.c.account_id == account_id)
     for table in _OWNED:
         await connection.execute(delete(table).where(table.c.account_id == account_id))
     await delete_data_key(connection, account_id)

@@ -5,20 +5,36 @@ order gets a new request id next time; one whose gateway was lost keeps its own,
 have been billed. Must not know what items ask. Read next: `tenancy.batches.store`.
 """
 
+import json
 from collections.abc import Collection
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, RowMapping, and_, bindparam, select, update
+from sqlalchemy import (
+    ColumnElement,
+    RowMapping,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    false,
+    func,
+    null,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from contracts.batches import BatchItem
 from contracts.errors import InvariantBroken
 from contracts.ids import AccountId, ApiTokenId, ModelName, RequestId, create_request_id
+from contracts.region_rules import EntryPlace
 from tenancy.batches.cells import to_input_cell, to_output_cell
 from tenancy.encryption.data_keys import find_data_key
 from tenancy.encryption.envelope import seal, unseal
 from tenancy.store import Store
-from tenancy.tables import batch_items, batches
+from tenancy.tables import accounts, batch_items, batches
 
 _RANDOM_BYTES: Final = 10
 """Of a request id, which takes 74 bits of them."""
@@ -35,10 +51,12 @@ class BatchClaimStore(Store):
         *,
         except_models: Collection[ModelName] = (),
         except_accounts: Collection[AccountId] = (),
+        entering: EntryPlace | None = None,
     ) -> list[BatchItem]:
         """At most `limit` items that nobody else runs until `lease_ms` from now, in their order.
 
-        `owner` is one life of a gateway process.
+        `owner` is one life of a gateway process. `entering`: where it stands, which is to see none
+        of accounts that are bound to other regions; None: it may see all.
         """
         now_ms = self._read_unix_ms()
         free = [batch_items.c.is_done.is_(False), batch_items.c.held_until_unix_ms <= now_ms]
@@ -46,6 +64,8 @@ class BatchClaimStore(Store):
             free.append(batches.c.model.not_in(except_models))
         if except_accounts:
             free.append(batch_items.c.account_id.not_in(except_accounts))
+        if entering is not None:
+            free.append(batch_items.c.account_id.in_(_list_accounts_of(entering)))
         query = (
             select(batch_items, batches.c.api_token_id, batches.c.model, batches.c.due_unix_ms)
             .join_from(batch_items, batches)
@@ -182,3 +202,23 @@ def _unseal_input(
         return unseal(key, sealed, to_input_cell(account_id, batch_id, index))
     except InvariantBroken:
         return None
+
+
+def _list_accounts_of(place: EntryPlace) -> Select[tuple[str]]:
+    """Accounts whose requests may enter at `place`: its region is allowed, and all laws that are
+    said to hold there are, of which there is one at least.
+    """
+    regions, laws = accounts.c.allowed_regions, accounts.c.allowed_jurisdictions
+    is_there = or_(regions.is_(null()), _is_listed(regions, place.region))
+    held = [_is_listed(laws, law) for law in sorted(place.jurisdictions)]
+    is_lawful = or_(laws.is_(null()), and_(*held) if held else false())
+    return select(accounts.c.account_id).where(is_there, is_lawful)
+
+
+def _is_listed(names: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+    """True for a list with `name`: its text has each as JSON writes it, quotes included.
+
+    Asked by cutting it out, since SQLite's `LIKE` takes `EU` for `eu`.
+    """
+    text = cast(names, Text)
+    return func.replace(text, json.dumps(name), "") != text

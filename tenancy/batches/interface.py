@@ -9,6 +9,7 @@ from typing import Protocol
 
 from contracts.batches import BatchBounds, BatchItem, BatchProgress, NewBatch
 from contracts.ids import AccountId, ModelName, RequestId
+from contracts.region_rules import EntryPlace
 
 
 class BatchStore(Protocol):
@@ -33,10 +34,12 @@ class BatchStore(Protocol):
         *,
         except_models: Collection[ModelName] = (),
         except_accounts: Collection[AccountId] = (),
+        entering: EntryPlace | None = None,
     ) -> list[BatchItem]:
         """At most `limit` items that nobody else runs until `lease_ms` from now.
 
-        Accounts take turns. `owner` is one life of a gateway process.
+        Accounts take turns. `owner` is one life of a gateway process. `entering`: where it stands,
+        which is to see none of accounts that are bound to other regions; None: it may see all.
         """
         ...
 

@@ -5,18 +5,19 @@ do is worked out here, once, so that a request only has to look. Read next: `ten
 """
 
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, RowMapping, and_, select
+from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from contracts.grant import RetentionClass
 from contracts.ids import AccountId, ApiTokenId
 from contracts.quotas import Quota
-from tenancy.accounts.store import to_models, to_regions
+from tenancy.accounts.rows import to_models, to_region_rules
 from tenancy.encryption.cache_salt import derive_cache_salt
 from tenancy.encryption.key_ring import VersionedKeys
 from tenancy.interfaces import AccountStatus, ApiTokenStatus, Principal
+from tenancy.permissions import Permission
 from tenancy.policies import evaluate_models, evaluate_permissions
 from tenancy.quotas.store import find_quotas_of_token
 from tenancy.tables import accounts, api_tokens
@@ -34,6 +35,9 @@ _QUERY: Final = select(
     accounts.c.status.label("account_status"),
     accounts.c.retention,
     accounts.c.allowed_regions,
+    accounts.c.allowed_jurisdictions,
+    accounts.c.preferred_regions,
+    accounts.c.preferred_jurisdictions,
     accounts.c.allowed_models,
     accounts.c.priority,
     accounts.c.master_key_version,
@@ -72,37 +76,37 @@ async def _find(
     connection: AsyncConnection, condition: ColumnElement[bool], master_keys: VersionedKeys
 ) -> Principal | None:
     """The principal of the one token that `condition` admits."""
-    row = (await connection.execute(_QUERY.where(condition))).mappings().one_or_none()
+    row = (await connection.execute(_QUERY.where(condition))).one_or_none()
     if row is None:
         return None
-    limits = await find_quotas_of_token(connection, row["account_id"], row["api_token_id"])
+    limits = await find_quotas_of_token(connection, row.account_id, row.api_token_id)
     return _to_principal(row, master_keys, limits)
 
 
-def _to_principal(
-    row: RowMapping, master_keys: VersionedKeys, quotas: tuple[Quota, ...]
-) -> Principal:
+def _to_principal(row: Any, master_keys: VersionedKeys, quotas: tuple[Quota, ...]) -> Principal:
     """The principal a joined row describes."""
-    account_id = AccountId(row["account_id"])
-    master_key = master_keys.get(row["master_key_version"])
-    policies = to_policies(row["policies"], row["permissions"])
+    account_id = AccountId(row.account_id)
+    master_key = master_keys.get(row.master_key_version)
+    policies = to_policies(row.policies, row.permissions)
+    bounds = to_models(row.allowed_models)
     return Principal(
-        api_token_id=ApiTokenId(row["api_token_id"]),
+        api_token_id=ApiTokenId(row.api_token_id),
         account_id=account_id,
-        status=ApiTokenStatus(row["status"]),
-        account_status=AccountStatus(row["account_status"]),
+        status=ApiTokenStatus(row.status),
+        account_status=AccountStatus(row.account_status),
         permissions=evaluate_permissions(policies),
-        not_before_unix_s=row["not_before_unix_s"],
-        expires_unix_s=row["expires_unix_s"],
-        retention=RetentionClass(row["retention"]),
-        allowed_regions=to_regions(row["allowed_regions"]),
-        priority=row["priority"],
-        models=evaluate_models(policies, to_models(row["allowed_models"])),
-        condition=to_condition(row["condition"]),
+        not_before_unix_s=row.not_before_unix_s,
+        expires_unix_s=row.expires_unix_s,
+        retention=RetentionClass(row.retention),
+        region_rules=to_region_rules(row),
+        priority=row.priority,
+        models=evaluate_models(policies, bounds),
+        writable_models=evaluate_models(policies, bounds, Permission.WORKERS_AI_WRITE),
+        condition=to_condition(row.condition),
         cache_salt=derive_cache_salt(
-            master_key, account_id, row["cache_salt_generation"], row["cache_secret"]
+            master_key, account_id, row.cache_salt_generation, row.cache_secret
         ),
         quotas=quotas,
-        is_metered=row["is_metered"],
-        payload_days=row["payload_days"],
+        is_metered=row.is_metered,
+        payload_days=row.payload_days,
     )

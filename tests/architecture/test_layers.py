@@ -89,6 +89,7 @@ TENANCY_INTERFACES = {
     "tenancy.audit.verdict",
     "tenancy.batches.interface",
     "tenancy.changes",
+    "tenancy.finetunes.interface",
     "tenancy.payloads.interface",
     "tenancy.permissions",
     "tenancy.policies",

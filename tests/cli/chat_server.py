@@ -8,8 +8,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.fixtures.http_thread import serve_http
 
 ACCOUNT_ID = "0123456789abcdef0123456789abcdef"
 API_TOKEN = "secret-api-token"
@@ -83,13 +85,5 @@ class _Handler(BaseHTTPRequestHandler):
 def serve_chat(script: ChatScript) -> Iterator[str]:
     """Serves `script` on a free loopback port; yields its origin."""
     handler = type("Handler", (_Handler,), {"script": script})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serve_http(handler) as origin:
+        yield origin

@@ -6,13 +6,14 @@ X-Repo-Commit and Range. It can break a connection in the middle of a file. Reme
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from tests.fixtures.http_thread import serve_http
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -136,13 +137,5 @@ class _Handler(BaseHTTPRequestHandler):
 def serve_hub(state: HubState) -> Iterator[str]:
     """Serves `state` on a free loopback port; yields the address for `HF_ENDPOINT`."""
     handler = type("Handler", (_Handler,), {"state": state})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serve_http(handler) as origin:
+        yield origin

@@ -66,6 +66,39 @@ def test_what_is_not_named_stays_as_it_is(commands: TenancyCommands) -> None:
     )
 
 
+def test_rules_on_regions_are_set_and_ended(commands: TenancyCommands) -> None:
+    named = ["--jurisdiction", "eu", "--prefer-region", "weur", "--prefer-jurisdiction", "eu"]
+    account = commands.read("create", "demo", *named)
+    assert (account["allowed_regions"], account["allowed_jurisdictions"]) == (None, ["eu"])
+    assert (account["preferred_regions"], account["preferred_jurisdictions"]) == (["weur"], ["eu"])
+    assert "any, under the law of eu, first weur,eu" in commands.write("list")
+    output = commands.write("change", account["account_id"], "--region", "weur")
+    assert "regions weur, under the law of eu, first weur,eu; models any" in output
+    ended = ["--jurisdiction", "any", "--prefer-region", "none", "--prefer-jurisdiction", "none"]
+    changed = commands.read("change", account["account_id"], *ended)
+    assert (changed["allowed_regions"], changed["allowed_jurisdictions"]) == (["weur"], None)
+    assert (changed["preferred_regions"], changed["preferred_jurisdictions"]) == ([], [])
+
+
+@pytest.mark.parametrize("option", ["--region", "--jurisdiction"])
+@pytest.mark.parametrize("word", ["any", "none"])
+def test_a_word_for_all_or_nothing_is_no_places_name(
+    commands: TenancyCommands, option: str, word: str
+) -> None:
+    """Only what ends a rule is taken, and only alone: the account stays bound as it was."""
+    account_id = commands.read("create", "demo", "--region", "weur")["account_id"]
+    preferred = option.replace("--", "--prefer-")
+    for named in ([option, "enam", option, word], [preferred, "enam", preferred, word]):
+        for command in (["change", account_id], ["create", "other"]):
+            outcome = commands.run(*command, *named)
+            assert outcome.exit_code == 2
+            assert f"`{word}`" in outcome.output
+    other = [option, "none"] if word == "none" else [preferred, "any"]
+    assert commands.run("change", account_id, *other).exit_code == 2
+    (account,) = commands.read("list")
+    assert (account["allowed_regions"], account["preferred_regions"]) == (["weur"], [])
+
+
 @pytest.mark.parametrize("command", ["suspend", "resume", "rotate-salt"])
 def test_an_unknown_account_is_reported(commands: TenancyCommands, command: str) -> None:
     commands.write("create", "demo")

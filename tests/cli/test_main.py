@@ -18,6 +18,7 @@ COMMANDS = (
     "dev",
     "chat",
     "models",
+    "finetunes",
     "accounts",
     "tokens",
     "operators",

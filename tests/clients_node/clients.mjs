@@ -1,5 +1,6 @@
 // Every npm client against a real gateway, each by its base URL alone (workers-ai-provider, which has
 // no such option, by a `fetch` that changes the host). Prints what each has brought, as JSON.
+import { createReadStream } from "node:fs";
 import Anthropic from "@anthropic-ai/sdk";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, streamText } from "ai";
@@ -36,6 +37,22 @@ const clients = {
     for await (const entry of client.ai.models.list({ account_id })) models.push(entry.name);
     const unknown = await explain(() => client.ai.run("@hearth/tests/none", { account_id, prompt }));
     return { text: response, promptTokens: usage.prompt_tokens, models, unknown };
+  },
+
+  async cloudflareFinetunes() {
+    const client = new Cloudflare({ apiToken: HEARTH_TOKEN, baseURL: `${HEARTH_BASE}/client/v4` });
+    const account_id = HEARTH_ACCOUNT;
+    const made = await client.ai.finetunes.create({ account_id, model, name: "cats" });
+    const uploaded = [];
+    for (const file_name of ["adapter_model.safetensors", "adapter_config.json"]) {
+      const file = createReadStream(`${process.env.HEARTH_ADAPTER}/${file_name}`);
+      const done = await client.ai.finetunes.assets.create(made.id, { account_id, file, file_name });
+      uploaded.push(done.success);
+    }
+    const { response } = await client.ai.run(model, { account_id, prompt, raw: true, lora: "cats" });
+    const listed = await client.ai.finetunes.list({ account_id });
+    const unknown = await explain(() => client.ai.run(model, { account_id, prompt, lora: "dogs" }));
+    return { name: made.name, uploaded, text: response, listed: listed.map((one) => one.id), unknown };
   },
 
   async openai() {

@@ -78,6 +78,7 @@ def test_what_was_exported_is_passed_on_as_it_is() -> None:
         [0, 0, [1], [b"short"]],
         [-1, 0, [], []],
         [0, 0, [-1], [b"t" * TAG_BYTES]],
+        [0, 0, [2**64 - 1], [b"t" * TAG_BYTES]],
     ],
 )
 def test_a_run_that_does_not_add_up_is_not_read(run: list[object]) -> None:

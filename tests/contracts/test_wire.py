@@ -1,5 +1,7 @@
 """Frames: order, fencing fields, and one bad entry among good ones."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from contracts import wire
 from contracts.errors import ErrorReport
-from contracts.fleet import MAX_SESSIONS, ModelLoad, NodeReport
+from contracts.fleet import MAX_SESSIONS, ModelCard, ModelLoad, NodeReport
 from contracts.ids import BootId, ModelName, NodeId, RegionId
 from contracts.inference import Accepted, Delta, Failed, Finished, FinishReason, Usage
 from contracts.prefix_keys import MAX_TOLD_BYTES
@@ -83,6 +85,29 @@ def test_more_cached_tokens_than_the_prompt_has_cannot_be_read() -> None:
     assert messages == [None, Accepted(7, 7), None]
 
 
+def create_report(**told: Any) -> NodeReport:
+    """What a node says of itself that has nothing but what is `told`."""
+    nothing: dict[str, Any] = {"models": (), "loads": ()}
+    return NodeReport(
+        node_id=NodeId("n"),
+        boot_id=BootId("b"),
+        region=RegionId("weur"),
+        jurisdiction="eu",
+        is_draining=False,
+        **(nothing | told),
+    )
+
+
+@pytest.mark.parametrize("window", [-1, 2**48, 4096])
+def test_a_report_of_a_context_that_no_model_has_cannot_be_read(window: int) -> None:
+    card = ModelCard(
+        name=ModelName("@a/b"), revision="", task="", description="", context_window=window
+    )
+    report = create_report(models=(card,))
+    (entry,) = wire.decode_frame_from_node(wire.encode_frame([(0, 0, wire.Report(report))]))
+    assert entry.message == (wire.Report(report) if window == 4096 else None)
+
+
 @pytest.mark.parametrize("name", ["prefill_tokens_per_s", "decode_tokens_per_s"])
 @pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf"), 5.0])
 def test_a_report_of_speeds_that_no_node_has_cannot_be_read(name: str, rate: float) -> None:
@@ -94,15 +119,7 @@ def test_a_report_of_speeds_that_no_node_has_cannot_be_read(name: str, rate: flo
         num_blocks=1,
         num_free_blocks=1,
     )
-    report = NodeReport(
-        node_id=NodeId("n"),
-        boot_id=BootId("b"),
-        region=RegionId("weur"),
-        jurisdiction="eu",
-        is_draining=False,
-        models=(),
-        loads=(msgspec.structs.replace(load, **{name: rate}),),
-    )
+    report = create_report(loads=(msgspec.structs.replace(load, **{name: rate}),))
     frame = wire.encode_frame([(0, 0, wire.Report(report))])
     (entry,) = wire.decode_frame_from_node(frame)
     assert entry.message == (wire.Report(report) if rate == 5.0 else None)
@@ -116,30 +133,13 @@ def test_a_report_names_no_more_than_it_may(of: str, excess: int) -> None:
         "sessions": tuple(range(2**64 - count, 2**64)),
         "prefixes": bytes(MAX_TOLD_BYTES + excess),
     }
-    report = NodeReport(
-        node_id=NodeId("n"),
-        boot_id=BootId("b"),
-        region=RegionId("weur"),
-        jurisdiction="eu",
-        is_draining=False,
-        models=(),
-        loads=(),
-        **{of: named[of]},
-    )
+    report = create_report(**{of: named[of]})
     (entry,) = wire.decode_frame_from_node(wire.encode_frame([(0, 0, wire.Report(report))]))
     assert entry.message == (None if excess else wire.Report(report))
 
 
 def test_stream_zero_carries_challenges_and_reports() -> None:
-    report = NodeReport(
-        node_id=NodeId("n"),
-        boot_id=BootId("b"),
-        region=RegionId("weur"),
-        jurisdiction="eu",
-        is_draining=False,
-        models=(),
-        loads=(),
-    )
+    report = create_report()
     frame = wire.encode_frame(
         [(0, 0, wire.Challenge(b"nonce", "proof")), (0, 0, wire.Report(report))]
     )

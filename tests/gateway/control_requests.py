@@ -7,7 +7,10 @@ be added without being tried by a stranger. Read next: `test_two_accounts`, `tes
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from contracts.ids import GatewayId, NodeId
+from gateway.api.forms import JSON, FormReader
 from gateway.api.operator_routes import create_operator_routes
 from gateway.api.policy_forms import ACCOUNT_RESOURCE
 from gateway.api.route_table import PortKind, Route
@@ -44,6 +47,8 @@ class Objects:
     operator_id: str = "0" * 32
     request_id: str = "0" * 8 + "-0000" * 3 + "-" + "0" * 12
     """Of a request that is kept word for word."""
+    finetune: str = "0" * 8 + "-0000" * 3 + "-" + "0" * 12
+    """The id of one without files."""
     entry_id: str = "0"
     """Of the audit log."""
     secrets: tuple[str, ...] = field(default=())
@@ -52,6 +57,9 @@ class Objects:
 
 NO_LEDGER: Any = None
 """Is never asked either."""
+NO_FINETUNES: Any = None
+"""Nor is this."""
+BOUNDARY = "made"
 
 
 def create_desk(fleet: Fleet, sources: Sources) -> PlacementDesk:
@@ -76,7 +84,7 @@ def list_routes(kind: PortKind) -> tuple[Route, ...]:
     desk = create_desk(fleet, sources)
     drains = create_drains(fleet, sources)
     services = PageServices(
-        fleet, Telemetry(), sources, NoTenancy(), NO_LEDGER, desk, drains, renew_key
+        fleet, Telemetry(), sources, NoTenancy(), NO_LEDGER, desk, drains, renew_key, NO_FINETUNES
     )
     create = create_tenant_routes if kind is PortKind.TENANTS else create_operator_routes
     return create(services, lambda: True)
@@ -85,7 +93,8 @@ def list_routes(kind: PortKind) -> tuple[Route, ...]:
 def format_path(route: Route, objects: Objects) -> str:
     """The route's path with the ids of `objects`."""
     path = route.path.replace("{model:path}", MODEL)
-    for name in ("account_id", "token_id", "member_id", "operator_id", "request_id", "entry_id"):
+    names = ("account_id", "token_id", "member_id", "operator_id", "request_id", "entry_id")
+    for name in (*names, "finetune"):
         path = path.replace(f"{{{name}}}", getattr(objects, name))
     assert "{" not in path, f"{route.path} has a parameter that nobody fills"
     if path.endswith(("/logs/audit", "/history")):
@@ -116,8 +125,32 @@ def create_body(form: type, account_id: str) -> dict[str, Any]:
         "DrainSet": {"node_id": "node-1"},
         "PayloadSettings": {"days": 7},
         "PriceSet": {"model": "@made/*", "money": rates},
+        "FinetuneForm": {"model": MODEL, "name": "made"},
+        "AssetForm": {
+            "file_name": "adapter_config.json",
+            "file": '{"peft_type": "LORA", "r": 8, "lora_alpha": 16}',
+        },
     }
     return bodies[form.__name__]
+
+
+def encode_body(form: FormReader[Any], fields: dict[str, Any]) -> bytes:
+    """A body with these fields, as `find_headers` announces it."""
+    if form.media == JSON:
+        return msgspec.json.encode(fields)
+    parts = [
+        f'--{BOUNDARY}\r\ncontent-disposition: form-data; name="{name}"\r\n\r\n'
+        f"{value if isinstance(value, str) else msgspec.json.encode(value).decode()}\r\n"
+        for name, value in fields.items()
+    ]
+    return "".join([*parts, f"--{BOUNDARY}--\r\n"]).encode()
+
+
+def find_headers(form: FormReader[Any] | None) -> dict[str, str]:
+    """The headers that a body of this form needs."""
+    if form is None or form.media == JSON:
+        return {}
+    return {"content-type": f"{form.media}; boundary={BOUNDARY}"}
 
 
 def create_policies(account_id: str, *permissions: Permission) -> list[dict[str, Any]]:

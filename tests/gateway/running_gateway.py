@@ -18,6 +18,7 @@ import aiohttp
 import msgspec
 
 from contracts.ids import AccountId, NodeId, RegionId
+from contracts.region_rules import ANY_REGION, RegionRules
 from gateway.app import Gateway, create_gateway
 from gateway.settings import GatewaySettings
 from gateway.sources import create_sources
@@ -98,12 +99,14 @@ class RunningGateway:
     async def add_tenant(
         self,
         regions: Iterable[str] | None = None,
+        rules: RegionRules = ANY_REGION,
         permissions: frozenset[Permission] = frozenset({Permission.WORKERS_AI_READ}),
         **times: int,
     ) -> Tenant:
-        """A new account with a token."""
-        allowed = None if regions is None else tuple(RegionId(region) for region in regions)
-        account = await self.tenancy.create_account("tests", allowed_regions=allowed)
+        """A new account with a token. `regions` are the only ones that it allows, else `rules`."""
+        if regions is not None:
+            rules = RegionRules(allowed_regions=tuple(map(RegionId, regions)))
+        account = await self.tenancy.create_account("tests", **msgspec.structs.asdict(rules))
         issued = await self.tenancy.create_api_token(
             account.account_id, "tests", permissions, **times
         )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import WSMsgType, web
 
+from contracts.adapters import AdapterPiece, AdapterWanted
 from contracts.codec import decode_request
 from contracts.errors import ServiceError, to_error_report
 from contracts.fleet import (
@@ -83,6 +84,8 @@ class ScriptedStream:
     """Those that a script has taken."""
     num_prompt: int = 7
     """Tokens that it finds in any prompt."""
+    pieces: asyncio.Queue[AdapterPiece] = field(default_factory=asyncio.Queue)
+    """What has come of its adapter's file."""
 
     @property
     def question(self) -> NodeRequest:
@@ -99,6 +102,18 @@ class ScriptedStream:
     async def fail(self, error: ServiceError) -> None:
         """Ends with `error`."""
         await self.put(Failed(to_error_report(error)))
+
+    async def read_adapter(self, first: int, num_bytes: int) -> bytes:
+        """Asks for bytes of the adapter's file."""
+        await self.put(AdapterWanted(first, num_bytes))
+        return await self.gather(num_bytes)
+
+    async def gather(self, num_bytes: int) -> bytes:
+        """The next bytes of the adapter's file that come."""
+        read = b""
+        while len(read) < num_bytes:
+            read += (await self.pieces.get()).data
+        return read
 
     async def answer(self, *texts: str, num_cached: int = 0) -> None:
         """A whole answer with one delta per text."""
@@ -127,6 +142,7 @@ class ScriptedNode:
     def __init__(self, node_id: str = "node-1", region: str = "weur") -> None:
         self.node_id = NodeId(node_id)
         self.region = RegionId(region)
+        self.jurisdiction = "eu"
         self.pair_key = secrets.token_bytes(32)
         self.proof_key = self.pair_key
         """Another key here makes the node an impostor."""
@@ -159,9 +175,13 @@ class ScriptedNode:
         """None: its models are on the device."""
         self.engine = ""
         """Whose engine its models' cards name."""
+        self.max_adapter_rank = 0
+        """Of adapters that its models take."""
         self.memory = MemoryUse()
         self.context_window = CONTEXT_WINDOW
         """Of all its models."""
+        self.max_adapter_rank = 0
+        """The same."""
         self.plans: list[PlacementPlan] = []
         """What gateways have asked for."""
         self.port = 0
@@ -233,7 +253,7 @@ class ScriptedNode:
                 node_id=self.node_id,
                 boot_id=BootId("boot"),
                 region=self.region,
-                jurisdiction="eu",
+                jurisdiction=self.jurisdiction,
                 is_draining=self.is_draining,
                 models=tuple(
                     ModelCard(
@@ -245,6 +265,7 @@ class ScriptedNode:
                         created_unix_s=1_700_000_000,
                         features=self.features,
                         engine=self.engine,
+                        max_adapter_rank=self.max_adapter_rank,
                         native_shape=(
                             NativeShape.CHAT if name in self.chat_models else NativeShape.CLASSIC
                         ),
@@ -329,6 +350,8 @@ class ScriptedNode:
                         self.plans.append(plan)
                     case KvImport() | KvRelease() | KvStop() as told:
                         streams[key].told.put_nowait(told)
+                    case AdapterPiece() as piece:
+                        streams[key].pieces.put_nowait(piece)
                     case NewKey(nonce, sealed):
                         connection_key = derive_connection_key(pair_key, nonces)
                         self.pair_key = unseal_pair_key(sealed, connection_key, nonce)
@@ -361,9 +384,12 @@ def _putter(
 
 
 @asynccontextmanager
-async def run_node(node_id: str = "node-1", region: str = "weur") -> AsyncGenerator[ScriptedNode]:
+async def run_node(
+    node_id: str = "node-1", region: str = "weur", jurisdiction: str = "eu"
+) -> AsyncGenerator[ScriptedNode]:
     """A node that listens until the end of the block."""
     node = ScriptedNode(node_id, region)
+    node.jurisdiction = jurisdiction
     await node.start()
     try:
         yield node

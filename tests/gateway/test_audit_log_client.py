@@ -158,7 +158,7 @@ async def test_what_became_of_one_resource_and_its_product(
             for product in category.products or []
             if category.value != "logging"
         }
-        assert products == {"account", "quota", "data_key", "api_token", "member"}
+        assert products == {"account", "quota", "data_key", "api_token", "member", "finetune"}
 
 
 async def test_no_filter_finds_out_who_of_the_platform_has_acted(

@@ -16,7 +16,14 @@ from gateway.api.route_table import PortKind, Route
 from gateway.auth.access import Public
 from telemetry.log_output import configure_command_log, configure_log
 from tenancy.permissions import Permission
-from tests.gateway.control_requests import Objects, create_body, format_path, list_routes
+from tests.gateway.control_requests import (
+    Objects,
+    create_body,
+    encode_body,
+    find_headers,
+    format_path,
+    list_routes,
+)
 from tests.gateway.running_gateway import RunningGateway, Tenant, run_gateway
 from tests.gateway.scripted_node import MODEL, ScriptedNode
 
@@ -52,7 +59,10 @@ def spoil_body(route: Route, account_id: str) -> list[bytes]:
     wrong += [{**plain, name: {"x": CANARY}} for name in fields]
     text = [name for name in fields if name not in ("name", "email", "model")]
     wrong += [{**plain, name: CANARY} for name in text]
-    return [msgspec.json.encode(body) for body in wrong] + [CANARY.encode(), b'"' + CANARY.encode()]
+    return [encode_body(route.form, body) for body in wrong] + [
+        CANARY.encode(),
+        b'"' + CANARY.encode(),
+    ]
 
 
 async def try_slots(
@@ -62,7 +72,7 @@ async def try_slots(
     origin = gateway.base if kind is PortKind.TENANTS else gateway.admin
     path, body = format_path(route, objects), None
     if route.form is not None:
-        body = msgspec.json.encode(create_body(route.form.kind, objects.account_id))
+        body = encode_body(route.form, create_body(route.form.kind, objects.account_id))
     tokens = (CANARY, f"hearth_pat_{CANARY}", credential + CANARY)
     attempts = [
         *((spoiled, body, credential) for spoiled in spoil_path(route, objects)),
@@ -70,7 +80,14 @@ async def try_slots(
         *((path, body, token) for token in tokens),
     ]
     replies = [
-        await gateway.send(route.method, target, content, api_token=token, origin=origin)
+        await gateway.send(
+            route.method,
+            target,
+            content,
+            api_token=token,
+            headers=find_headers(route.form),
+            origin=origin,
+        )
         for target, content, token in attempts
     ]
     return [reply.body.decode() for reply in replies if reply.status >= 400]

@@ -15,6 +15,7 @@ CONTRACT: dict[type[ServiceError], tuple[int, int]] = {
     errors.DeadlineExceeded: (408, 3007),
     errors.AccountSuspended: (403, 3023),
     errors.QuotaExceeded: (429, 3036),
+    errors.AdapterIncomplete: (400, 3039),
     errors.NoEndpoint: (429, 3040),
     errors.ModelCold: (429, 3040),
     errors.PoolSaturated: (429, 3040),

@@ -1,6 +1,7 @@
 """Two nodes, one of which goes: many requests at once, on real sockets, and none is lost."""
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -8,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import Forbidden, NodeUnreachable, StreamBroken, Unauthenticated
+from contracts.errors import (
+    ErrorReport,
+    Forbidden,
+    NodeUnreachable,
+    RateLimited,
+    StreamBroken,
+    Unauthenticated,
+)
+from contracts.inference import Failed
 from tests.gateway.raw_http import connect, format_request
 from tests.gateway.running_gateway import Reply, RunningGateway, run_gateway, wait_until_async
 from tests.gateway.running_gateway import wait_until as wait
@@ -210,3 +219,26 @@ async def test_a_client_that_has_left_is_not_tried_elsewhere(
 
     await wait_until_async(is_settled)
     assert nodes[1].streams == []
+
+
+@pytest.mark.parametrize("pause_s", [math.nan, math.inf, -1.0, 1e10, 2.0])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_pause_that_no_header_could_name_is_an_answer_all_the_same(
+    tmp_path: Path, database_template: Path, pause_s: float, stream: bool
+) -> None:
+    async def refuse(scripted: ScriptedStream) -> None:
+        report = ErrorReport(code=RateLimited.code, message="Not now.", retry_after_s=pause_s)
+        await scripted.put(Failed(report))
+
+    async with (
+        run_node() as node,
+        run_gateway(tmp_path, database_template, [node]) as gateway,
+    ):
+        await gateway.wait_until_ready()
+        node.script = refuse
+        reply = await gateway.run({"prompt": "Hi", "stream": stream})
+        if pause_s == 2.0:  # the control
+            assert (reply.status, reply.headers["retry-after"]) == (429, "2")
+        else:
+            assert (reply.status, reply.code) == (502, 7502)
+        assert node.num_hellos == 1  # the connection stands

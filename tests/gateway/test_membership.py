@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from contracts.ids import RegionId
 from gateway.membership.enrolments import (
     remove_enrolment,
 )
@@ -74,6 +75,38 @@ async def test_an_enrolled_node_serves_without_a_restart_moves_and_leaves(
         await wait_until_async(lambda: _has_members(gateway, 0))
         assert gateway.gateway._pool.fleet.list_models() == []
         await node.start()
+
+
+async def test_an_account_that_is_bound_to_nodes_which_are_away_is_told_to_come_back(
+    tmp_path: Path, database_template: Path, server: RedisServer, store: Any
+) -> None:
+    members = tmp_path / "members"
+    async with (
+        run_node("gpu-1", "weur") as home,
+        run_node("gpu-2", "enam") as abroad,
+        run_fleet_gateway(tmp_path, database_template, server.url) as gateway,
+        speaking(store, abroad),
+    ):
+        enrol(members, home)
+        enrol(members, abroad, region=RegionId("enam"))
+        bound = await gateway.add_tenant(regions=["weur"])
+        async with speaking(store, home):
+            await wait_until_async(lambda: _has_members(gateway, 2))
+            await wait_until(lambda: all(gateway.gateway._pool.links.up.values()))
+            assert (await gateway.run(ASK, tenant=bound)).status == 200
+        await home.stop()
+        await wait_until_async(lambda: _has_members(gateway, 1))
+        reply = await gateway.run(ASK, tenant=bound)
+        assert (reply.status, reply.headers["x-should-retry"]) == (429, "true")
+        assert (await gateway.run(ASK)).status == 200
+        remove_enrolment(members, home.node_id)
+
+        async def is_against_the_law() -> bool:  # the control: nobody counts on it any more
+            return (await gateway.run(ASK, tenant=bound)).status == 403
+
+        await wait_until_async(is_against_the_law)
+        await home.start()
+        assert not any(one.grant.account_id == bound.account_id for one in abroad.streams)
 
 
 async def _is_answered(gateway: RunningGateway) -> bool:

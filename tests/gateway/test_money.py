@@ -97,6 +97,27 @@ async def test_a_complete_answer_is_recorded_and_charged(
     assert read_day(record.request_id) == _today()
 
 
+@pytest.mark.parametrize("body", [WHOLE, STREAM])
+async def test_no_node_makes_anybody_pay_more_than_was_asked_of_it(
+    gateway: RunningGateway, node: ScriptedNode, body: dict[str, object]
+) -> None:
+    much = 2**31 - 1
+
+    async def answer(stream: ScriptedStream) -> None:
+        await stream.put(Accepted(much, 0))
+        await stream.put(Delta("ab", (1, 2)))
+        await stream.put(Finished(FinishReason.STOP, Usage(much, 0, much, 4)))
+
+    await set_limits(gateway, spend_nano_per_month=10**9)
+    node.script = answer
+    assert (await gateway.run(body)).status == 200
+    (record,) = await list_records(gateway)
+    assert record.tokens == TokenCounts(node.context_window, 0, 16, 4)  # of 20 asked for
+    node.script = _answer_one
+    assert (await gateway.run(WHOLE)).status == 200  # the month's budget is not gone
+    await assert_nothing_is_held(gateway)
+
+
 @pytest.mark.parametrize("num_seen", [0, 1, 3, 9])
 @pytest.mark.parametrize("body", [STREAM, WHOLE])
 async def test_who_leaves_pays_for_what_the_gateway_received(

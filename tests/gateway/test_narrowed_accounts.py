@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import StreamBroken
-from contracts.ids import RegionId
+from contracts.batches import BatchBounds, NewBatch
+from contracts.errors import StreamBroken, TransferFailed
+from contracts.ids import RegionId, create_request_id
 from contracts.inference import Accepted, Delta
+from gateway.batches.item_forms import ItemInput, encode_item
 from tenancy.changes import AccountChange
 from tenancy.interfaces import AccountStatus
+from tests.gateway.batch_client import run_batch, wait_for_answers
+from tests.gateway.prompt_pair import WHOLE, run_pair
 from tests.gateway.raw_http import connect
 from tests.gateway.running_gateway import (
     RunningGateway,
@@ -103,6 +107,50 @@ async def test_who_waits_is_served_only_where_the_rules_allow_it_by_then(
 
 
 @pytest.mark.parametrize("what", [RENAMED, NARROWED])
+async def test_the_prompt_of_who_waited_is_computed_only_where_the_rules_allow_it_by_then(
+    tmp_path: Path, database_template: Path, what: AccountChange
+) -> None:
+    async with run_pair(tmp_path, database_template) as pair:
+        gateway, answers, abroad = pair.gateway, pair.answers, pair.others
+        queue = gateway.gateway._pool.forwarding.queue  # type: ignore[reportPrivateUsage]
+        queue.sweep = lambda: None  # which gives answers to nodes for prompts where others are full
+        for node in (answers, abroad, pair.prompts):
+            node.num_waiting = 1000
+            await node.send_report()
+        running = asyncio.create_task(gateway.run(STREAM | WHOLE))
+        await wait_until(lambda: queue.num_waiting == 1)
+        await change(gateway, gateway.tenant, what)
+        for node in (abroad, answers):
+            node.num_waiting = 0
+            await node.send_report()
+            await asyncio.sleep(0.1)
+        is_elsewhere = what is RENAMED
+        assert read_text(await running) == ("Hello" if is_elsewhere else "local")
+        assert len(abroad.streams) == is_elsewhere
+
+
+@pytest.mark.parametrize("is_narrowed", [False, True])
+async def test_a_prompt_that_was_given_up_goes_on_only_where_the_rules_allow_it_by_then(
+    tmp_path: Path, database_template: Path, is_narrowed: bool
+) -> None:
+    is_changed = asyncio.Event()
+
+    async def give_up(stream: ScriptedStream) -> None:
+        await is_changed.wait()
+        await stream.fail(TransferFailed("No room after all."))
+
+    async with run_pair(tmp_path, database_template) as pair:
+        pair.prompts.script = give_up
+        running = asyncio.create_task(pair.gateway.run(STREAM | WHOLE))
+        await wait_until(lambda: bool(pair.prompts.streams))
+        if is_narrowed:
+            await change(pair.gateway, pair.gateway.tenant, NARROWED)
+        is_changed.set()
+        assert read_text(await running) == ("local" if is_narrowed else "Hello")
+        assert len(pair.others.streams) == (not is_narrowed)
+
+
+@pytest.mark.parametrize("what", [RENAMED, NARROWED])
 async def test_a_body_that_comes_slowly_goes_where_the_rules_allow_it_by_then(
     tmp_path: Path, database_template: Path, what: AccountChange
 ) -> None:
@@ -123,3 +171,36 @@ async def test_a_body_that_comes_slowly_goes_where_the_rules_allow_it_by_then(
             writer.write(body[3:])
             status = (await asyncio.wait_for(reader.readline(), 20)).split()[1]
         assert (status, len(node.streams)) == ((b"200", 1) if what is RENAMED else (b"403", 0))
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+async def test_a_gateway_runs_no_item_of_an_account_whose_requests_may_not_enter_there(
+    tmp_path: Path, database_template: Path, is_strict: bool
+) -> None:
+    options = {"region": HOME, "routing": {"strict_entry": is_strict}}
+    async with (
+        run_node("node-1", "enam") as node,
+        run_gateway(tmp_path, database_template, [node], **options) as gateway,
+    ):
+        await wait_until_async(lambda: are_known(gateway, 1))
+        bound = await gateway.add_tenant(regions=["enam"])
+        (token,) = await gateway.tenancy.list_api_tokens(bound.account_id)
+        batch = NewBatch(  # another gateway has taken it in
+            batch_id=create_request_id(1, 1),
+            account_id=bound.account_id,
+            api_token_id=token.api_token_id,
+            model=MODEL,
+            items=(encode_item(ItemInput(b'{"prompt": "Hi"}', None)),),
+            due_unix_ms=2**50,
+            expires_unix_ms=2**50,
+        )
+        await gateway.tenancy.create_batch(batch, BatchBounds(max_batches=1, max_bytes=1000))
+        if is_strict:
+            for _ in range(3):  # others' items run, one after the other
+                await run_batch(gateway, {"prompt": "Hi"})
+            accounts = {stream.grant.account_id for stream in node.streams}
+            assert accounts == {gateway.tenant.account_id}
+            both = AccountChange(allowed_regions=(HOME, RegionId("enam")))
+            await change(gateway, bound, both)
+        await wait_for_answers(gateway, batch.batch_id, bound)
+        assert bound.account_id in {stream.grant.account_id for stream in node.streams}

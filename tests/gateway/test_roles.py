@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from contracts.finetunes import NewFinetune
 from gateway.api.route_table import PortKind, Route
 from gateway.auth.access import (
     AnyApiToken,
@@ -20,10 +21,18 @@ from gateway.auth.access import (
     Public,
 )
 from tenancy.permissions import Permission
-from tests.gateway.control_requests import Objects, create_body, format_path, list_routes
+from tenancy.policies import EVERYTHING, Effect, Policy
+from tests.gateway.control_requests import (
+    Objects,
+    create_body,
+    encode_body,
+    find_headers,
+    format_path,
+    list_routes,
+)
 from tests.gateway.payload_words import keep_payload
 from tests.gateway.running_gateway import Reply, RunningGateway, Tenant, run_gateway
-from tests.gateway.scripted_node import ScriptedNode
+from tests.gateway.scripted_node import MODEL, ScriptedNode
 
 ROUTES = {
     kind: {route.name: route for route in list_routes(kind) if route.page is not None}
@@ -44,6 +53,7 @@ async def gateway(
 ) -> AsyncGenerator[RunningGateway]:
     """A gateway that hot standby may ask by a credential of its own."""
     standby = {"credential": STANDBY_CREDENTIAL}
+    node.max_adapter_rank = 8
     async with run_gateway(tmp_path, database_template, [node], standby=standby) as running:
         yield running
 
@@ -65,12 +75,16 @@ async def find_objects(gateway: RunningGateway, tenant: Tenant) -> Objects:
     )
     member = await gateway.tenancy.add_member(tenant.account_id, "a@example.org")
     operator = await gateway.tenancy.create_operator("o")
+    finetune = await gateway.tenancy.create_finetune(
+        tenant.account_id, NewFinetune(name="mine", model=MODEL), 30
+    )
     return Objects(
         tenant.account_id,
         issued.api_token.api_token_id,
         member.member_id,
         operator.operator.operator_id,
         await keep_payload(gateway.tenancy, tenant.account_id, "words"),
+        finetune.finetune_id,
     )
 
 
@@ -85,10 +99,14 @@ async def call(
     """The route's request on its own port, with more fields than needed if wanted."""
     body = None
     if route.form is not None:
-        body = msgspec.json.encode({**create_body(route.form.kind, objects.account_id), **more})
+        fields = {**create_body(route.form.kind, objects.account_id), **more}
+        body = encode_body(route.form, fields)
     origin = gateway.base if kind is PortKind.TENANTS else gateway.admin
     path = format_path(route, objects)
-    return await gateway.send(route.method, path, body, api_token=credential, origin=origin)
+    headers = find_headers(route.form)
+    return await gateway.send(
+        route.method, path, body, api_token=credential, headers=headers, origin=origin
+    )
 
 
 def expect_status(route: Route, role: str) -> set[int]:
@@ -116,9 +134,10 @@ async def test_each_role_gets_in_where_it_may_and_nowhere_else(
     gateway: RunningGateway, kind: PortKind, name: str
 ) -> None:
     tenant = await gateway.add_tenant(permissions=STRONG)
-    weak = await gateway.tenancy.create_api_token(
-        tenant.account_id, "weak", frozenset({Permission.WORKERS_AI_WRITE})
+    no_rights = tuple(
+        Policy(effect, frozenset({Permission.WORKERS_AI_READ}), (EVERYTHING,)) for effect in Effect
     )
+    weak = await gateway.tenancy.create_api_token(tenant.account_id, "weak", no_rights)
     objects = await find_objects(gateway, tenant)
     credentials = {
         "nobody": None,
@@ -177,4 +196,6 @@ def test_no_form_of_a_tenant_has_a_field_of_the_platform_s() -> None:
         for field in list_fields(route.form.kind)
     }
     of_tokens = {"name", "policies", "condition", "not_before", "expires_on", "status"}
-    assert tenants == {*of_tokens, "days"}  # of payload logs, which no operator can begin
+    of_finetunes = {"model", "name", "description", "public", "file_name", "file"}
+    # `days` is of payload logs, which no operator can begin.
+    assert tenants == {*of_tokens, *of_finetunes, "days"}

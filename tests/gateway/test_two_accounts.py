@@ -11,18 +11,26 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 from sqlalchemy import Engine, event
 
+from contracts.finetunes import NewFinetune
 from contracts.ids import AccountId
 from gateway.api.route_table import PortKind, Route
 from gateway.auth.access import Public
 from tenancy.audit.entries import AuditFilter
 from tenancy.permissions import Permission
-from tests.gateway.control_requests import Objects, create_body, format_path, list_routes
+from tests.gateway.control_requests import (
+    Objects,
+    create_body,
+    encode_body,
+    find_headers,
+    format_path,
+    list_routes,
+)
 from tests.gateway.payload_words import keep_payload
 from tests.gateway.running_gateway import Reply, RunningGateway, Tenant
+from tests.gateway.scripted_node import MODEL
 
 ROUTES = {route.name: route for route in list_routes(PortKind.TENANTS)}
 IN_ACCOUNT = [name for name, route in ROUTES.items() if "{account_id}" in route.path]
@@ -30,7 +38,8 @@ WITH_OBJECT = [
     name
     for name, route in ROUTES.items()
     if any(
-        mark in route.path for mark in ("{token_id}", "{member_id}", "{request_id}", "{entry_id}")
+        mark in route.path
+        for mark in ("{token_id}", "{member_id}", "{request_id}", "{entry_id}", "{finetune}")
     )
 ]
 READING = [
@@ -41,8 +50,8 @@ READING = [
 
 
 async def settle(gateway: RunningGateway, name: str) -> tuple[Tenant, Objects]:
-    """An account with a strong token, another token, a member and a request that is kept; their
-    ids and names.
+    """An account with a strong token, another token, a member, a finetune and a request that is
+    kept; their ids and names.
     """
     tenant = await gateway.add_tenant(permissions=frozenset(Permission))
     issued = await gateway.tenancy.create_api_token(
@@ -51,6 +60,9 @@ async def settle(gateway: RunningGateway, name: str) -> tuple[Tenant, Objects]:
     member = await gateway.tenancy.add_member(tenant.account_id, f"{name}@example.org")
     token_id, member_id = issued.api_token.api_token_id, member.member_id
     request_id = await keep_payload(gateway.tenancy, tenant.account_id, f"{name}-words")
+    finetune = await gateway.tenancy.create_finetune(
+        tenant.account_id, NewFinetune(name=f"{name}-finetune", model=MODEL), 30
+    )
     wanted = AuditFilter(AccountId(tenant.account_id))
     entries = await gateway.tenancy.list_audit_entries(wanted, limit=1)
     ids = (tenant.account_id, token_id, member_id, f"{name}-token", f"{name}@example")
@@ -60,7 +72,8 @@ async def settle(gateway: RunningGateway, name: str) -> tuple[Tenant, Objects]:
         member_id,
         request_id=request_id,
         entry_id=str(entries[0].sequence),
-        secrets=(*ids, request_id, f"{name}-words"),
+        finetune=finetune.finetune_id,
+        secrets=(*ids, request_id, f"{name}-words", finetune.finetune_id, finetune.name),
     )
 
 
@@ -68,11 +81,12 @@ async def call(gateway: RunningGateway, route: Route, objects: Objects, tenant: 
     """The route's request about `objects`, sent by `tenant`."""
     body = None
     if route.form is not None:
-        body = msgspec.json.encode(create_body(route.form.kind, tenant.account_id))
+        body = encode_body(route.form, create_body(route.form.kind, tenant.account_id))
     elif route.dialect is not None:
         body = b'{"prompt": "Hi", "model": "@hearth/tests/small"}'
     path = format_path(route, objects)
-    return await gateway.send(route.method, path, body, api_token=tenant.api_token)
+    headers = find_headers(route.form)
+    return await gateway.send(route.method, path, body, api_token=tenant.api_token, headers=headers)
 
 
 @pytest.mark.parametrize("name", IN_ACCOUNT)

@@ -72,6 +72,9 @@ class Ignorant:
 
     def record_link_lost(self, node_id: NodeId) -> None: ...
 
+    def choose_report_ms(self, node_id: NodeId) -> int:
+        return 1000
+
 
 async def test_a_plan_reaches_its_node(site: Site, tmp_path: Path) -> None:
     plan = PlacementPlan(

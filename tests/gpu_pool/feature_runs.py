@@ -58,9 +58,11 @@ def run(
             swap_bytes=feature.swap_bytes,
             num_threads=1,
             native_kernels=True,
+            adapter_bytes=4 << 20,
+            max_adapter_rank=16,
         )
     )
-    rig = EngineRig(feature.settings, executor.info)
+    rig = EngineRig(feature.settings, executor.info, loader=executor)
     rig.executor = executor  # type: ignore[assignment]
     for first in range(0, len(requests), feature.at_once):
         for request in requests[first : first + feature.at_once]:
@@ -73,13 +75,13 @@ def run(
 
 def list_differences(rig: EngineRig, calm: EngineRig) -> list[int]:
     """Requests of `rig` whose tokens or scores are not, bit for bit, those of the calm run."""
-    return [
-        sequence_id
-        for sequence_id, outcome in rig.outcomes.items()
-        if outcome.token_ids != calm.outcomes[sequence_id].token_ids
-        or msgspec.json.encode(outcome.scores)
-        != msgspec.json.encode(calm.outcomes[sequence_id].scores)
-    ]
+    return [number for number in rig.outcomes if _encode(rig, number) != _encode(calm, number)]
+
+
+def _encode(rig: EngineRig, number: int) -> bytes:
+    """All that a request has brought."""
+    outcome = rig.outcomes[number]
+    return msgspec.json.encode((outcome.token_ids, outcome.scores, outcome.prompt_scores))
 
 
 def assert_has_happened(feature: Feature, rig: EngineRig) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from contracts.inference import SamplingParams
 from gpu_pool.plan import (
+    AdapterFile,
     BlockId,
     Executor,
     ForwardPlan,
@@ -23,6 +24,7 @@ class DrivenSequence:
     token_ids: list[int]
     num_prompt_tokens: int
     sampling: SamplingParams
+    adapter: AdapterFile | None = None
     num_computed: int = 0
     block_ids: list[BlockId] = field(default_factory=list[BlockId])
     num_given: int = 0
@@ -43,6 +45,8 @@ class PlanDriver:
         self.executor = executor
         self.sequences: dict[SequenceId, DrivenSequence] = {}
         self.free = [BlockId(i) for i in range(executor.info.num_blocks)]
+        self.adapter: AdapterFile | None = None
+        """That of sequences that are added from now on."""
         self._num_steps = 0
         self._released: list[SequenceId] = []
 
@@ -60,6 +64,7 @@ class PlanDriver:
             token_ids=list(prompt),
             num_prompt_tokens=num_prompt_tokens or len(prompt),
             sampling=sampling,
+            adapter=self.adapter,
             num_computed=len(cached_blocks) * self.executor.info.block_size,
             block_ids=list(cached_blocks),
         )
@@ -118,6 +123,7 @@ class PlanDriver:
             num_prompt_tokens=sequence.num_prompt_tokens,
             num_computed_tokens=sequence.num_computed,
             sampling=sequence.sampling,
+            adapter=sequence.adapter,
         )
 
     def _schedule(self, sequence_id: SequenceId, num_tokens: int) -> ScheduledSequence:

@@ -1,6 +1,7 @@
 """A node as a process: signals, sudden deaths, settings, and what it leaves behind."""
 
 import asyncio
+import contextlib
 import json
 import shutil
 import signal
@@ -61,8 +62,13 @@ async def wait_exit(process: "subprocess.Popen[bytes]", timeout_s: float = 10) -
 
 def find_private_directory(node_pid: int) -> Path:
     """Where the pipes to the node's cores are: it holds a lock there."""
-    files = [path.readlink() for path in Path(f"/proc/{node_pid}/fd").iterdir()]
-    (lock,) = [file for file in files if file.name == "owner.lock"]
+    locks: list[Path] = []
+    for path in Path(f"/proc/{node_pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the node has just closed it
+            file = path.readlink()
+            if file.name == "owner.lock":
+                locks.append(file)
+    (lock,) = locks
     return lock.parent
 
 

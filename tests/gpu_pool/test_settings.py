@@ -23,7 +23,8 @@ from gpu_pool.settings import (
 from gpu_pool.upstream_settings import PrefixCache
 
 OPTIONS = """
-drain_s engine.block_size engine.check_weights engine.cpu_level engine.device engine.kv_bytes
+drain_s engine.adapter_bytes engine.max_adapter_rank
+engine.block_size engine.check_weights engine.cpu_level engine.device engine.kv_bytes
 engine.kv_dtype
 engine.max_account_waiting
 engine.max_account_waiting_tokens engine.max_batch_tokens engine.max_chunk_tokens engine.max_running
@@ -38,6 +39,7 @@ engine.tiers.host.account_bytes engine.tiers.host.max_bytes engine.tiers.staging
 engine.tiers.store.account_bytes engine.tiers.store.call_s engine.tiers.store.local_host
 engine.tiers.store.master engine.tiers.store.max_bytes engine.tiers.store.protocol
 engine.tiers.store.network_namespace engine.tiers.store.segment_bytes
+adapters.disk_bytes adapters.folder adapters.keep_days
 gateways[].gateway_id gateways[].key_file hello_timeout_s jurisdiction listen.host listen.port
 listen.tls.certificate_file listen.tls.key_file
 log.format log.level max_cold_wait_s max_cold_waiting

@@ -28,6 +28,8 @@ from schemathesis.specs.openapi.checks import (
 
 TIMEOUT_S: Final = 60
 MAX_TOKENS: Final = 4
+CONFIG_FILE: Final = "adapter_config.json"
+CONFIG: Final = '{"peft_type": "LORA", "r": 8, "lora_alpha": 16}'
 _CHECKS: Final[list[Any]] = [
     not_a_server_error,
     status_code_conformance,
@@ -53,10 +55,14 @@ class Names:
     member_id: str
     generator: str
     embedder: str
+    base_model: str
+    """One that takes adapters."""
     keep_request: Callable[[], str]
     """Gives the id of another request of the account that is kept word for word."""
     entry_id: str
     """Of the account's audit log."""
+    create_finetune: Callable[[], str]
+    """Gives the id of another finetune of the account, without files."""
 
 
 @dataclass
@@ -158,6 +164,8 @@ class DocumentClient:
             path["token_id"] = self._create_token()
         if "request_id" in path:
             path["request_id"] = names.keep_request()
+        if "finetune" in path:
+            path["finetune"] = names.create_finetune()
         if name == "models_schema" and case.query:
             case.query["model"] = model
         if name == "usage_export" and case.query:
@@ -166,6 +174,10 @@ class DocumentClient:
             return
         if "policies" in case.body:
             self._name_resources(case.body["policies"])
+        elif name.startswith("finetune_asset_create"):
+            case.body.update(file_name=CONFIG_FILE, file=CONFIG)
+        elif name.startswith("finetune_create"):
+            case.body.update(model=names.base_model, name=f"spare {next(self._numbers)}")
         elif "/ai/" in case.operation.path:
             self._name_model(case.body, name, model)
 

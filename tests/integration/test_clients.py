@@ -100,6 +100,29 @@ def test_openai_answers_alike_with_and_without_a_stream(openai_client: openai.Op
     assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
 
 
+def test_openai_completes_several_prompts_at_once(openai_client: openai.OpenAI) -> None:
+    prompts = ["Hearth is", "The sum of two and two is", "A node"]
+
+    def complete(prompt: str | list[str]) -> openai.types.Completion:
+        return openai_client.completions.create(
+            model=MODEL, prompt=prompt, temperature=0, max_tokens=12
+        )
+
+    whole = complete(prompts)
+    alone = [complete(prompt) for prompt in prompts]
+    assert [choice.text for choice in whole.choices] == [one.choices[0].text for one in alone]
+    assert whole.usage is not None
+    total = sum(one.usage.total_tokens for one in alone if one.usage is not None)
+    assert whole.usage.total_tokens == total
+    stream = openai_client.completions.create(
+        model=MODEL, prompt=prompts, temperature=0, max_tokens=12, stream=True
+    )
+    texts = ["", "", ""]
+    for choice in [choice for event in stream for choice in event.choices]:
+        texts[choice.index] += choice.text
+    assert texts == [choice.text for choice in whole.choices]
+
+
 def test_openai_lists_models(openai_client: openai.OpenAI) -> None:
     assert [model.id for model in openai_client.models.list()] == [MODEL]
 

@@ -5,12 +5,14 @@ import asyncio
 import copy
 import json
 import os
+import secrets
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from contracts.finetunes import NewFinetune
 from contracts.ids import ModelName, NodeId
 from contracts.pricing import TokenRates
 from tenancy.audit.entries import AuditFilter
@@ -22,6 +24,8 @@ from tests.fixtures.random_checkpoint import write_random_checkpoint
 from tests.gateway.conftest import database_template
 from tests.gateway.payload_words import keep_payload
 from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until_async
+from tests.gateway.scripted_node import MODEL as TUNABLE
+from tests.gateway.scripted_node import ScriptedNode, run_node
 from tests.integration.document_client import DocumentClient, Names
 from tests.integration.node_entry import NodeEntry
 
@@ -30,6 +34,7 @@ pytestmark = pytest.mark.slow
 __all__ = ["database_template"]
 EMBEDDER = "@hearth/tests/embedder"
 NUM_CASES = int(os.environ.get("HEARTH_TEST_DOCUMENT_CASES", "3"))
+MANY = 1_000_000
 MAX_CASES = max(NUM_CASES, 150)
 
 
@@ -61,6 +66,11 @@ async def create_client(gateway: RunningGateway) -> DocumentClient:
         kept = keep_payload(gateway.tenancy, tenant.account_id, "words")
         return asyncio.run_coroutine_threadsafe(kept, loop).result()
 
+    def create_finetune() -> str:
+        new = NewFinetune(name=f"made {secrets.token_hex(8)}", model=TUNABLE)
+        made = gateway.tenancy.create_finetune(tenant.account_id, new, MANY)
+        return asyncio.run_coroutine_threadsafe(made, loop).result().finetune_id
+
     return DocumentClient(
         Names(
             base=gateway.base,
@@ -69,6 +79,8 @@ async def create_client(gateway: RunningGateway) -> DocumentClient:
             member_id=member.json["result"]["id"],
             generator=GENERATOR,
             embedder=EMBEDDER,
+            base_model=TUNABLE,
+            create_finetune=create_finetune,
             keep_request=keep_request,
             entry_id=str(entries[0].sequence),
         )
@@ -76,10 +88,20 @@ async def create_client(gateway: RunningGateway) -> DocumentClient:
 
 
 @pytest.fixture
+async def scripted() -> AsyncGenerator[ScriptedNode]:
+    """A node whose model takes adapters."""
+    async with run_node("scripted-node") as running:
+        running.max_adapter_rank = 16
+        yield running
+
+
+@pytest.fixture
 async def gateway(
-    tmp_path: Path, database_template: Path, node: NodeEntry
+    tmp_path: Path, database_template: Path, node: NodeEntry, scripted: ScriptedNode
 ) -> AsyncGenerator[RunningGateway]:
-    async with run_gateway(tmp_path, database_template, [node]) as running:
+    bounds = {"finetunes": {"max_per_account": MANY}}
+    nodes = [node, scripted]
+    async with run_gateway(tmp_path, database_template, nodes, **bounds) as running:
         for model in (GENERATOR, EMBEDDER):
             await running.tenancy.set_price(ModelName(model), TokenRates(1, 1, 1, 1))
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import secrets
 from pathlib import Path
 
 import pytest
 
+from contracts.finetunes import NewFinetune
 from tests.gateway.conftest import database_template
 from tests.gateway.running_gateway import run_gateway
 from tests.gateway.scripted_node import MODEL, run_node
@@ -26,6 +28,13 @@ async def test_every_operation_answers_as_the_operators_document_says(
     async with run_node() as node, run_gateway(tmp_path, database_template, [node]) as gateway:
         account_id = gateway.tenant.account_id
         member = await gateway.tenancy.add_member(account_id, "a@example.org")
+        loop = asyncio.get_running_loop()
+
+        def create_finetune() -> str:
+            new = NewFinetune(name=f"made {secrets.token_hex(8)}", model=MODEL)
+            made = gateway.tenancy.create_finetune(account_id, new, 1_000_000)
+            return asyncio.run_coroutine_threadsafe(made, loop).result().finetune_id
+
         names = Names(
             base=gateway.admin,
             account_id=account_id,
@@ -33,6 +42,8 @@ async def test_every_operation_answers_as_the_operators_document_says(
             member_id=member.member_id,
             generator=MODEL,
             embedder=MODEL,
+            base_model=MODEL,
+            create_finetune=create_finetune,
             entry_id="0",
             keep_request=lambda: "",  # no operator's route names one
         )

@@ -36,6 +36,7 @@ from contracts.wire import (
     decode_from_connection,
     encode_frame,
 )
+from gateway.membership.enrolments import EnrolmentFolder
 from gateway.upstream.pair_key_file import load_pair_key
 from gpu_pool.server.gateway_keys import read_key_file
 from gpu_pool.settings import GatewaySettings, ServedModelSettings
@@ -275,6 +276,32 @@ def test_no_token_is_made_for_an_address_that_the_gateway_refuses(
     assert "allow_plaintext" in run("enrol", NAME, "--url", "ws://192.0.2.1:8790", *where)
     said = run("enrol", "gpu-7", "--url", "wss://gpu-7:8790", *where)
     assert "allow_plaintext" not in said  # the control
+
+
+def test_no_node_is_enrolled_where_the_catalogue_knows_no_region_or_another_law(
+    tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = write_config(tmp_path, template)
+    members = tmp_path / "members"
+    at_home = ("--region", "local", "--config", "gateway.toml")
+    run("enrol", "n0", "--url", "wss://n0:1", "--region", "anywhere", "-c", "gateway.toml")
+    config.write_text(
+        f'region = "local"\n{config.read_text()}'
+        '[[routing.regions]]\nname = "weur"\njurisdiction = "eu"\nlatency_ms = 20\n'
+        f'[membership]\nurl = "redis://127.0.0.1:1"\nfolder = "{members}"\n'
+    )
+    with pytest.raises(CommandFailed, match="knows no region `wuer`, only weur"):
+        run("enrol", "n1", "--region", "wuer", "-c", "gateway.toml")
+    with pytest.raises(CommandFailed, match="in the jurisdiction `eu`"):
+        run("enrol", "n1", "--region", "weur", "--jurisdiction", "us", "-c", "gateway.toml")
+    assert not members.exists()
+    run("enrol", "n1", "--region", "weur", "-c", "gateway.toml")
+    run("enrol", "n2", "--jurisdiction", "us", *at_home)
+    run("enrol", "n3", *at_home)
+    enrolled = EnrolmentFolder(members).read()
+    laws = {node_id: node.enrolment.jurisdiction for node_id, node in enrolled.items()}
+    assert laws == {"n1": "eu", "n2": "us", "n3": ""}
 
 
 def test_what_cannot_be_recorded_is_not_enrolled(

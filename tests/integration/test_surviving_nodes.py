@@ -8,7 +8,7 @@ change everything behind it.
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -97,24 +97,15 @@ async def test_streams_survive_whatever_happens_to_nodes(tmp_path: Path) -> None
             node.signal(number)
 
         # Killed: its streams go on elsewhere, and every text and usage is that of a quiet run.
-        answers, _ = await asyncio.gather(
-            gather_answers(gateway), disturb(signal.SIGKILL, nodes[0])
-        )
-        assert answers == wanted
+        await ask_until(disturb(signal.SIGKILL, nodes[0]), gateway, wanted)
         nodes[0].start()
         await wait_until_async(lambda: are_ready(gateway, 3), timeout_s=120)
         # Frozen: silence is noticed; what it says after thawing reaches nobody.
-        answers, _ = await asyncio.gather(
-            gather_answers(gateway), disturb(signal.SIGSTOP, nodes[1])
-        )
-        assert answers == wanted
+        await ask_until(disturb(signal.SIGSTOP, nodes[1]), gateway, wanted)
         nodes[1].signal(signal.SIGCONT)
         await wait_until_async(lambda: are_ready(gateway, 3), timeout_s=120)
         # Stopped in order: it drains, and what outlasts its time to drain goes on elsewhere.
-        answers, _ = await asyncio.gather(
-            gather_answers(gateway), disturb(signal.SIGTERM, nodes[2])
-        )
-        assert answers == wanted
+        await ask_until(disturb(signal.SIGTERM, nodes[2]), gateway, wanted)
         metrics = await gateway.send(
             "GET", "/metrics", api_token=gateway.operator, origin=gateway.admin
         )
@@ -128,10 +119,7 @@ async def test_streams_survive_a_core_that_freezes_below_a_node_that_does_not(
     async with run_fleet(tmp_path, max_silence_s=5) as (gateway, nodes):
         wanted = await gather_answers(gateway)
         core = find_core(nodes[0])
-        answers, _ = await asyncio.gather(
-            gather_answers(gateway), stop_core(gateway, nodes[0], core)
-        )
-        assert answers == wanted
+        await ask_until(stop_core(gateway, nodes[0], core), gateway, wanted)
         await wait_until_async(lambda: are_ready(gateway, 3), timeout_s=60)
         assert find_core(nodes[0]) != core
         assert [await count_hung(gateway, node) for node in nodes] == [1, 0, 0]
@@ -140,9 +128,11 @@ async def test_streams_survive_a_core_that_freezes_below_a_node_that_does_not(
 @pytest.mark.timeout(300)
 async def test_with_the_bound_far_away_a_frozen_core_holds_its_streams(tmp_path: Path) -> None:
     async with run_fleet(tmp_path) as (gateway, nodes):
+        wanted = await gather_answers(gateway)
         core = find_core(nodes[0])
-        answers = asyncio.create_task(gather_answers(gateway))
-        await stop_core(gateway, nodes[0], core)
+        stopping = asyncio.create_task(stop_core(gateway, nodes[0], core))
+        answers = asyncio.create_task(ask_until(stopping, gateway, wanted))
+        await stopping
         done, _ = await asyncio.wait({answers}, timeout=30)
         assert not done
         os.kill(core, signal.SIGCONT)
@@ -167,6 +157,18 @@ async def gather_answers(gateway: RunningGateway) -> list[tuple[str, int]]:
         *(ask(gateway, number, **vary(number)) for number in range(NUM_STREAMS))
     )
     return [(text, usage["completion_tokens"]) for text, usage in answers]
+
+
+async def ask_until(
+    disturbance: Awaitable[None], gateway: RunningGateway, wanted: list[tuple[str, int]]
+) -> None:
+    """Asks for every text again and again until the disturbance has come, which waits for work: on
+    a slow machine all of it may be over before that is seen.
+    """
+    disturbing = asyncio.ensure_future(disturbance)
+    while not disturbing.done():
+        assert await gather_answers(gateway) == wanted
+    await disturbing
 
 
 async def has_work(gateway: RunningGateway, node: FleetNode) -> bool:

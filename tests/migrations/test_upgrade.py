@@ -30,6 +30,7 @@ TABLES = {"audit_chain", "audit_log", "data_keys", "members"} | {
     *("node_drains", "placement_rules", "quotas", "prices"),
     *("usage_ledger", "usage_pending", "usage_hourly", "usage_daily"),
     *("budget_slices", "batches", "batch_items", "payload_logs"),
+    *("finetunes", "finetune_uploads", "finetune_pieces"),
 }
 URL = "sqlite:///a.db"
 UPGRADE = "import sys; from migrations.upgrade import upgrade_database as up; up(sys.argv[1])"
@@ -93,6 +94,30 @@ async def test_every_step_can_be_taken_back_and_again(empty_database: str) -> No
     assert await read_schema_state(empty_database) is SchemaState.EMPTY
     await upgrade_database_async(empty_database)
     assert await list_tables(empty_database) == TABLES
+
+
+async def test_a_step_back_unbinds_nobody(empty_database: str) -> None:
+    await upgrade_database_async(empty_database)
+    columns = (
+        "account_id, name, status, created_unix_us, cache_salt_generation, master_key_version, "
+        "retention, priority, allowed_regions, allowed_jurisdictions"
+    )
+    rules = {
+        "free": ("NULL", "NULL"),
+        "weur": ("'[\"weur\"]'", "NULL"),
+        "eu": ("NULL", "'[\"eu\"]'"),
+    }
+    database = Database(create_engine(parse_database_url(empty_database)))
+    async with database.write() as connection:
+        for name, (regions, laws) in rules.items():
+            values = f"'{name}', 'n', 'active', 0, 1, 1, 'standard', 0, {regions}, {laws}"
+            await connection.execute(text(f"INSERT INTO accounts ({columns}) VALUES ({values})"))
+    await run_alembic(empty_database, "downgrade", "0011")
+    async with database.read() as connection:
+        query = text("SELECT account_id, CAST(allowed_regions AS TEXT) FROM accounts")
+        found = {row[0].strip(): row[1] for row in await connection.execute(query)}
+    await database.close()
+    assert found == {"free": None, "weur": '["weur"]', "eu": "[]"}
 
 
 async def test_the_migrated_schema_is_the_one_that_the_code_expects(empty_database: str) -> None:

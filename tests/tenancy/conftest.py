@@ -31,7 +31,7 @@ __all__ = ["postgres_server"]
 
 EMPTY_TABLES: Final = (
     "TRUNCATE accounts, api_tokens, operators, quotas, data_keys, members, audit_log, batches, "
-    "batch_items, payload_logs; "
+    "batch_items, payload_logs, finetunes, finetune_uploads, finetune_pieces; "
     "TRUNCATE usage_ledger, usage_pending, usage_hourly, usage_daily, budget_slices; "
     "TRUNCATE placement_rules, node_drains; "
     "UPDATE audit_chain SET sequence = 0, hash = decode(repeat('00', 32), 'hex'); "

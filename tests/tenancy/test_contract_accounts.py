@@ -1,10 +1,14 @@
 """Accounts, on every back end."""
 
+from typing import Any
+
 import pytest
 
 from contracts.errors import InvalidRequest, NotFound
 from contracts.grant import RetentionClass
 from contracts.ids import AccountId, RegionId, is_account_id
+from tenancy.audit.entries import AuditFilter
+from tenancy.changes import AccountChange
 from tenancy.interfaces import AccountStatus
 from tests.fixtures.acting_tenancy import ActingTenancy
 
@@ -37,6 +41,50 @@ async def test_any_region_and_no_region_are_told_apart(tenancy: ActingTenancy) -
         assert account.allowed_regions == regions
         assert (await tenancy.get_account(account.account_id)).allowed_regions == regions
     assert (await tenancy.create_account("a")).allowed_regions is None
+
+
+async def test_rules_on_regions_are_kept_as_they_are_given(tenancy: ActingTenancy) -> None:
+    account = await tenancy.create_account("a")
+    assert (account.allowed_jurisdictions, account.preferred_regions) == (None, ())
+    assert account.preferred_jurisdictions == ()
+    rules: dict[str, Any] = {
+        "allowed_jurisdictions": ("eu", "us_ca"),
+        "preferred_regions": (RegionId("weur"), RegionId("enam")),
+        "preferred_jurisdictions": ("eu",),
+    }
+    created = await tenancy.create_account("b", **rules)
+    changed = await tenancy.change_account(account.account_id, AccountChange(**rules))
+    for one in (created, changed, await tenancy.get_account(account.account_id)):
+        assert {name: getattr(one, name) for name in rules} == rules
+        assert one.allowed_regions is None
+    nobody = AccountChange(allowed_jurisdictions=(), preferred_regions=())
+    changed = await tenancy.change_account(account.account_id, nobody)
+    assert (changed.allowed_jurisdictions, changed.preferred_regions) == ((), ())
+    assert changed.preferred_jurisdictions == ("eu",)
+    entries = await tenancy.list_audit_entries(AuditFilter(account_id=account.account_id))
+    assert sum('"allowed_jurisdictions":[]' in entry.details for entry in entries) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("allowed_jurisdictions", "e u"),
+        ("allowed_jurisdictions", ""),
+        ("allowed_jurisdictions", '"eu"'),
+        ("preferred_regions", "WEUR"),
+        ("preferred_jurisdictions", "x" * 64),
+    ],
+)
+async def test_malformed_rules_are_refused_by_name(
+    tenancy: ActingTenancy, name: str, value: str
+) -> None:
+    rules: dict[str, Any] = {name: (value,)}
+    with pytest.raises(InvalidRequest) as refusal:
+        await tenancy.create_account("a", **rules)
+    assert refusal.value.param == name
+    rules = {name: tuple(f"x{number}" for number in range(65))}
+    with pytest.raises(InvalidRequest, match="64"):
+        await tenancy.create_account("a", **rules)
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)

@@ -9,8 +9,9 @@ from sqlalchemy import text
 
 from contracts.batches import BatchBounds, BatchItem, BatchState, NewBatch
 from contracts.errors import NotFound, RateLimited
-from contracts.ids import AccountId, ApiTokenId, ModelName
+from contracts.ids import AccountId, ApiTokenId, ModelName, RegionId
 from contracts.ids import create_request_id as create_id
+from contracts.region_rules import EntryPlace, RegionRules
 from tenancy.interfaces import AccountStatus
 from tenancy.permissions import Permission
 from tests.fixtures.acting_tenancy import ActingTenancy
@@ -90,6 +91,61 @@ async def test_accounts_take_turns(tenancy: ActingTenancy, account_id: AccountId
     await add(tenancy, account_id, 3, b"z")
     rest = await claim(tenancy, 100)
     assert [item.asked for item in rest] == [b"x"] * 16 + [b"z"]
+
+
+async def test_a_gateway_may_be_given_no_items_of_accounts_that_are_bound_to_other_regions(
+    tenancy: ActingTenancy, account_id: AccountId
+) -> None:
+    rules = (("weur",), ("weur-2", "us"), ("enam", "weur"), ())
+    for number, names in enumerate(rules, 2):
+        regions = tuple(map(RegionId, names))
+        bound = await tenancy.create_account(str(number), allowed_regions=regions)
+        await add(tenancy, bound.account_id, number, str(names).encode())
+    await add(tenancy, account_id, 1, b"free")
+
+    async def claim_in(region: str) -> set[bytes]:
+        entering = EntryPlace(RegionId(region), frozenset())
+        items = await tenancy.claim_batch_items(region, 10, 0, entering=entering)
+        return {item.asked or b"" for item in items}
+
+    first, second, both, _ = (str(names).encode() for names in rules)
+    assert await claim_in("enam") == {b"free", both}
+    assert await claim_in("weur") == {b"free", both, first}
+    assert await claim_in("weur-2") == {b"free", second}
+    assert await claim_in("us") == {b"free", second}
+    assert await claim_in("%") == await claim_in("_eur") == {b"free"}
+    assert len(await claim(tenancy)) == 5  # the control
+
+
+async def test_a_gateway_may_be_given_no_items_of_accounts_that_are_bound_to_other_laws(
+    tenancy: ActingTenancy, account_id: AccountId
+) -> None:
+    weur = RegionId("weur")
+    rules = {
+        "eu": RegionRules(allowed_jurisdictions=("eu",)),
+        "eu, elsewhere": RegionRules(
+            allowed_jurisdictions=("eu",), allowed_regions=(RegionId("enam"),)
+        ),
+        "eu, there": RegionRules(allowed_jurisdictions=("eu",), allowed_regions=(weur,)),
+        "either": RegionRules(allowed_jurisdictions=("us", "eu")),
+        "nobody's": RegionRules(allowed_jurisdictions=()),
+    }
+    for number, (name, one) in enumerate(rules.items(), 2):
+        bound = await tenancy.create_account(name, **msgspec.structs.asdict(one))
+        await add(tenancy, bound.account_id, number, name.encode())
+    await add(tenancy, account_id, 1, b"free")
+
+    async def claim_under(*laws: str) -> set[bytes]:
+        entering = EntryPlace(weur, frozenset(laws))
+        items = await tenancy.claim_batch_items("-".join(laws), 10, 0, entering=entering)
+        return {item.asked or b"" for item in items}
+
+    assert await claim_under("eu") == {b"free", b"eu", b"eu, there", b"either"}
+    assert await claim_under("eu", "us") == {b"free", b"either"}
+    assert await claim_under("us") == {b"free", b"either"}
+    for laws in ((), ("",), ("e",), ("%",), ("eu", "%"), ("EU",), ('us", "eu',), ("us\\",)):
+        assert await claim_under(*laws) == {b"free"}
+    assert len(await claim(tenancy)) == 6  # the control
 
 
 async def test_a_lease_that_ends_gives_the_item_to_another_under_the_same_request_id(

@@ -1,6 +1,10 @@
 """From the value of a credential to the principal, and the epoch, on every back end."""
 
+import msgspec
+
 from contracts.ids import RegionId
+from contracts.region_rules import RegionRules
+from tenancy.changes import AccountChange
 from tenancy.encryption.cache_salt import SALT_BYTES
 from tenancy.interfaces import (
     AccountStatus,
@@ -28,7 +32,7 @@ async def test_the_value_of_a_token_leads_to_its_account(tenancy: ActingTenancy)
     assert principal.status is ApiTokenStatus.ACTIVE
     assert principal.account_status is AccountStatus.ACTIVE
     assert principal.retention is account.retention
-    assert principal.allowed_regions == ("weur",)
+    assert principal.region_rules.allowed_regions == ("weur",)
     assert principal.priority == 0
     assert len(principal.cache_salt) == SALT_BYTES
     assert principal.cache_salt.hex() not in repr(principal)
@@ -40,7 +44,26 @@ async def test_a_principal_of_no_region_is_not_one_of_any(tenancy: ActingTenancy
         issued = await tenancy.create_api_token(account.account_id, "t", READ)
         principal = await tenancy.find_principal(issued.value.reveal())
         assert principal is not None
-        assert principal.allowed_regions == regions
+        assert principal.region_rules.allowed_regions == regions
+        assert principal.region_rules.is_bound == (regions is not None)
+
+
+async def test_a_principal_has_its_account_s_rules_on_regions(tenancy: ActingTenancy) -> None:
+    rules = RegionRules(
+        allowed_jurisdictions=("eu",),
+        preferred_regions=(RegionId("weur"),),
+        preferred_jurisdictions=("eu",),
+    )
+    account = await tenancy.create_account("a", **msgspec.structs.asdict(rules))
+    issued = await tenancy.create_api_token(account.account_id, "t", READ)
+    principal = await tenancy.find_principal(issued.value.reveal())
+    assert principal is not None
+    assert principal.region_rules == rules
+    await tenancy.change_account(account.account_id, AccountChange(allowed_jurisdictions=()))
+    principal = await tenancy.find_principal(issued.value.reveal())
+    assert principal is not None
+    assert principal.region_rules.allowed_jurisdictions == ()
+    assert principal.region_rules.is_bound
 
 
 async def test_a_well_formed_value_that_was_never_issued_leads_nowhere(

@@ -12,10 +12,12 @@ from sqlalchemy import make_url
 
 from contracts.batches import BatchBounds, BatchItem, NewBatch
 from contracts.errors import StoreUnavailable
+from contracts.finetunes import AdapterConfig, FinetuneUpload, NewFinetune, StoredWeights
 from contracts.fleet_view import PlacementRule
 from contracts.ids import (
     AccountId,
     ApiTokenId,
+    FinetuneId,
     GatewayId,
     ModelName,
     NodeId,
@@ -77,6 +79,11 @@ PAYLOAD = NewPayload(
     answered=b"a",
     is_cut=False,
 )
+FINETUNE = FinetuneId(BATCH.batch_id)
+NEW_FINETUNE = NewFinetune(name="a", model=MODEL)
+CONFIG = AdapterConfig(rank=1, alpha=1.0)
+UPLOAD = FinetuneUpload(upload_id=ID, account_id=ACCOUNT, finetune_id=FINETUNE)
+WEIGHTS = StoredWeights(sha256=bytes(32), num_bytes=1, rank=1)
 OWNER = Actor(ActorKind.API_TOKEN, TOKEN, ACCOUNT)
 ALL = frozenset(Permission)
 API_TOKEN = create_credential(CredentialKind.API_TOKEN, secrets.token_bytes).reveal()
@@ -163,6 +170,20 @@ CALLS: dict[str, Callable[[ActingTenancy], Awaitable[Any]]] = {
     "delete_payload": lambda t: t.act_as(OWNER).delete_payload(ACCOUNT, BATCH.batch_id),
     "delete_payloads": lambda t: t.act_as(OWNER).delete_payloads(ACCOUNT),
     "find_principal_by_id": lambda t: t.find_principal_by_id(ACCOUNT, TOKEN),
+    "create_finetune": lambda t: t.create_finetune(ACCOUNT, NEW_FINETUNE, 1),
+    "list_finetunes": lambda t: t.list_finetunes(ACCOUNT),
+    "get_finetune": lambda t: t.get_finetune(ACCOUNT, "a"),
+    "delete_finetune": lambda t: t.delete_finetune(ACCOUNT, FINETUNE),
+    "set_finetune_config": lambda t: t.set_finetune_config(ACCOUNT, FINETUNE, CONFIG),
+    "begin_finetune_upload": lambda t: t.begin_finetune_upload(ACCOUNT, FINETUNE, 1),
+    "put_finetune_piece": lambda t: t.put_finetune_piece(UPLOAD, 0, b"a", 1),
+    "finish_finetune_upload": lambda t: t.finish_finetune_upload(UPLOAD, WEIGHTS),
+    "abandon_finetune_upload": lambda t: t.abandon_finetune_upload(UPLOAD),
+    "find_finetune": lambda t: t.find_finetune(ACCOUNT, "a"),
+    "list_public_finetune_models": lambda t: t.list_public_finetune_models(),
+    "list_public_finetunes": lambda t: t.list_public_finetunes([MODEL]),
+    "read_finetune_piece": lambda t: t.read_finetune_piece(WEIGHTS.sha256, 0),
+    "drop_finetune_pieces": lambda t: t.drop_finetune_pieces(),
     "note_api_token_uses": lambda t: t.note_api_token_uses({TOKEN: 1}),
 }
 

@@ -69,6 +69,10 @@ class NativeKernels:
         ]
         self._run_layers.restype = None
 
+    def measure(self, num_outputs: int, num_inputs: int) -> int:
+        """Bytes of a packed weight."""
+        return int(self._measure(num_inputs, num_outputs)) * torch.bfloat16.itemsize
+
     def pack(self, weight_MK: Tensor) -> Tensor:
         """A bf16 weight in the form that `multiply` reads."""
         num_outputs, num_inputs = weight_MK.shape

@@ -17,7 +17,7 @@ import re
 import shutil
 import stat
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -130,6 +130,11 @@ class FileTier:
         self._drop(entry, is_damaged=True)
         return False
 
+    def remove(self, space: TierNamespace, names: Sequence[BlockName]) -> None:
+        """Removes files."""
+        for name in names:
+            self._drop(Entry(space.owner, name.text), is_damaged=False)
+
     def close(self) -> None:
         """Lets another process have the directory; the files stay."""
         self._is_off = True  # a fetch may be under way that would keep what it has brought
@@ -166,7 +171,7 @@ class FileTier:
             gone = self._shelves.put(entry, num_bytes) if not self._shelves.has(entry) else []
             self._unread.difference_update((entry, *gone))
         for other in gone:
-            self._find_path(other).unlink(missing_ok=True)
+            self._unlink(other)
 
     def _drop(self, entry: Entry, *, is_damaged: bool) -> None:
         """Forgets a block that is not there, or not what was put there."""
@@ -174,7 +179,16 @@ class FileTier:
             self._shelves.remove(entry)
             self._unread.discard(entry)
             self._num_damaged += is_damaged
-        self._find_path(entry).unlink(missing_ok=True)
+        self._unlink(entry)
+
+    def _unlink(self, entry: Entry) -> None:
+        """Removes a file that is in the books no more; a drive may refuse that, as one does that
+        can only be read by now.
+        """
+        try:
+            self._find_path(entry).unlink(missing_ok=True)
+        except OSError as error:
+            self._turn_off(error)
 
     def _note_unread(self, entry: Entry, error: OSError) -> None:
         """Counts a read that has failed; the next one may not, and this is in the log once."""

@@ -4,9 +4,10 @@ Must not know who reserves host blocks. Read next: `tier_source`, `tier_sink`.
 """
 
 import hashlib
+import sys
 from dataclasses import dataclass
 
-from gpu_pool.kv.host_pool import bound_fetches
+from gpu_pool.kv.host_pool import bound_account
 from gpu_pool.kv.reach import Reach
 from gpu_pool.plan import Executor, ExecutorInfo, HostBlockId, HostMemory
 
@@ -27,10 +28,13 @@ class HostBlocks:
 
     @property
     def num_fetchable(self) -> int:
-        """Blocks of every group that can come at once."""
-        return min(
-            bound_fetches(len(memory.buffer) // memory.block_bytes) for memory in self.memory
+        """Blocks of every group that keeps all of them that can come for one account at once."""
+        rooms = (
+            bound_account(len(memory.buffer) // memory.block_bytes)
+            for memory, reach in zip(self.memory, self.reaches, strict=True)
+            if not reach.is_local
         )
+        return min(rooms, default=sys.maxsize)
 
     @property
     def has_local(self) -> bool:

@@ -6,6 +6,7 @@ Read next: `shelves`, `file_tier`.
 """
 
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +64,14 @@ class HostTier:
             return False
         np.copyto(np.frombuffer(block, np.uint8), kept)
         return True
+
+    def remove(self, space: TierNamespace, names: Sequence[BlockName]) -> None:
+        """Drops blocks."""
+        with self._lock:
+            for name in names:
+                entry = Entry(space.owner, name.text)
+                self._shelves.remove(entry)
+                self._blocks.pop(entry, None)
 
     def close(self) -> None:
         """Gives the memory back."""

@@ -6,16 +6,25 @@ Read next: `tier`, `rates`, `tier_store` (joins several).
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
 from gpu_pool.kv.tiers.leaving import LeavingBlock
 from gpu_pool.kv.tiers.namespace import BlockName, TierNamespace
 from gpu_pool.kv.tiers.rates import ReadClock
+from gpu_pool.kv.tiers.shelves import Entry
 from gpu_pool.kv.tiers.tier import Tier
+
+
+class _Disowned(NamedTuple):
+    """Blocks that are to be removed, those before it in the queue, too."""
+
+    space: TierNamespace
+    names: Sequence[BlockName]
+
 
 _PROBE_AGE_S: Final = 10.0
 """A rate that is older is measured again when it stands against a fetch."""
@@ -54,7 +63,9 @@ class MeasuredTier:
         self._clock = ReadClock(monotonic_s)
         self._num_kept = self._num_dropped = self._num_fetched = 0
         self._max_pending = max_pending
-        self._pending: queue.SimpleQueue[LeavingBlock | None] = queue.SimpleQueue()
+        self._pending: queue.SimpleQueue[LeavingBlock | _Disowned | None] = queue.SimpleQueue()
+        self._void: set[Entry] = set()
+        """Disowned, and not removed yet."""
         self._is_leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"kv-{label}", daemon=True)
         self._thread.start()
@@ -72,15 +83,15 @@ class MeasuredTier:
 
     def has(self, space: TierNamespace, name: BlockName) -> bool:
         """True when the block is here."""
-        return self._tier.has(space, name)
+        return not self._is_void(space, name) and self._tier.has(space, name)
 
     def wants(self, space: TierNamespace, name: BlockName) -> bool:
         """True when the block is not here and could be kept."""
-        return not self._tier.has(space, name) and not self._tier.books.is_off
+        return not self.has(space, name) and not self._tier.books.is_off
 
     def may_have(self, space: TierNamespace, name: BlockName) -> bool:
         """True when it is worth asking for the block."""
-        return self._tier.may_have(space, name)
+        return not self._is_void(space, name) and self._tier.may_have(space, name)
 
     def offer(self, block: LeavingBlock) -> None:
         """Keeps a block some time soon, or lets it go at once."""
@@ -90,8 +101,17 @@ class MeasuredTier:
             self._num_dropped += 1
             block.leave()
 
+    def disown(self, space: TierNamespace, names: Sequence[BlockName]) -> None:
+        """Brings no block of these names that is here or waits to be kept, and removes them some
+        time soon; what is offered from here on is kept.
+        """
+        self._void.update(Entry(space.owner, name.text) for name in names)
+        self._pending.put(_Disowned(space, names))
+
     def fetch(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
         """Fills `block`; False when that is not to be had, and nothing of it may be used."""
+        if self._is_void(space, name):
+            return False
         is_whole = self._clock.time(len(block), lambda: self._tier.fetch(space, name, block))
         self._num_fetched += is_whole
         return is_whole
@@ -101,7 +121,7 @@ class MeasuredTier:
 
         The very first read does not count: over a network it is the one that connects.
         """
-        if self._tier.keep(space, name, block):
+        if not self._is_void(space, name) and self._tier.keep(space, name, block):
             self._num_kept += 1
             if self._num_kept == 1 and not self._clock.meter.bytes_per_s:
                 self._tier.fetch(space, name, memoryview(bytearray(len(block))))
@@ -136,15 +156,28 @@ class MeasuredTier:
         self._tier.close()
         self._thread.join()
 
+    def _is_void(self, space: TierNamespace, name: BlockName) -> bool:
+        """True for what was disowned and is still to be removed."""
+        return bool(self._void) and Entry(space.owner, name.text) in self._void
+
+    def _remove(self, disowned: _Disowned) -> None:
+        """Removes blocks: what comes under their names from here on is right."""
+        space, names = disowned
+        self._tier.remove(space, names)
+        self._void.difference_update(Entry(space.owner, name.text) for name in names)
+
     def _run(self) -> None:
-        """Keeps what is offered until `close`."""
-        while (block := self._pending.get()) is not None:
+        """Keeps what is offered, and forgets what is disowned, until `close`."""
+        while (entry := self._pending.get()) is not None:
             try:
                 if self._is_leaving.is_set():
-                    self._num_dropped += 1
+                    self._num_dropped += isinstance(entry, LeavingBlock)
+                elif isinstance(entry, _Disowned):
+                    self._remove(entry)
                 else:
-                    self.keep(block.space, block.name, block.content)
+                    self.keep(entry.space, entry.name, entry.content)
             except Exception:
                 structlog.get_logger().exception("a KV block was not kept", tier=self.label)
             finally:
-                block.leave()
+                if isinstance(entry, LeavingBlock):
+                    entry.leave()

@@ -10,6 +10,7 @@ much. Read next: `namespace`, `shelves`, `mooncake_client`, ADR 0047.
 import hashlib
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gpu_pool.kv.tiers.mooncake_client import StoreClient
@@ -21,8 +22,8 @@ from gpu_pool.kv.tiers.tier import TierBooks
 
 _MAX_SEEN: Final = 200_000
 """Names of others' blocks that are remembered; about 40 MB."""
-_NUM_ASKED: Final = 500
-"""Names that are looked up at a time."""
+_NUM_NAMED: Final = 500
+"""Names that are looked up or removed at a time."""
 
 
 class MooncakeTier:
@@ -93,6 +94,14 @@ class MooncakeTier:
             self._client.call_soon(StoreOp.REMOVE, write_name(entry))
         return False
 
+    def remove(self, space: TierNamespace, names: Sequence[BlockName]) -> None:
+        """Removes blocks from the store, whichever node has put them there."""
+        entries = [Entry(space.owner, name.text) for name in names]
+        for entry in entries:
+            self._forget(entry)
+        for some in _divide(entries):
+            self._client.call(StoreOp.REMOVE, *map(write_name, some))
+
     def close(self) -> None:
         """Ends the node's part in the store; what it has lent goes, and calls under way end."""
         self._client.close()
@@ -101,8 +110,7 @@ class MooncakeTier:
         """Forgets what a store that has come back has lost."""
         with self._lock:
             entries = [*self._shelves.list_entries(), *self._seen]
-        for start in range(0, len(entries), _NUM_ASKED):
-            asked = entries[start : start + _NUM_ASKED]
+        for asked in _divide(entries):
             answer = self._client.call(StoreOp.LOOK_UP, *map(write_name, asked))
             if answer is None:
                 return
@@ -127,6 +135,12 @@ class MooncakeTier:
         with self._lock:
             self._seen.pop(entry, None)
             self._shelves.remove(entry)
+
+
+def _divide(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """As many at a time as one call names."""
+    for start in range(0, len(entries), _NUM_NAMED):
+        yield entries[start : start + _NUM_NAMED]
 
 
 def write_name(entry: Entry) -> str:

@@ -71,7 +71,8 @@ class TierSettings(msgspec.Struct, frozen=True, kw_only=True):
     file: FileTierSettings | None = None
     store: StoreTierSettings | None = None
     staging_tokens: Positive = 4096
-    """Tokens whose KV may come from tiers at once; takes host memory for a third more."""
+    """Tokens whose KV may come from tiers at once for one account; takes host memory for twice as
+    many, half of which is left to others."""
 
     def __post_init__(self) -> None:
         """Checks that there is a tier."""

@@ -3,6 +3,7 @@
 Read next: `host_tier`, `file_tier`, `mooncake_tier`, `tier_store` (the caller).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,6 +47,10 @@ class Tier(Protocol):
 
     def fetch(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
         """Fills `block`, or returns False: nothing of it may be used then."""
+        ...
+
+    def remove(self, space: TierNamespace, names: Sequence[BlockName]) -> None:
+        """Forgets blocks, those that others have put, too."""
         ...
 
     def close(self) -> None:

@@ -57,6 +57,12 @@ class TierSink:
         """No further chunk comes."""
         self._spaces.pop(sequence_id, None)
 
+    def disown(self, void: Prefix) -> None:
+        """Has all tiers forget the blocks, those that they are still to keep, too."""
+        space = TierNamespace(void.account_id, void.root_key, self._layout)
+        groups = range(len(self._host.memory))
+        self._store.disown(space, [space.name_block(g, key) for key in void.keys for g in groups])
+
     def poll(self) -> Sequence[ChunkId]:
         """Chunks of which all blocks have been let go."""
         over: list[ChunkId] = []

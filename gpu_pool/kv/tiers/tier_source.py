@@ -7,6 +7,7 @@ takes next to nothing. Read next: `fetch_choice`, `tier_store`, `gpu_pool.kv.lan
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from gpu_pool.kv.host_run import HostRun, Prefix
 from gpu_pool.kv.landing import LandingEnd, Offer
@@ -16,6 +17,11 @@ from gpu_pool.kv.tiers.host_blocks import HostBlocks
 from gpu_pool.kv.tiers.namespace import TierNamespace
 from gpu_pool.kv.tiers.tier_store import TierStore, WantedBlock
 from gpu_pool.plan import SequenceId
+
+_MOST_GAPS: Final = 16
+"""Of layers that look back only so far: where more blocks are missing between those that are there,
+nothing is fetched, since to look for what is whole would hold the engine up for longer and longer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,28 +154,44 @@ class TierSource:
     ) -> int:
         """The longest prefix of which every group has what later tokens read, if it is short."""
         whole = [g for g, reach in enumerate(self._host.reaches) if not reach.is_local]
-        local = [g for g, reach in enumerate(self._host.reaches) if reach.is_local]
-        keys = prefix.keys
+        keys = prefix.keys[: num_cached + self._host.num_fetchable]
         rows = self._walk(space, keys[num_cached:], whole)
         row_s = self._store.measure(space, rows, is_sure=True)
-        for end in range(num_cached + len(row_s), num_cached, -1):
-            seconds = sum(row_s[: end - num_cached])
-            for group in local:
-                first = self._host.reaches[group].find_first_block(end * self._host.block_size)
-                rows = self._walk(space, keys[first:end], [group])
-                group_s = self._store.measure(space, rows, is_sure=True)
-                if len(group_s) < end - first:
-                    break
-                seconds += sum(group_s)
-            else:
-                num_tokens = (end - num_cached) * self._host.block_size
-                seconds += self._store.find_backlog(space).count_ahead(seconds)
-                if is_safe(seconds, num_tokens, tokens_per_s):
-                    return end
-                refused = self._walk(space, keys[num_cached:end], whole or local)
-                self._store.note_refusal(space, list(refused))
+        end = num_cached + len(row_s)
+        for _ in range(_MOST_GAPS):
+            if end <= num_cached:
+                return num_cached
+            local_s, gap = self._measure_local(space, keys[:end])
+            if gap is None:
                 break
+            end = gap
+        else:
+            return num_cached
+        seconds = sum(row_s[: end - num_cached]) + local_s
+        seconds += self._store.find_backlog(space).count_ahead(seconds)
+        if is_safe(seconds, (end - num_cached) * self._host.block_size, tokens_per_s):
+            return end
+        refused = self._walk(space, keys[num_cached:end], whole or range(len(self._host.reaches)))
+        self._store.note_refusal(space, list(refused))
         return num_cached
+
+    def _measure_local(
+        self, space: TierNamespace, keys: Sequence[bytes]
+    ) -> tuple[float, int | None]:
+        """What it takes to fetch all that later tokens read of groups that look back only so far;
+        and the last block of it that is not there: no prefix that reaches beyond it will do.
+        """
+        seconds, end = 0.0, len(keys)
+        for group, reach in enumerate(self._host.reaches):
+            if not reach.is_local:
+                continue
+            first = reach.find_first_block(end * self._host.block_size)
+            rows = self._walk(space, keys[first:][::-1], [group])
+            group_s = self._store.measure(space, rows, is_sure=True)
+            if len(group_s) < end - first:
+                return 0.0, end - len(group_s) - 1
+            seconds += sum(group_s)
+        return seconds, None
 
     def _walk(
         self, space: TierNamespace, keys: Sequence[bytes], groups: Sequence[int]

@@ -42,6 +42,8 @@ class TierStore:
         self._tiers = tuple(tiers)
         self._turns = FetchTurns(num_readers)
         self._is_probing = False
+        self._num_disowned = 0
+        """How often blocks have been disowned."""
         self.num_refused = 0
         """Blocks that were there and would have taken longer than computing."""
 
@@ -64,6 +66,12 @@ class TierStore:
             block = LeavingBlock(space, name, content, let_go, len(takers))
             for tier in takers:
                 tier.offer(block)
+
+    def disown(self, space: TierNamespace, names: Sequence[BlockName]) -> None:
+        """Has tiers forget blocks that are not what their names say."""
+        self._num_disowned += 1
+        for tier in self._tiers if names else ():
+            tier.disown(space, names)
 
     def measure(
         self, space: TierNamespace, rows: Iterable[Row], *, is_sure: bool = False
@@ -145,11 +153,16 @@ class TierStore:
         return next((tier for tier in self._tiers if tier.may_have(space, name)), None)
 
     def _fetch_block(self, space: TierNamespace, name: BlockName, target: memoryview) -> bool:
-        """Fills `target` from the fastest tier that has the block, those above it learn it."""
+        """Fills `target` from the fastest tier that has the block, those above it learn it: not for
+        good where any was disowned meanwhile, for this one may have been, and be removed by now.
+        """
+        num_disowned = self._num_disowned
         for place, tier in enumerate(self._tiers):
             if tier.may_have(space, name) and tier.fetch(space, name, target):
                 for faster in self._tiers[:place]:
                     faster.keep(space, name, target)
+                    if self._num_disowned != num_disowned:
+                        faster.disown(space, [name])
                 return True
         return False
 

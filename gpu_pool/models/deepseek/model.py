@@ -4,7 +4,7 @@ Read next: `gpu_pool.layers.latent_attention`, then `gpu_pool.models.decoder`, t
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from gpu_pool.layers.latent_attention import (
     LatentWeights,
     LowRankQueries,
 )
-from gpu_pool.layers.linear import Linear
+from gpu_pool.layers.linear import ArrangeRows, Linear
 from gpu_pool.layers.rotary_embedding import create_rotary_embedding, to_halves
 from gpu_pool.layers.routing import GroupLimit, Router, route_by_sigmoid, route_in_groups
 from gpu_pool.models.decoder import PreNormDecoder
@@ -83,31 +83,27 @@ def create_model(
 def _create_attention(config: DeepseekConfig, layer: int, read: ReadParameter) -> LatentAttention:
     """The attention of one layer."""
     prefix, sizes, has_bias = f"layers.{layer}.", config.latents, config.has_qkv_bias
-    head_dim = sizes.nope_dim + sizes.rope_dim
 
-    def read_turned(name: str, num_kept: int, num_rows: int) -> Tensor:
-        rows = read(f"{prefix}{name}")
-        if not config.has_neighbouring_pairs:
-            return rows
-        heads = rows.view(-1, num_rows, *rows.shape[1:])
-        turned = [to_halves(head[num_kept:], sizes.rope_dim) for head in heads]
-        kept = heads[:, :num_kept]
-        return torch.cat((kept, torch.stack(turned)), 1).view(rows.shape)
+    def read_turned(name: str, num_kept: int, *, has_bias: bool = False) -> Linear:
+        arrange: ArrangeRows | None = None
+        if config.has_neighbouring_pairs:
+            arrange = partial(_turn_ends, num_kept=num_kept, num_turned=sizes.rope_dim)
+        weight = read(f"{prefix}{name}")
+        bias = read(f"{prefix}{name}_bias") if has_bias else None
+        if arrange is not None:
+            weight, bias = arrange(weight), None if bias is None else arrange(bias)
+        return Linear(weight, bias, name=f"{prefix}{name}", arrange=arrange)
 
     if config.query_rank is None:
-        queries = Linear(read_turned("q", sizes.nope_dim, head_dim))
+        queries: Linear | LowRankQueries = read_turned("q", sizes.nope_dim)
     else:
         queries = LowRankQueries(
             read_linear(read, f"{prefix}q_down", has_bias),
             read(f"{prefix}q_norm"),
-            Linear(read_turned("q_up", sizes.nope_dim, head_dim)),
+            read_turned("q_up", sizes.nope_dim),
             _LATENT_EPS,
         )
-    kept, whole = sizes.latent_size, sizes.latent_size + sizes.rope_dim
-    down = Linear(
-        read_turned("kv_down", kept, whole),
-        read_turned("kv_down_bias", kept, whole) if has_bias else None,
-    )
+    down = read_turned("kv_down", sizes.latent_size, has_bias=has_bias)
     up_NHL = read(f"{prefix}kv_up").view(sizes.num_heads, -1, sizes.latent_size)
     return LatentAttention(
         sizes,
@@ -117,6 +113,13 @@ def _create_attention(config: DeepseekConfig, layer: int, read: ReadParameter) -
         read_linear(read, f"{prefix}o", has_bias),
         config.attention_scale,
     )
+
+
+def _turn_ends(rows: Tensor, num_kept: int, num_turned: int) -> Tensor:
+    """Rows of heads, of which each keeps its first and has the pairs of the others as halves."""
+    heads = rows.view(-1, num_kept + num_turned, *rows.shape[1:])
+    turned = [to_halves(head[num_kept:], num_turned) for head in heads]
+    return torch.cat((heads[:, :num_kept], torch.stack(turned)), 1).view(rows.shape)
 
 
 def _create_feed_forward(config: DeepseekConfig, layer: int, read: ReadParameter) -> FeedForward:

@@ -54,7 +54,8 @@ class Llama4Attention:
         if has_positions:
             qkv = self._reorder(qkv)
             bias = None if bias is None else self._reorder(bias)
-        self._qkv = Linear(qkv, bias)
+        arrange = self._reorder if has_positions else None
+        self._qkv = Linear(qkv, bias, name=f"{prefix}qkv", arrange=arrange)
         self._o = read_linear(read, f"{prefix}o", config.has_o_bias)
         self._ones_XH = torch.ones(
             (config.num_heads + config.num_kv_heads, config.head_dim),

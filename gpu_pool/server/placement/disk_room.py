@@ -61,7 +61,7 @@ class DiskRoom:
             if failure is not None and self._monotonic_s() < failure.until_s:
                 raise ModelCold(
                     "The model's weights could not be fetched.",
-                    retry_after_s=failure.until_s - self._monotonic_s(),
+                    retry_after_s=max(failure.until_s - self._monotonic_s(), 0.0),
                 )
             await self._make_room(kept)
             began_s, num_bytes = self._monotonic_s(), kept.model.files.missing_bytes

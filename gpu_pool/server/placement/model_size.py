@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpu_pool.adapter_share import choose_adapter_bytes
 from gpu_pool.compute_choice import DtypeChoice
 from gpu_pool.settings import EngineSettings, ServedModelSettings
 from gpu_pool.weight_origin import measure_weights
@@ -19,6 +20,7 @@ class ModelSize:
 
     weights_bytes: int
     kv_bytes: int
+    """KV memory, and what is kept free for adapters."""
 
 
 class _StoredDtype(msgspec.Struct, frozen=True):
@@ -36,7 +38,9 @@ def expect_size(model: ServedModelSettings, engine: EngineSettings) -> ModelSize
     stored = measure_weights(model.path)
     is_wide = "float32" in _read_dtypes(model.path / "config.json")
     is_widened = model.dtype is DtypeChoice.FLOAT32 and not is_wide
-    return ModelSize(stored * 2 if is_widened else stored, engine.kv_bytes)
+    weights_bytes = stored * 2 if is_widened else stored
+    adapter_bytes = choose_adapter_bytes(engine.asked_adapter_bytes, weights_bytes)
+    return ModelSize(weights_bytes, engine.kv_bytes + adapter_bytes)
 
 
 def _read_dtypes(config: Path) -> tuple[str | None, ...]:

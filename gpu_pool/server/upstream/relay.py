@@ -10,7 +10,13 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
-from contracts.errors import NodeUnreachable, ServiceError, StreamBroken, to_error_report
+from contracts.errors import (
+    InvalidRequest,
+    NodeUnreachable,
+    ServiceError,
+    StreamBroken,
+    to_error_report,
+)
 from contracts.grant import Grant
 from contracts.inference import (
     CountTokensRequest,
@@ -25,7 +31,8 @@ from contracts.inference import (
     Usage,
 )
 from contracts.kv_transfer import KvImport, KvRelease, KvStop, KvTicket
-from contracts.wire import StreamEvent
+from contracts.wire import AdapterPiece, StreamEvent
+from gpu_pool.server.adapters.piece_line import UNASKED
 from gpu_pool.server.defects import as_service_error
 from gpu_pool.server.upstream.answer_reader import AnswerReader
 from gpu_pool.server.upstream.chunk import decode_chunk
@@ -113,6 +120,10 @@ class Relay:
 
     def move_blocks(self, message: KvImport | KvStop | KvRelease, ticket: KvTicket | None) -> None:
         """Its KV blocks stay where they are."""
+
+    def take_piece(self, piece: AdapterPiece) -> None:
+        """Raises `InvalidRequest`: engines of others get no adapters."""
+        raise InvalidRequest(UNASKED)
 
     # -- parts -----------------------------------------------------------------------------------
 

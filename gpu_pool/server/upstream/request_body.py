@@ -117,6 +117,8 @@ def _refuse_what_is_not_known(request: GenerateRequest, settings: UpstreamSettin
     sampling, traits, prompt = request.sampling, TRAITS[settings.kind], request.prompt
     if request.resumption is not None:
         raise InvalidRequest("This model's answers cannot be gone on with.")
+    if request.further_prompts:
+        raise UnsupportedFeature("This model takes one prompt at a time.", param="prompt")
     if sampling.num_prompt_logprobs is not None:
         raise UnsupportedFeature("This model does not score prompts.", param="prompt_logprobs")
     if sampling.max_tokens == 0:

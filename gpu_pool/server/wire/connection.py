@@ -28,6 +28,7 @@ from contracts.wire import (
     CONNECTION_STREAM,
     FRAGMENT_BYTES,
     Abort,
+    AdapterPiece,
     Body,
     Credit,
     Entry,
@@ -172,6 +173,8 @@ class Connection:
                 stream.move_blocks(message, self._tickets.admit(sealed, stream.grant))
             case KvRelease() | KvStop():
                 stream.move_blocks(message, None)
+            case AdapterPiece():
+                stream.take_piece(message)
             case _:
                 raise InvalidRequest("This message does not belong on a stream.")
 

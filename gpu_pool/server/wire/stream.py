@@ -24,7 +24,7 @@ from contracts.inference import (
     Usage,
 )
 from contracts.kv_transfer import KvImport, KvRelease, KvStop, KvTicket
-from contracts.wire import StreamEvent
+from contracts.wire import AdapterPiece, StreamEvent
 from gpu_pool.server.hosted_model import HostedModel, RunningRequest
 from gpu_pool.server.request_start import start_request
 from gpu_pool.server.stream_meter import NodeMeter, StreamMeter
@@ -117,6 +117,12 @@ class WireStream:
         elif isinstance(message, KvRelease):  # before all of the body is here
             self.abort()
 
+    def take_piece(self, piece: AdapterPiece) -> None:
+        """Bytes of the request's adapter have come. Raises: `InvalidRequest`."""
+        if self._running is None:
+            raise InvalidRequest("A piece of an adapter came before the request.")
+        self._running.take_piece(piece)
+
     def add_credit(self, num_deltas: int) -> None:
         """Lets more deltas out, first of all what was merged meanwhile."""
         self._credit += num_deltas
@@ -160,7 +166,8 @@ class WireStream:
             return
         if isinstance(event, PromptScored):
             for start in range(0, len(event.logprobs), MAX_DELTA_LOGPROBS):
-                self._put(PromptScored(event.logprobs[start : start + MAX_DELTA_LOGPROBS]))
+                piece = event.logprobs[start : start + MAX_DELTA_LOGPROBS]
+                self._put(PromptScored(piece, event.choice_index))
             return
         if isinstance(event, ChoiceFinished):
             self._send_held(event.choice_index)

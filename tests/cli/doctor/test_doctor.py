@@ -18,7 +18,7 @@ from cli.doctor.command import examine_settings
 from cli.doctor.finding import Area, Finding, Findings, Level
 from cli.doctor.gateway_checks import check_certificate
 from cli.doctor.price_checks import check_prices
-from cli.doctor.residency_checks import check_residency
+from cli.doctor.residency_checks import check_regions, check_residency
 from cli.doctor.store_checks import check_limits, note_skew
 from cli.main import app
 from contracts.ids import RegionId
@@ -127,6 +127,15 @@ def _trust_node(table: Table) -> None:
     del table["nodes"][0]["region"]
 
 
+def _be_elsewhere(table: Table) -> None:
+    table["nodes"][0]["region"] = "enam"
+
+
+def _have_another_law(table: Table) -> None:
+    regions = [{"name": "local", "jurisdiction": "eu", "latency_ms": 0}]
+    table["routing"] = {"regions": regions}
+
+
 def _take_much(table: Table) -> None:
     table["journal"]["max_bytes"] = 2**62
 
@@ -145,6 +154,8 @@ HARMS: tuple[tuple[Callable[[Table], None], Area, str], ...] = (
     (_lose_node, Area.NODES, "double-node at ws://127.0.0.1"),
     (_open_port, Area.CONFIGURATION, "`listen` is on 0.0.0.0 without TLS"),
     (_trust_node, Area.CONFIGURATION, "may say itself which region"),
+    (_be_elsewhere, Area.NODES, "says it is in local, these settings in enam"),
+    (_have_another_law, Area.NODES, "under the law of nobody, these settings under that of eu"),
     (_take_much, Area.DISK, "GB are free"),
     (_want_many, Area.MACHINE, "may open"),
 )
@@ -187,6 +198,28 @@ async def test_a_model_without_a_price_is_named(tmp_path: Path) -> None:
     assert [finding.level for finding in findings.all] == [Level.OK]
 
 
+def test_a_node_in_a_region_that_the_settings_do_not_name_is_named() -> None:
+    def find(region: str, *known: str) -> list[Finding]:
+        node = {"node_id": "n", "url": "ws://127.0.0.1:1", "key_file": "k", "region": region}
+        regions = [{"name": name, "jurisdiction": "eu", "latency_ms": 9} for name in known]
+        table = {"region": "own", "nodes": [node], "routing": {"regions": regions}}
+        findings = Findings()
+        check_regions(decode_settings(GatewaySettings, table, {}, PREFIX), findings)
+        return findings.all
+
+    (named,) = find("wuer", "weur")
+    assert named.level is Level.WARNING
+    assert named.what.startswith("n is in wuer, which")
+    assert find("weur", "weur") == find("own", "weur") == find("wuer") == []
+
+
+async def examine_residency(table: dict[str, Any]) -> list[Finding]:
+    """What is found of accounts under such settings."""
+    findings = Findings()
+    await check_residency(decode_settings(GatewaySettings, table, {}, PREFIX), findings)
+    return findings.all
+
+
 async def test_accounts_that_are_bound_to_regions_without_a_node_are_named(tmp_path: Path) -> None:
     ring = load_or_create_key_ring(tmp_path / "key_ring.json", secrets.token_bytes)
     database = tmp_path / "hearth.db"
@@ -200,9 +233,7 @@ async def test_accounts_that_are_bound_to_regions_without_a_node_are_named(tmp_p
 
     async def find(**changes: Any) -> list[Finding]:
         table = {"database": {"url": url}, "nodes": [node | changes]}
-        findings = Findings()
-        await check_residency(decode_settings(GatewaySettings, table, {}, PREFIX), findings)
-        return findings.all
+        return await examine_residency(table)
 
     (named,) = await find(region="weur")
     assert named.level is Level.WARNING
@@ -213,6 +244,43 @@ async def test_accounts_that_are_bound_to_regions_without_a_node_are_named(tmp_p
     await tenancy.change_account(stranded.account_id, at_home)
     await tenancy.close()
     assert [finding.level for finding in await find(region="weur")] == [Level.OK]
+
+
+async def test_accounts_whose_law_holds_where_no_node_is_are_named(tmp_path: Path) -> None:
+    ring = load_or_create_key_ring(tmp_path / "key_ring.json", secrets.token_bytes)
+    database = tmp_path / "hearth.db"
+    url = f"sqlite+aiosqlite:///{database}"
+    await upgrade_database_async(url)
+    tenancy = open_tenancy(database, ring)
+    bound = await tenancy.create_account("bound", allowed_jurisdictions=("eu",))
+    idle = await tenancy.create_account("idle", preferred_regions=(RegionId("apac"),))
+    node = {"node_id": "n", "url": "ws://127.0.0.1:1", "key_file": "k", "region": "weur"}
+
+    async def find(law: str | None) -> list[str]:
+        regions = [] if law is None else [{"name": "weur", "jurisdiction": law, "latency_ms": 1}]
+        table = {"database": {"url": url}, "nodes": [node], "routing": {"regions": regions}}
+        return [finding.what for finding in await examine_residency(table)]
+
+    stranded, unheard = await find("us")
+    assert stranded.startswith(f"bound ({bound.account_id}) is bound to the law of eu, where no")
+    assert unheard.startswith(f"idle ({idle.account_id}) prefers apac, where it has no node")
+    assert [what.split()[0] for what in await find("eu")] == ["idle", "Every"]
+    assert [what.split()[0] for what in await find(None)] == ["idle"]  # the node says that itself
+    last = AccountChange(preferred_jurisdictions=("eu",))
+    await tenancy.change_account(idle.account_id, last)
+    assert len(await find("us")) == 2
+    assert await find(None) == []
+    both = AccountChange(allowed_regions=(RegionId("enam"),))
+    await tenancy.change_account(bound.account_id, both)
+    none = AccountChange(preferred_regions=(), preferred_jurisdictions=())
+    await tenancy.change_account(idle.account_id, none)
+    assert len(await find(None)) == 1
+    await tenancy.change_account(bound.account_id, AccountChange(allowed_jurisdictions=()))
+    assert "the law of nobody" in (await find(None))[0]
+    await tenancy.change_account(bound.account_id, AccountChange(allowed_jurisdictions=("eu",)))
+    await tenancy.close()
+    (named,) = await find("eu")
+    assert "is bound to enam under the law of eu, where" in named
 
 
 @pytest.mark.parametrize(("skew_s", "level"), [(0.9, Level.OK), (-0.9, Level.OK), (1.1, "problem")])

@@ -259,6 +259,14 @@ async def test_an_answer_to_head_has_no_body_that_could_pass_for_the_next_answer
         assert following.endswith(b'{"status":"live"}'), target
 
 
+async def test_a_wrong_base_url_is_answered_with_the_right_one(gateway: RunningGateway) -> None:
+    forgotten = gateway.account_path("/ai/chat/completions")
+    for path in ("/v1/chat/completions", "/v1/messages", "/v1/models", forgotten):
+        reply = await send_authorised(gateway, "POST", path)
+        assert (reply.status, reply.code) == (404, 7000)
+        assert b"/client/v4/accounts/ACCOUNT_ID/ai" in reply.body
+
+
 async def test_what_is_no_route_is_404_7000_for_every_method(gateway: RunningGateway) -> None:
     for path in ("/nothing", "/client/v4", "/client/v4/zones", "/favicon.ico"):
         for method in ("GET", "POST", "OPTIONS", "DELETE"):

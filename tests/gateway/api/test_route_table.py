@@ -20,7 +20,7 @@ from gateway.telemetry import Telemetry
 from tenancy.actors import Actor
 from tenancy.administration import Administration
 from tenancy.permissions import Permission
-from tests.gateway.control_requests import create_desk, create_drains, renew_key
+from tests.gateway.control_requests import NO_FINETUNES, create_desk, create_drains, renew_key
 from tests.gateway.routing.fleet_words import create_fleet
 
 NEEDS = Needs(Permission.WORKERS_AI_READ)
@@ -55,7 +55,7 @@ def list_routes() -> tuple[Route, ...]:
     desk = create_desk(fleet, sources)
     drains = create_drains(fleet, sources)
     services = PageServices(
-        fleet, Telemetry(), sources, NoTenancy(), NO_LEDGER, desk, drains, renew_key
+        fleet, Telemetry(), sources, NoTenancy(), NO_LEDGER, desk, drains, renew_key, NO_FINETUNES
     )
     operators = create_operator_routes(services, is_ready)
     return create_tenant_routes(services, is_ready) + operators

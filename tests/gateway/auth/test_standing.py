@@ -74,10 +74,10 @@ async def test_while_nothing_has_changed_nobody_is_asked(scene: Scene) -> None:
 async def test_after_a_change_the_store_is_asked_once_for_all(scene: Scene) -> None:
     await scene.change(AccountChange(allowed_regions=(RegionId("weur"),)))
     found = await asyncio.gather(*(scene.find() for _ in range(50)))
-    assert {one.allowed_regions for one in found} == {("weur",)}
+    assert {one.region_rules.allowed_regions for one in found} == {("weur",)}
     assert scene.num_asked == 1
     await scene.change(AccountChange(allowed_regions=None))
-    assert (await scene.find()).allowed_regions is None
+    assert (await scene.find()).region_rules.allowed_regions is None
     assert scene.num_asked == 2
 
 
@@ -105,7 +105,7 @@ async def test_who_is_suspended_or_deleted_is_refused(scene: Scene) -> None:
 async def test_an_answer_from_before_a_change_is_not_taken(scene: Scene) -> None:
     await scene.change(AccountChange(name="another"))
     scene.meanwhile = AccountChange(allowed_regions=(RegionId("weur"),))
-    assert (await scene.find()).allowed_regions == ("weur",)
+    assert (await scene.find()).region_rules.allowed_regions == ("weur",)
     assert scene.num_asked == 2
 
 
@@ -117,5 +117,5 @@ async def test_where_nobody_tells_of_changes_each_place_asks(scene: Scene) -> No
     await scene.world.administration.change_account(
         scene.account_id, AccountChange(allowed_regions=(RegionId("weur"),))
     )
-    assert (await scene.find()).allowed_regions == ("weur",)
+    assert (await scene.find()).region_rules.allowed_regions == ("weur",)
     assert scene.num_asked == 2

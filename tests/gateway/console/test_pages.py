@@ -56,6 +56,30 @@ async def test_an_account_s_life(browser: BrowserDouble, gateway: RunningGateway
     assert all(entry.actor.address == "127.0.0.1" for entry in entries)
 
 
+async def test_rules_on_regions_are_shown_as_they_were_typed(
+    browser: BrowserDouble, gateway: RunningGateway
+) -> None:
+    typed = {
+        "allowed_jurisdictions": "eu",
+        "preferred_regions": "weur, eeur",
+        "preferred_jurisdictions": "eu",
+    }
+    path = await create_account(browser, **typed)
+    page = await browser.get(path)
+    assert all(
+        f'name="{name}"' in page.text and value in page.text for name, value in typed.items()
+    )
+    account = await gateway.tenancy.get_account(find_id(path))
+    assert (account.allowed_regions, account.allowed_jurisdictions) == (None, ("eu",))
+    assert account.preferred_regions == ("weur", "eeur")
+    assert account.preferred_jurisdictions == ("eu",)
+    assert "law of eu" in (await browser.get("/console/accounts")).seen
+    changed = typed | {"name": "Aster", "allowed_jurisdictions": "none", "preferred_regions": ""}
+    assert (await browser.submit(path, changed)).status == 303
+    account = await gateway.tenancy.get_account(find_id(path))
+    assert (account.allowed_jurisdictions, account.preferred_regions) == ((), ())
+
+
 async def test_a_form_that_is_refused_keeps_what_was_typed(browser: BrowserDouble) -> None:
     typed = {"name": "Aster", "allowed_regions": "WEUR!", "priority": "many"}
     for fields in (typed, {**typed, "priority": "1"}, {**typed, "retention": "forever"}):

@@ -65,7 +65,6 @@ def test_every_sampling_field_arrives() -> None:
         {"temperature": 1.1},
         {"messages": []},
         {"messages": [{"role": "robot", "content": "a"}]},
-        {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
         {"tool_choice": {"type": "any"}},
         {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}},
     ],
@@ -73,6 +72,17 @@ def test_every_sampling_field_arrives() -> None:
 def test_what_cannot_be_is_refused(extra: Any) -> None:
     with pytest.raises(InvalidRequest):
         parse(**extra)
+
+
+@pytest.mark.parametrize("kind", ["image", "document", "search_result"])
+@pytest.mark.parametrize("is_result", [False, True])
+def test_what_is_no_text_is_refused_by_name_wherever_it_stands(kind: str, is_result: bool) -> None:
+    block: dict[str, Any] = {"type": kind, "source": {"type": "url", "url": "https://a.example"}}
+    if is_result:
+        block = {"type": "tool_result", "tool_use_id": "1", "content": [block]}
+    with pytest.raises(UnsupportedFeature, match=f"`{kind}`") as caught:
+        parse(messages=[{"role": "user", "content": [{"type": "text", "text": "a"}, block]}])
+    assert caught.value.param == "messages"
 
 
 def test_tools_of_anthropics_own_servers_are_refused_by_name() -> None:

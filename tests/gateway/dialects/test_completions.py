@@ -57,10 +57,31 @@ def test_a_prompt_is_a_text_or_token_ids(prompt: Any, expected: Any) -> None:
     assert parse(prompt).prompt == expected
 
 
-@pytest.mark.parametrize("prompt", ["", [], [""], [[]], [-1], [[2**31]], [1, "a"], ["a", "b"]])
-def test_a_prompt_that_is_none_or_several_is_refused(prompt: Any) -> None:
+@pytest.mark.parametrize("prompt", [["Once", "Twice", [7]], [[5, 6], "Once", [7]]])
+def test_several_prompts_are_texts_or_token_ids_in_their_order(prompt: Any) -> None:
+    request = parse(prompt, n=2)
+    assert [
+        one.text if isinstance(one, TextPrompt) else [*one.token_ids] for one in request.prompts
+    ] == prompt
+    assert (request.num_choices, request.num_answers) == (2, 6)
+
+
+@pytest.mark.parametrize(
+    "prompt", ["", [], [""], [[]], [-1], [[2**31]], [1, "a"], ["a", 1], ["a", ""], [[1], []]]
+)
+def test_what_is_no_prompt_is_refused(prompt: Any) -> None:
     with pytest.raises(InvalidRequest):
         parse(prompt)
+
+
+@pytest.mark.parametrize(("num_prompts", "n"), [(129, 1), (65, 2), (2, 65)])
+def test_more_answers_than_nodes_give_are_refused_with_their_number(
+    num_prompts: int, n: int
+) -> None:
+    with pytest.raises(InvalidRequest, match=str(num_prompts * n)) as caught:
+        parse(["a"] * num_prompts, n=n)
+    assert caught.value.param == "prompt"
+    assert parse(["a"] * 128).num_answers == parse(["a"] * 2, n=64).num_answers == 128
 
 
 def test_the_length_is_short_unless_said_and_may_be_nothing() -> None:
@@ -111,6 +132,14 @@ def test_a_scored_prompt_stands_before_its_continuation_in_columns() -> None:
     }
 
 
+def test_the_scores_of_a_long_prompt_come_in_pieces_of_which_none_is_lost() -> None:
+    pieces = [PromptScored((create_logprob(letter, -0.5),)) for letter in "abc"]
+    events = (*pieces, Delta("abcd", ()), Delta("", (4,), 0, (create_logprob("d", -1.0),)))
+    (choice,) = render_whole(CompletionForm(), *events, END)["choices"]
+    assert choice["logprobs"]["tokens"] == ["a", "b", "c", "d"]
+    assert choice["logprobs"]["text_offset"] == [0, 1, 2, 3]
+
+
 def test_halves_of_a_character_have_names_and_offsets_of_their_own() -> None:
     halves = (TokenLogprob(1, b"\xc3", -1.0), TokenLogprob(2, b"\xa9", -1.0))
     (choice,) = render_whole(CompletionForm(), Delta("é!", (1, 2), 0, halves), END)["choices"]
@@ -146,6 +175,27 @@ def test_several_answers_end_one_by_one() -> None:
     ends = [(e["choices"][0]["index"], e["choices"][0]["finish_reason"]) for e in (first, second)]
     assert ends == [(1, "stop"), (0, "length")]
     assert (last["choices"], done) == ([], "[DONE]")
+
+
+def test_each_prompt_of_several_has_its_own_scores_before_its_choices() -> None:
+    form = CompletionForm(4, num_prompts=2)
+    events = (
+        PromptScored((create_logprob("b", -2.0),), 2),
+        PromptScored((create_logprob("a", -1.0),), 0),
+        Delta("b!", (1,), 3, (create_logprob("!", -3.0),)),
+        *[ChoiceFinished(index, FinishReason.STOP) for index in range(4)],
+        END,
+    )
+    choices = render_whole(form, *events)["choices"]
+    columns = [choice["logprobs"] and choice["logprobs"]["tokens"] for choice in choices]
+    assert [choice["index"] for choice in choices] == [0, 1, 2, 3]
+    assert columns == [["a"], ["a"], ["b"], ["b", "!"]]
+    *pieces, _, _ = read_data(render_stream(form, *events))
+    streamed: dict[int, list[str]] = {}
+    for choice in [choice for piece in pieces for choice in piece["choices"]]:
+        if choice["logprobs"] is not None:
+            streamed.setdefault(choice["index"], []).extend(choice["logprobs"]["tokens"])
+    assert streamed == dict(enumerate(columns))
 
 
 def test_a_plain_stream_is_texts_and_an_end() -> None:

@@ -177,6 +177,56 @@ def test_tools_that_cannot_be_called_are_refused(tools: Any) -> None:
     assert (caught.value.param or "").startswith("tools")
 
 
+ALLOWED = [{"type": "function", "function": {"name": "b"}}]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": ALLOWED}},
+        {
+            "type": "allowed_tools",
+            "mode": "required",
+            "tools": [{"type": "function", "name": "b"}],
+        },
+    ],
+)
+def test_a_choice_may_allow_some_of_the_tools_only(choice: Any) -> None:
+    request = parse(tools=[{"name": "a"}, {"name": "b"}], tool_choice=choice)
+    assert [tool.name for tool in request.prompt.tools] == ["b"]
+    assert request.tool_choice.mode is ToolChoiceMode.REQUIRED
+    assert request.tool_choice.name is None
+
+
+@pytest.mark.parametrize(
+    "allowed",
+    [
+        {"allowed_tools": {"mode": "auto", "tools": [{"type": "function", "name": "c"}]}},
+        {"allowed_tools": {"mode": "auto", "tools": [{"type": "function"}]}},
+        {"allowed_tools": {"mode": "auto", "tools": []}},
+        {"mode": "auto"},
+        {},
+    ],
+)
+def test_a_list_of_allowed_tools_names_declared_ones(allowed: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(tools=[{"name": "a"}], tool_choice={"type": "allowed_tools", **allowed})
+    assert (caught.value.param or "").startswith("tool_choice")
+
+
+def test_an_answer_that_is_more_than_text_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedFeature) as caught:
+        parse(modalities=["text", "audio"], audio={"voice": "alloy", "format": "wav"})
+    assert caught.value.param == "modalities"
+    assert parse(modalities=["text"]) == parse()
+
+
+def test_what_another_model_refused_is_a_turn_like_any_other() -> None:
+    said = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]}
+    request = parse(messages=[{"role": "user", "content": "a"}, said])
+    assert request.prompt.messages[1].content == "I will not."
+
+
 def test_a_demand_for_a_call_needs_tools() -> None:
     with pytest.raises(InvalidRequest):
         parse(tool_choice="required")

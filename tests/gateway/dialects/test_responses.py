@@ -176,6 +176,23 @@ def test_the_whole_answer_is_a_response() -> None:
     }
 
 
+def test_a_response_repeats_the_shape_and_the_tools_as_they_were_given() -> None:
+    shape = {"type": "json_schema", "name": "city", "strict": True, "schema": {"type": "object"}}
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
+    choice = {"type": "function", "name": "f"}
+    asked = PLAIN | {"text": {"format": shape}, "tools": [tool], "tool_choice": choice}
+    response = render_whole(parse_body(RESPONSES, asked).form, Delta("{}", (1,)), END)
+    assert response["text"] == {"format": shape}
+    assert (response["tools"], response["tool_choice"]) == ([tool], choice)
+
+
+def test_an_image_is_refused_by_name_and_place() -> None:
+    part = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+    with pytest.raises(UnsupportedFeature, match="`input_image`") as caught:
+        parse(input=[{"role": "user", "content": [part]}])
+    assert caught.value.param == "input"
+
+
 def test_an_answer_that_was_cut_says_so() -> None:
     last = Finished(FinishReason.LENGTH, Usage(1, 0, 1))
     response = render_whole(FORM, Delta("Hello", (1,)), last)

@@ -1,6 +1,7 @@
 """JSON from strangers is decoded or refused, and never hurts the process."""
 
 import contextlib
+from typing import Annotated
 
 import msgspec
 import pytest
@@ -24,6 +25,12 @@ class Point(msgspec.Struct):
     x: float | None = None
     n: int | None = None
     text: str | None = None
+
+
+class Named(msgspec.Struct):
+    """A target that lacks something."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[a-z\-]+$(?!\n)")]
 
 
 DECODER = msgspec.json.Decoder(Point)
@@ -99,6 +106,21 @@ def test_the_error_names_the_path() -> None:
         decode_json(DECODER, b'{"x": []}')
     assert caught.value.param == "x"
     assert "`x`" in caught.value.message
+
+
+def test_a_missing_field_is_named_with_its_path() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decode_json(msgspec.json.Decoder(Named), b"{}")
+    assert caught.value.param == "name"
+    with pytest.raises(InvalidRequest) as caught:
+        decode_json(msgspec.json.Decoder(list[Named]), b'[{"name": "a"}, {}]')
+    assert caught.value.param == "[1].name"
+
+
+def test_a_pattern_is_shown_as_people_write_it() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decode_json(msgspec.json.Decoder(Named), b'{"name": "a b"}')
+    assert caught.value.message.endswith(r"Expected `str` matching regex '^[a-z\-]+$'.")
 
 
 def test_an_unknown_field_of_a_strict_form_is_answered_with_the_known_ones() -> None:

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import (
-    AdapterUnsupported,
     ConstraintUnmet,
     InvalidModelName,
     InvalidRequest,
@@ -190,9 +189,12 @@ def test_fields_that_ask_for_nothing_are_taken(extra: dict[str, Any]) -> None:
     assert parse(PLAIN | extra) == parse(PLAIN)
 
 
-def test_an_adapter_is_refused_with_its_own_error() -> None:
-    with pytest.raises(AdapterUnsupported):
-        parse(PLAIN | {"lora": "mine"})
+@pytest.mark.parametrize(("lora", "expected"), [("mine", "mine"), ("", None), (None, None)])
+def test_an_adapter_is_passed_on_by_its_name(lora: str | None, expected: str | None) -> None:
+    assert parse_body(WORKERS_AI, PLAIN | {"lora": lora}, MODEL).lora == expected
+    assert parse_body(WORKERS_AI, PLAIN | {"lora": lora}, CHAT_MODEL).lora == expected
+    response = {"input": "Hi", "lora": lora}
+    assert parse_body(WORKERS_AI, response, CHAT_MODEL).lora == expected
 
 
 def test_an_image_is_refused_rather_than_dropped() -> None:

@@ -3,14 +3,17 @@
 Each guard is shown with a control in which the attack works without it.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 
+import msgspec
 import pytest
 
 from contracts.errors import PoolSaturated, ResidencyViolation
 from contracts.ids import ModelName, NodeId
 from gateway.fair_queue import queue as fair_queue
 from gateway.fair_queue.crowd import Crowd, CrowdBounds
+from gateway.fair_queue.lines import Regions
 from gateway.fair_queue.model_queue import ModelQueue
 from gateway.fair_queue.waiter import Waiter
 from gateway.routing.route_plan import RouteNeed, RoutePlan
@@ -22,7 +25,7 @@ from tests.gateway.fair_queue.queue_words import (
     refusal_of,
     settle,
 )
-from tests.gateway.routing.fleet_words import MODEL
+from tests.gateway.routing.fleet_words import MODEL, create_card, create_load, create_report
 
 NUM_WAITING = 100
 OTHER_MODEL = ModelName("@cf/other")
@@ -61,7 +64,7 @@ async def test_regions_that_are_none_make_no_work(monkeypatch: pytest.MonkeyPatc
 async def test_were_they_believed_each_request_would_look_at_every_node_in_every_sweep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fair_queue, "_find_kind", lambda need, regions: need.allowed_regions)
+    monkeypatch.setattr(fair_queue, "_find_kind", lambda need, *there: need.allowed_regions)
     monkeypatch.setattr(fair_queue, "_MAX_KINDS", 10 * NUM_WAITING)
     assert await sweep_made_up_regions(monkeypatch) == NUM_WAITING
 
@@ -87,27 +90,95 @@ async def test_of_many_kinds_a_sweep_looks_at_some_and_the_next_ones_at_the_othe
     await settle()
 
 
-async def test_a_full_node_is_asked_once_for_all_that_are_alike(
+async def count_looks_by_model(
+    monkeypatch: pytest.MonkeyPatch, num_sweeps: int
+) -> list[Counter[ModelName]]:
+    """What all nodes are looked at for in each sweep, where two models have ten kinds waiting."""
+    world = World()
+    loads = [create_load(name, waiting=MAX_WAITING) for name in (MODEL, OTHER_MODEL)]
+    cards = tuple(create_card(load.name) for load in loads)
+    for node_id in ("a", "b"):
+        report = create_report(node_id)
+        world.fleet.record_report(msgspec.structs.replace(report, models=cards, loads=tuple(loads)))
+    for number in range(10):
+        for model in (MODEL, OTHER_MODEL):
+            world.ask("1", need=RouteNeed(model, None, revision="r1", min_context=number))
+    await settle()
+    sweeps: list[Counter[ModelName]] = []
+    for _ in range(num_sweeps):
+        with monkeypatch.context() as patch:
+            needs = count_plans(world, patch)
+            world.queue.sweep()
+        sweeps.append(Counter(need.model for need in needs))
+    world.queue.end()
+    await settle()
+    return sweeps
+
+
+async def test_in_a_large_fleet_a_sweep_looks_for_fewer_kinds_of_all_models_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (whole,) = await count_looks_by_model(monkeypatch, 1)  # the control: two nodes are few
+    assert whole == {MODEL: 10, OTHER_MODEL: 10}
+    monkeypatch.setattr(fair_queue, "_MAX_LOOKS", 8)
+    sweeps = await count_looks_by_model(monkeypatch, 5)
+    assert [sweep.total() for sweep in sweeps] == [4] * 5
+    assert sum(sweeps, Counter()) == whole  # it is the turn of all in the end
+
+
+async def test_of_a_full_node_nobody_who_waits_is_looked_at_and_one_of_all_that_are_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()
     asked = [world.ask(letter) for letter in "123" * 30]
+    asked += [world.ask("4", "weur", f"made-up-{number}") for number in range(30)]
     await settle()
-    num_asked = 0
-    takes = world.fleet.takes
+    looked_at: list[RouteNeed] = []
+    num_asked, takes, find_next = 0, world.fleet.takes, ModelQueue.find_next
 
     def count(node_id: NodeId, need: RouteNeed) -> bool:
         nonlocal num_asked
         num_asked += 1
         return takes(node_id, need)
 
+    def note(
+        queue: ModelQueue, may_go: Callable[[Regions], bool], may_take: Callable[[Waiter], bool]
+    ) -> Waiter | None:
+        def note_one(waiter: Waiter) -> bool:
+            looked_at.append(waiter.need)
+            return may_take(waiter)
+
+        return find_next(queue, may_go, note_one)
+
     monkeypatch.setattr(world.fleet, "takes", count)
+    monkeypatch.setattr(ModelQueue, "find_next", note)
     world.report("a")
-    assert num_asked == 1
-    world.report("a", waiting=MAX_WAITING - 1)
+    assert (num_asked, looked_at) == (1, [])
+    world.report("a", waiting=MAX_WAITING - 1)  # the control
     await settle()
     assert sum(one.is_placed for one in asked) == 1
-    assert num_asked == 3
+    assert (num_asked, len(looked_at)) == (4, 1)
+    world.queue.end()
+    await settle()
+
+
+async def test_a_node_with_room_is_asked_once_for_all_alike_that_it_cannot_serve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    for _ in range(30):
+        world.ask("1", need=RouteNeed(MODEL, None, revision="another"))
+    await settle()
+    asked_for: list[str | None] = []
+    takes = world.fleet.takes
+
+    def note(node_id: NodeId, need: RouteNeed) -> bool:
+        asked_for.append(need.revision)
+        return takes(node_id, need)
+
+    monkeypatch.setattr(world.fleet, "takes", note)
+    world.report("a", waiting=0)
+    assert asked_for == [None, "another"]
     world.queue.end()
     await settle()
 
@@ -172,10 +243,15 @@ async def test_what_is_corrected_twice_counts_once() -> None:
     await settle()
 
 
-async def test_a_request_that_never_learns_of_its_node_costs_its_account_nothing() -> None:
+@pytest.mark.parametrize("leaves_first", [True, False])
+async def test_a_request_that_never_learns_of_its_node_costs_its_account_nothing(
+    leaves_first: bool,
+) -> None:
     world = World()
     leaving, mine, other = world.ask("1", num_tokens=900), world.ask("1"), world.ask("2")
     await settle()
+    if leaves_first:
+        leaving.task.cancel()
     world.report("a", waiting=MAX_WAITING - 1)
     leaving.task.cancel()
     await settle()

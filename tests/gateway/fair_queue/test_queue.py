@@ -1,14 +1,19 @@
 """The queue before full nodes: who goes when there is room, who is refused, who is forgotten."""
 
 import asyncio
+from typing import Any, cast
 
 import msgspec
 import pytest
 
+from contracts.adapters import AdapterRef
 from contracts.errors import NoEndpoint, PoolSaturated, ServiceStopping, UnknownModel
-from contracts.ids import NodeId
+from contracts.ids import NodeId, RegionId
 from contracts.inference import Usage
-from gateway.routing.route_plan import RouteNeed
+from contracts.node_roles import NodeRole
+from gateway.fair_queue import queue as fair_queue
+from gateway.routing.filters import find_rejection
+from gateway.routing.route_plan import RouteNeed, Sent
 from tests.gateway.fair_queue.queue_words import (
     FULL_RUNNING,
     MAX_WAITING,
@@ -17,7 +22,31 @@ from tests.gateway.fair_queue.queue_words import (
     refusal_of,
     settle,
 )
-from tests.gateway.routing.fleet_words import MODEL, create_card, create_load, create_report
+from tests.gateway.routing.fleet_words import (
+    BOUND,
+    BOUNDS,
+    MODEL,
+    NOW_S,
+    create_card,
+    create_endpoint,
+    create_load,
+    create_node,
+    create_report,
+)
+
+ADAPTER = AdapterRef(weights_sha256=b"1" * 32, num_bytes=100, scale=2.0, rank=16)
+
+
+class Noted:
+    """A need, and which of its fields somebody has looked at."""
+
+    def __init__(self, need: RouteNeed) -> None:
+        self._need = need
+        self.names = set[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        self.names.add(name)
+        return getattr(self._need, name)
 
 
 async def test_who_waits_goes_one_by_one_as_a_node_has_room() -> None:
@@ -73,9 +102,12 @@ async def test_who_may_go_to_one_region_only_is_in_nobodys_way() -> None:
     [
         RouteNeed(MODEL, None, leaves_nothing=True),
         RouteNeed(MODEL, None, min_context=8192),
+        RouteNeed(MODEL, None, num_prompts=2),
+        RouteNeed(MODEL, None, adapter=ADAPTER),
+        RouteNeed(MODEL, (RegionId("enam"),), jurisdictions=frozenset({"us"})),
         RouteNeed(MODEL, None),  # the control
     ],
-    ids=["keeps", "short", "any"],
+    ids=["keeps", "short", "one", "plain", "abroad", "any"],
 )
 async def test_who_may_not_go_to_a_node_is_in_nobodys_way_there(need: RouteNeed) -> None:
     world = World()
@@ -90,6 +122,16 @@ async def test_who_may_not_go_to_a_node_is_in_nobodys_way_there(need: RouteNeed)
     await settle()  # and nobody has swept
     may_go = need == RouteNeed(MODEL, None)
     assert (bound.is_placed, free.is_placed) == (may_go, not may_go)
+
+
+def test_all_that_a_node_may_be_passed_over_for_tells_kinds_of_requests_apart() -> None:
+    """A filter whose wish is in no kind lets one request stand in the way of others."""
+    looked_at, told_apart = Noted(BOUND), Noted(BOUND)
+    passed = find_rejection(create_node("a"), Sent(), cast(RouteNeed, looked_at), BOUNDS, NOW_S)
+    assert passed is None
+    fair_queue._find_kind(cast(RouteNeed, told_apart), frozenset(), frozenset())
+    assert looked_at.names - {"model"} <= told_apart.names
+    assert {"num_prompts", "min_context"} <= looked_at.names
 
 
 async def test_the_higher_priority_goes_first_and_accounts_take_turns() -> None:
@@ -142,6 +184,44 @@ async def test_a_node_that_refuses_is_asked_again_after_its_next_report() -> Non
     world.report("a", waiting=MAX_WAITING - 1)
     await settle()
     assert asked.is_placed
+
+
+@pytest.mark.parametrize("num_cancelled", [0, 5])
+async def test_who_is_cancelled_when_it_is_placed_leaves_the_node_for_its_prompt_free(
+    num_cancelled: int,
+) -> None:
+    """One that is on probation has two requests at a time, and would never have another."""
+    world = World()
+    prefill = msgspec.structs.replace(
+        create_report("b", "enam"), role=NodeRole.PREFILL, kv_endpoints=(create_endpoint("b"),)
+    )
+    world.fleet.record_report(prefill)
+    world.fleet.record_link_lost(prefill.node_id)
+    load = create_load(running=20, waiting=MAX_WAITING)
+    full = msgspec.structs.replace(
+        create_report("a"), loads=(load,), kv_endpoints=(create_endpoint("a"),)
+    )
+    free = msgspec.structs.replace(full, loads=(create_load(running=20),))
+    need = RouteNeed(
+        MODEL, None, num_prompt_bytes=32_000, num_prompt_tokens=8000, may_move=True, may_wait=True
+    )
+
+    async def ask() -> Asked:
+        world.fleet.record_report(full)
+        world.fleet.record_report(prefill)
+        asked = world.ask(need=need)
+        await settle()
+        assert not asked.task.done()
+        world.fleet.record_report(free)
+        return asked
+
+    for _ in range(num_cancelled):
+        (await ask()).task.cancel()
+        await settle()
+    asked = await ask()
+    await settle()
+    assert asked.plan.prefill is not None
+    assert asked.plan.prefill.node_id == "b"
 
 
 async def test_a_client_that_leaves_frees_its_place_at_once() -> None:

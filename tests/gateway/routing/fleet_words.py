@@ -11,6 +11,7 @@ from contracts.kv_transfer import KvEndpoint
 from contracts.placement import MemoryUse
 from gateway.routing.choose_node import choose_node
 from gateway.routing.fleet import Fleet
+from gateway.routing.law_table import LawTable
 from gateway.routing.locality import Locality
 from gateway.routing.regions import Region, RegionCatalogue
 from gateway.routing.rings import list_rings
@@ -130,7 +131,7 @@ def create_fleet(
     locality = Locality(SessionMap(max_sessions=1000, idle_s=600.0))
     said = {node_id: RegionId(region) for node_id, region in (vouched or {}).items()}
     nodes = {NodeId(node_id): said.get(node_id) for node_id in node_ids}
-    return Fleet(nodes, BOUNDS, catalogue, locality, sources)
+    return Fleet(nodes, BOUNDS, LawTable(catalogue), locality, sources)
 
 
 def create_state(

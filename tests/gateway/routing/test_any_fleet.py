@@ -9,6 +9,7 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from contracts.adapters import AdapterRef
 from contracts.errors import (
     InvariantBroken,
     PoolSaturated,
@@ -16,6 +17,7 @@ from contracts.errors import (
     ServiceError,
     UnknownModel,
 )
+from contracts.fleet import ModelCard
 from contracts.ids import ModelName, NodeId, RegionId
 from contracts.node_roles import NodeRole
 from contracts.placement import ModelPlacement, Tier
@@ -45,11 +47,13 @@ from tests.gateway.routing.fleet_words import (
     create_state,
 )
 
+ADAPTER = AdapterRef(weights_sha256=b"1" * 32, num_bytes=100, scale=2.0, rank=8)
 NAMES = ("weur", "enam", "apac", "weur-1", "")
 REGIONS = st.sampled_from([RegionId(name) for name in ("weur", "enam", "weur", "enam", *NAMES)])
 ALLOWED = st.sampled_from(["weur", "enam", "weur,apac", "apac", "weur-1", "enam,,weur-1"])
 MODELS = st.sampled_from([{MODEL}, {MODEL}, {MODEL, OTHER_MODEL}, {OTHER_MODEL}, set[ModelName]()])
 MOSTLY = st.sampled_from([True] * 7 + [False])
+LAWS = st.sampled_from(["eu", "eu", "eu", "us"])
 RARELY = MOSTLY.map(lambda value: not value)
 ROLES = st.sampled_from([NodeRole.MIXED, NodeRole.MIXED, *NodeRole])
 REPORTS = st.sampled_from([NOW_S] * 7 + [STALE_S, -math.inf])
@@ -64,7 +68,9 @@ def draw_node(draw: st.DrawFn, node_id: str) -> NodeSnapshot:
         None if draw(RARELY) and draw(RARELY) else draw(REGIONS),
         is_connected=draw(MOSTLY),
         role=draw(ROLES),
+        jurisdiction=draw(LAWS),
         is_draining=draw(RARELY),
+        is_drained=draw(RARELY),
         kv_endpoints={
             name: create_endpoint(node_id, layout=draw(st.sampled_from(["l1", "l2"])), model=name)
             for name in models
@@ -73,7 +79,12 @@ def draw_node(draw: st.DrawFn, node_id: str) -> NodeSnapshot:
         reported_s=draw(REPORTS),
         cards={
             name: msgspec.structs.replace(
-                create_card(name), revision=draw(st.sampled_from(["r1", "r1", "r2"]))
+                create_card(name),
+                revision=draw(st.sampled_from(["r1", "r1", "r2"])),
+                may_keep=draw(RARELY),
+                max_adapter_rank=draw(st.sampled_from([0, 16])),
+                max_prompts=draw(st.sampled_from([1, 128])),
+                context_window=draw(st.sampled_from([4096, 8192])),
             )
             for name in models
         },
@@ -116,9 +127,15 @@ NEEDS = st.builds(
     allowed_regions=st.one_of(
         ALLOWED.map(lambda names: tuple(map(RegionId, names.split(",")))), st.none(), st.just(())
     ),
+    jurisdictions=st.sampled_from([None, None, frozenset({"eu"}), frozenset({"us", "uk"})]),
+    preferred=st.lists(st.frozensets(REGIONS, max_size=2), max_size=2).map(tuple),
     tried=st.frozensets(NODE_IDS, max_size=2),
     revision=st.sampled_from([None, None, "r1"]),
     rejects_busy=RARELY,
+    leaves_nothing=RARELY,
+    adapter=st.sampled_from([None, None, None, ADAPTER]),
+    num_prompts=st.sampled_from([1, 1, 1, 2]),
+    min_context=st.sampled_from([0, 0, 0, 8192]),
     num_prompt_bytes=st.just(4000),
     num_prompt_tokens=st.integers(0, 5000),
     num_output_tokens=st.integers(0, 5000),
@@ -127,14 +144,20 @@ NEEDS = st.builds(
 SENT = st.dictionaries(NODE_IDS, st.integers(0, 12), max_size=4)
 QUICK = HandOverMeter()
 for _ in range(300):
-    QUICK.note(1, 0.0)
-    QUICK.note(10_000, 1e-6)
+    QUICK.note(1, 0.0, 0.0)
+    QUICK.note(10_000, 1e-6, 0.0)
 
 
 def is_lawful(node: NodeSnapshot, need: RouteNeed) -> bool:
     """The law anew, in one breath."""
-    allowed = need.allowed_regions
-    return node.region is not None and (allowed is None or node.region in allowed)
+    allowed, laws = need.allowed_regions, need.jurisdictions
+    may = node.region is not None and (allowed is None or node.region in allowed)
+    return may and (laws is None or node.jurisdiction in laws)
+
+
+def takes_adapter(card: ModelCard, need: RouteNeed) -> bool:
+    """The model computes adapters of that rank there, if there is one."""
+    return need.adapter is None or card.max_adapter_rank >= need.adapter.rank
 
 
 def is_able(node: NodeSnapshot, need: RouteNeed, sent: dict[str, int]) -> bool:
@@ -147,11 +170,26 @@ def is_able(node: NodeSnapshot, need: RouteNeed, sent: dict[str, int]) -> bool:
         and need.revision in (None, card.revision)
         and node.is_connected
         and not node.is_draining
+        and not node.is_drained
+        and not (need.leaves_nothing and card.may_keep)
+        and takes_adapter(card, need)
+        and card.max_prompts >= need.num_prompts
+        and card.context_window >= need.min_context
         and NOW_S - node.reported_s <= BOUNDS.report_ttl_s
         and count_room(load, Sent(num_sent), BOUNDS) > 0
         and not (need.rejects_busy and load.num_waiting)
         and node.node_id not in need.tried
     )
+
+
+def find_wanted(
+    nodes: tuple[NodeSnapshot, ...], need: RouteNeed, better: set[NodeId]
+) -> frozenset[RegionId]:
+    """The first preferred group with a node in order, and with room; empty where there is none."""
+    for group in need.preferred:
+        if any(node.node_id in better and node.region in group for node in nodes):
+            return group
+    return frozenset()
 
 
 def check_refusal(error: ServiceError, nodes: tuple[NodeSnapshot, ...], need: RouteNeed) -> None:
@@ -160,9 +198,11 @@ def check_refusal(error: ServiceError, nodes: tuple[NodeSnapshot, ...], need: Ro
     holders = [node for node in nodes if need.model in node.cards]
     if isinstance(error, UnknownModel | PoolSaturated):
         assert not holders or any(is_lawful(node, need) for node in holders)
-    is_known = need.allowed_regions == () or all(node.region is not None for node in nodes)
-    if need.allowed_regions is not None and is_known:
-        is_empty = not any(is_lawful(node, need) for node in holders or nodes)
+    is_hopeless = need.allowed_regions == () and not need.jurisdictions
+    is_known = is_hopeless or all(node.region is not None for node in nodes)
+    if need.is_bound and is_known:
+        takers = [node for node in holders if takes_adapter(node.cards[need.model], need)]
+        is_empty = not any(is_lawful(node, need) for node in takers or holders or nodes)
         assert isinstance(error, ResidencyViolation) is is_empty
 
 
@@ -214,9 +254,11 @@ def test_no_plan_ever_leaves_the_law_and_the_chosen_nodes_pass_every_filter(
     assert need.allowed_regions is None or plan.region in need.allowed_regions
     assert plan.region == next(node.region for node in nodes if node.node_id == plan.node_id)
     assert plan.node_id in better or not better
+    wanted = find_wanted(nodes, need, better)
+    assert plan.region in wanted if wanted else plan.num_spilled == len(need.preferred)
     refused = {node_id for node_id, why in plan.rejected if why not in LAST_RESORTS}
     assert refused.isdisjoint(good)
-    if len(nodes) <= MAX_LOOKED_AT:
+    if len(nodes) <= MAX_LOOKED_AT and not wanted:
         assert refused == {node.node_id for node in nodes} - good
     prefill = choose_prefill(state, need, plan, BOUNDS, NOW_S, QUICK, rng.randrange, hints)
     if prefill is not None:
@@ -229,6 +271,7 @@ def test_no_plan_ever_leaves_the_law_and_the_chosen_nodes_pass_every_filter(
         assert prefill.card.revision == plan.card.revision
         assert prefill.endpoint == node.kv_endpoints[need.model]
         assert prefill.endpoint.layout == prefill.target.layout
+        assert not wanted or prefill.region in wanted
 
 
 def test_the_fleets_that_are_drawn_try_the_router() -> None:

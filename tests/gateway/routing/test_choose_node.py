@@ -17,8 +17,10 @@ from contracts.ids import ModelName, NodeId, RegionId
 from gateway.routing.route_plan import (
     NodeSnapshot,
     Rejection,
+    RouteBounds,
     RouteNeed,
 )
+from gateway.routing.search import Search
 from tests.gateway.routing.fleet_words import (
     BOUND,
     BOUNDS,
@@ -45,6 +47,14 @@ DEFECTS: list[tuple[Rejection, dict[str, Any]]] = [
     (Rejection.REPORT_STALE, {"reported_s": STALE_S}),
     (Rejection.SATURATED, {"loads": {MODEL: FULL}}),
 ]
+OF_SOME_REQUESTS = {
+    Rejection.ADAPTER,
+    Rejection.OTHER_REVISION,
+    Rejection.PROMPTS,
+    Rejection.CONTEXT,
+    Rejection.RETENTION,
+}
+"""What stands against a node for requests that ask more than these tests do."""
 
 
 def find_reasons(*nodes: NodeSnapshot, need: RouteNeed = BOUND) -> list[Rejection]:
@@ -68,11 +78,8 @@ def test_the_filters_come_in_the_order_of_the_reasons(first: int) -> None:
     node = create_node("bad", **worst)
     need = msgspec.structs.replace(BOUND, tried=frozenset({NodeId("bad")}))
     assert find_reasons(node, need=need) == [DEFECTS[first][0]]
-    assert [name for name, _ in DEFECTS] == [
-        r
-        for r in Rejection
-        if r not in (Rejection.OTHER_REVISION, Rejection.CONTEXT, Rejection.RETENTION)
-    ][: len(DEFECTS)]
+    common = [reason for reason in Rejection if reason not in OF_SOME_REQUESTS]
+    assert [name for name, _ in DEFECTS] == common[: len(DEFECTS)]
 
 
 def test_a_node_that_operators_have_drained_counts_as_one_that_drains_by_itself() -> None:
@@ -193,3 +200,30 @@ def test_a_card_without_a_load_is_a_model_that_is_not_there() -> None:
     with pytest.raises(NoEndpoint):
         choose(create_node("a", loads={}))
     assert find_reasons(create_node("a", cards={})) == [Rejection.MODEL_ABSENT]
+
+
+@pytest.mark.parametrize(
+    ("need", "error"),
+    [
+        (RouteNeed(ModelName("@cf/made-up"), None), UnknownModel),
+        (allow("made-up"), ResidencyViolation),
+        (NEED, None),  # the control
+    ],
+)
+def test_what_clients_make_up_costs_no_look_at_each_node_of_a_large_fleet(
+    need: RouteNeed, error: type[ServiceError] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[NodeId] = []
+    look_at = Search.look_at
+
+    def note(search: Search, node_id: NodeId, latency_s: float, bounds: RouteBounds) -> None:
+        looked_at.append(node_id)
+        look_at(search, node_id, latency_s, bounds)
+
+    monkeypatch.setattr(Search, "look_at", note)
+    nodes = [create_node(f"n{number}", loads={MODEL: FULL}) for number in range(50)]
+    with pytest.raises(error or PoolSaturated):
+        choose(*nodes, need=need)
+    assert len(set(looked_at)) == (0 if error else 50)
+    with pytest.raises(NoEndpoint if error else PoolSaturated):  # it may be there
+        choose(*nodes, create_silent_node("new"), need=need)

@@ -4,17 +4,30 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
-from contracts.errors import NoEndpoint, PoolSaturated, ResidencyViolation, UnknownModel
+from contracts.errors import (
+    NoEndpoint,
+    PoolSaturated,
+    ResidencyViolation,
+    ServiceError,
+    UnknownModel,
+)
 from contracts.ids import ModelName, NodeId, RegionId
+from contracts.region_rules import RegionRules
 from gateway.routing.fleet import Fleet
+from gateway.routing.region_policy import find_allowed, find_jurisdictions
+from gateway.routing.regions import Region
 from gateway.routing.route_plan import RouteNeed
+from gateway.routing.snapshots import Vouched
 from gateway.sources import Sources
 from tests.gateway.routing.fleet_words import (
+    BOUND,
     BOUNDS,
     MODEL,
     NEED,
     OTHER_MODEL,
+    allow,
     create_card,
     create_fleet,
     create_load,
@@ -236,29 +249,29 @@ def test_the_longest_context_follows_what_nodes_offer(fleet: Fleet) -> None:
 
     offer("a", 100)
     offer("b", 300)
-    assert fleet.find_context_window(MODEL, None) == 300
+    assert fleet.find_context_window(NEED) == 300
     offer("b", 50)
-    assert fleet.find_context_window(MODEL, None) == 100
+    assert fleet.find_context_window(NEED) == 100
     found = fleet.find_model(MODEL)
     assert found is not None
     assert found.context_window == 50
     fleet.dismiss(NodeId("a"))
-    assert fleet.find_context_window(MODEL, None) == 50
+    assert fleet.find_context_window(NEED) == 50
     fleet.dismiss(NodeId("b"))
     assert fleet.find_model(MODEL) is None
     with pytest.raises(UnknownModel):
-        fleet.find_context_window(MODEL, None)
+        fleet.find_context_window(NEED)
 
 
 def test_a_region_whose_nodes_contradict_each_other_lies_in_no_jurisdiction(fleet: Fleet) -> None:
     fleet.record_report(create_report("a"))
-    assert fleet.list_regions(["eu"]) == {"weur"}
+    assert fleet.laws.list_regions(["eu"]) == {"weur"}
     fleet.record_report(msgspec.structs.replace(create_report("b"), jurisdiction="us"))
-    assert fleet.list_regions(["eu"]) == set()
-    assert fleet.list_regions(["us"]) == set()
-    assert fleet.list_regions(["eu", "us"]) == {"weur"}
+    assert fleet.laws.list_regions(["eu"]) == set()
+    assert fleet.laws.list_regions(["us"]) == set()
+    assert fleet.laws.list_regions(["eu", "us"]) == {"weur"}
     fleet.record_report(create_report("b"))
-    assert fleet.list_regions(["eu"]) == {"weur"}
+    assert fleet.laws.list_regions(["eu"]) == {"weur"}
 
 
 def test_a_node_is_where_the_configuration_has_it_whatever_it_says(clock: Stopwatch) -> None:
@@ -272,3 +285,102 @@ def test_a_node_is_where_the_configuration_has_it_whatever_it_says(clock: Stopwa
     assert fleet.plan(need).node_id == "b"
     fleet.record_report(create_report("a"))
     assert fleet.plan(RouteNeed(MODEL, frozenset({RegionId("weur")}))).node_id == "a"
+
+
+def test_a_node_under_another_law_than_the_catalogues_is_refused_by_that_name(
+    clock: Stopwatch,
+) -> None:
+    sources = Sources(monotonic_s=clock, unix_s=lambda: 0.0, random_bits=lambda _: 0)
+    fleet = create_fleet("a", sources=sources, regions={"weur": Region("eu", 0.0)})
+    refused = msgspec.structs.replace(create_report("a"), jurisdiction="us")
+    with capture_logs() as lines:
+        for _ in range(3):
+            fleet.record_report(refused)
+    (line,) = (one for one in lines if one["log_level"] == "error")  # said once
+    assert line["event"] == "report_of_another_jurisdiction"
+    assert (line["node_id"], line["said"], line["configured"]) == ("a", "us", "eu")
+    assert not fleet.has_ready_model()
+    fleet.record_report(create_report("a"))  # the control
+    assert fleet.has_ready_model()
+    with capture_logs() as lines:
+        fleet.record_report(refused)
+    assert [line["event"] for line in lines] == ["report_of_another_jurisdiction"]
+
+
+def expect(fleet: Fleet, **regions: str) -> None:
+    """Operators count on these nodes."""
+    fleet.expect({NodeId(name): Vouched(RegionId(region)) for name, region in regions.items()})
+
+
+def refuse(fleet: Fleet, need: RouteNeed = NEED) -> type[ServiceError]:
+    """What a request is told that finds no node."""
+    with pytest.raises(ServiceError) as refused:
+        fleet.plan(need)
+    return type(refused.value)
+
+
+def test_what_nodes_serve_that_are_away_is_neither_unknown_nor_against_the_law(
+    fleet: Fleet,
+) -> None:
+    fleet.record_report(create_report("a"))
+    fleet.record_report(create_report("b", "enam"))
+    fleet.dismiss(NodeId("a"))
+    assert refuse(fleet, BOUND) is ResidencyViolation  # the control: nobody counts on it
+    expect(fleet, a="weur")
+    assert refuse(fleet, BOUND) is NoEndpoint
+    assert fleet.plan(NEED).node_id == "b"
+    for regions in ((), ("apac",)):
+        assert refuse(fleet, allow(*regions)) is ResidencyViolation
+    expect(fleet, a="enam")
+    assert refuse(fleet, BOUND) is ResidencyViolation
+    fleet.dismiss(NodeId("b"))
+    assert fleet.find_model(MODEL) is None
+    expect(fleet, b="enam")
+    assert fleet.find_model(MODEL) is not None
+    assert refuse(fleet) is NoEndpoint
+    expect(fleet)
+    assert fleet.find_model(MODEL) is None
+    assert refuse(fleet) is UnknownModel
+    fleet.admit(NodeId("a"), Vouched(RegionId("weur")))
+    fleet.record_report(create_report("a"))
+    assert fleet.plan(BOUND).node_id == "a"
+
+
+def test_a_node_that_was_never_there_may_have_what_the_law_allows_nowhere_else(
+    clock: Stopwatch,
+) -> None:
+    sources = Sources(monotonic_s=clock, unix_s=lambda: 0.0, random_bits=lambda _: 0)
+    fleet = create_fleet("b", sources=sources)
+    fleet.record_report(create_report("b", "enam"))
+    assert refuse(fleet, BOUND) is ResidencyViolation
+    expect(fleet, new="weur")
+    assert refuse(fleet, BOUND) is NoEndpoint
+    assert refuse(fleet, allow("apac")) is ResidencyViolation
+    assert refuse(fleet, RouteNeed(OTHER_MODEL, None)) is UnknownModel
+    nobody = create_fleet(sources=sources)
+    assert refuse(nobody) is UnknownModel
+    expect(nobody, new="weur")  # as a gateway knows it that begins while the store is away
+    assert refuse(nobody) is refuse(nobody, BOUND) is NoEndpoint
+
+
+@pytest.mark.parametrize("allowed", [None, (RegionId("weur"),)])
+def test_a_law_that_no_node_has_told_of_yet_is_waited_for(
+    fleet: Fleet, allowed: tuple[RegionId, ...] | None
+) -> None:
+    rules = RegionRules(allowed_regions=allowed, allowed_jurisdictions=("eu",))
+
+    def ask(rules: RegionRules = rules) -> type[ServiceError]:
+        jurisdictions = find_jurisdictions(rules, None)
+        need = RouteNeed(MODEL, find_allowed(rules, fleet.laws), jurisdictions=jurisdictions)
+        error = refuse(fleet, need)
+        if fleet.find_model(MODEL) is None:
+            with pytest.raises(error):
+                fleet.find_context_window(need)
+        return error
+
+    assert ask() is NoEndpoint
+    assert ask(RegionRules(allowed_jurisdictions=())) is ResidencyViolation
+    fleet.record_report(msgspec.structs.replace(create_report("a", "enam"), jurisdiction="us"))
+    assert ask() is NoEndpoint
+    fleet.record_report(msgspec.structs.replace(create_report("b"), jurisdiction="us"))
+    assert ask() is ResidencyViolation

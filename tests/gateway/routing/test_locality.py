@@ -1,11 +1,15 @@
 """What is learned from answers for all who ask a model: nobody distorts it for the others."""
 
+import msgspec
+import pytest
+
 from contracts.grant import RetentionClass
 from contracts.inference import ChatMessage, ChatPrompt, GenerateRequest, SamplingParams
+from contracts.prefix_keys import pack_keys
 from gateway.routing.fleet import Fleet
-from gateway.routing.route_plan import RouteNeed
+from gateway.routing.route_plan import RouteNeed, RoutePlan
 from gateway.sources import Sources
-from tests.gateway.routing.fleet_words import MODEL, create_fleet, create_report
+from tests.gateway.routing.fleet_words import MODEL, create_fleet, create_load, create_report
 
 DOCUMENT = "word " * 20_000
 """A hundred thousand bytes, which are some 25,000 tokens."""
@@ -15,7 +19,8 @@ def create_single() -> Fleet:
     """One node that is idle."""
     sources = Sources(monotonic_s=lambda: 0.0, unix_s=lambda: 0.0, random_bits=lambda _: 0)
     fleet = create_fleet("a", sources=sources)
-    fleet.record_report(create_report("a"))
+    load = create_load(num_blocks=20_000, num_free_blocks=20_000, max_running=200)
+    fleet.record_report(msgspec.structs.replace(create_report("a"), loads=(load,)))
     return fleet
 
 
@@ -53,3 +58,40 @@ def test_one_node_that_counts_nonsense_is_believed_within_bounds() -> None:
     assert describe(fleet, DOCUMENT).num_prompt_tokens > 0.8 * before
     learn(fleet, DOCUMENT, 2**31 - 1)
     assert describe(fleet, DOCUMENT).num_prompt_tokens < 1.2 * before
+
+
+@pytest.mark.parametrize("is_burst", [True, False])
+def test_a_prompt_that_comes_often_at_once_makes_no_cache_look_smaller(is_burst: bool) -> None:
+    """The node has nothing of it cached before it has computed it once; for one request after the
+    other that has nothing all the same, the control, its cache is small.
+    """
+    fleet = create_single()
+    for number in range(10):
+        learn(fleet, f"{number} {DOCUMENT}", 25_000)
+    need = describe(fleet, f"other {DOCUMENT}", b"3")
+    plans: list[RoutePlan] = []
+    for _ in range(100):
+        plans.append(fleet.plan(need))
+        if not is_burst:
+            fleet.locality.note_accepted(need, plans[-1], 25_000, 0)
+    assert plans[1].num_cached_tokens > 0
+    for plan in plans if is_burst else ():
+        fleet.locality.note_accepted(need, plan, 25_000, 0)
+    plan = fleet.plan(describe(fleet, f"0 {DOCUMENT}", b"2"))
+    assert (plan.num_cached_tokens > 0) == is_burst
+
+
+def test_what_was_on_its_way_and_has_come_is_expected_and_missed() -> None:
+    fleet = create_single()
+    need = describe(fleet, f"first {DOCUMENT}")
+    other = describe(fleet, f"other {DOCUMENT}")
+    fleet.plan(other)
+    assert fleet.plan(need).is_proven  # nothing is expected
+    second = fleet.plan(need)
+    assert not second.is_proven
+    fleet.locality.note_accepted(need, second, 25_000, 0)
+    assert fleet.plan(need).is_proven
+    assert not fleet.plan(other).is_proven
+    keys = pack_keys(tuple(reversed(other.prefix_keys)))
+    fleet.record_report(msgspec.structs.replace(create_report("a"), prefixes=keys))
+    assert fleet.plan(other).is_proven  # the node itself has said that it has it

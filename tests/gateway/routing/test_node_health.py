@@ -1,12 +1,9 @@
 """Who is left alone for a while, who is tried again, and how often anything is tried."""
 
-import tracemalloc
-
 from contracts.ids import NodeId
 from gateway.routing.node_health import NodeHealth
 from gateway.routing.retry_budget import RetryBudget
 from gateway.routing.route_plan import Rejection
-from gateway.routing.sessions import SessionMap, choose_first_place
 
 A, B, C, D = (NodeId(name) for name in "abcd")
 
@@ -84,54 +81,6 @@ def test_retries_are_a_share_of_requests_once_the_reserve_is_spent() -> None:
     trickle = RetryBudget(reserve=2, per_s=1.0, now_s=0.0)
     assert [trickle.spend(0.0) for _ in range(3)] == [True, True, False]
     assert trickle.spend(1.0)
-
-
-def test_sessions_are_bounded_in_number_and_in_time() -> None:
-    sessions = SessionMap(max_sessions=2, idle_s=10.0)
-    for number, node_id in enumerate((A, B, C)):
-        sessions.pin(number, node_id, 0.0)
-    assert [sessions.find(number, 1.0) for number in range(3)] == [None, B, C]
-    assert sessions.find(1, 11.0) is None
-    assert len(sessions) == 2
-
-
-def test_a_session_that_came_in_elsewhere_is_found_where_a_node_says_it_is() -> None:
-    sessions = SessionMap(max_sessions=2, idle_s=10.0)
-    sessions.hear([1], A, 0.0)
-    assert sessions.find(1, 1.0) == A
-    assert sessions.find(2, 1.0) is None  # the control: nobody speaks of it
-    sessions.pin(1, B, 2.0)
-    sessions.hear([1], A, 3.0)  # what A says is from before
-    assert sessions.find(1, 3.0) == B
-    sessions.hear([1], C, 9.0)
-    assert sessions.find(1, 9.0) == C
-    sessions.hear(range(100, 200), A, 9.5)
-    assert sessions.find(1, 9.5) == B  # nodes' words crowd out none of one's own
-    assert len(sessions) == 3
-    assert [sessions.find(number, 9.5) for number in (197, 198, 199)] == [None, A, A]
-
-
-def test_a_session_that_is_heard_of_takes_little_memory() -> None:
-    sessions, told = SessionMap(100_000, 10.0), list(range(1 << 40, (1 << 40) + 10_000))
-    tracemalloc.start()
-    for first in range(0, len(told), 100):
-        sessions.hear(told[first : first + 100], A, first / 100 + 0.5)
-    num_bytes, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len(sessions) == 10_000
-    assert num_bytes < 100 * len(sessions)  # besides the names: a place for each takes 56 more
-
-
-def test_gateways_agree_on_where_a_session_begins_and_a_lost_node_moves_only_its_own() -> None:
-    nodes = [NodeId(f"n{i}") for i in range(10)]
-    places = {session: choose_first_place(session, nodes) for session in range(1000)}
-    assert places == {s: choose_first_place(s, list(reversed(nodes))) for s in range(1000)}
-    assert len(set(places.values())) == 10
-    for session, place in places.items():
-        if place != nodes[0]:
-            assert choose_first_place(session, nodes[1:]) == place
-    many = [NodeId(f"n{i}") for i in range(1000)]
-    assert len({choose_first_place(session * 7919, many) for session in range(1000)}) > 400
 
 
 def test_requests_that_are_refused_leave_half_of_the_retries_to_those_that_are_lost() -> None:

@@ -250,3 +250,28 @@ def test_a_session_moves_when_its_node_is_in_trouble_or_abroad() -> None:
     assert choose(create_node("own", "enam"), other, hints=hints, need=BOUND).node_id == "other"
     gone = Hints(pinned=NodeId("nobody"))
     assert choose(other, hints=gone).node_id == "other"
+
+
+def test_several_prompts_go_only_to_nodes_that_take_so_many() -> None:
+    before = create_node("before")  # of a version that would answer the first alone
+    many = create_node(
+        "many",
+        cards={MODEL: replace(create_card(), max_prompts=8)},
+        loads={MODEL: create_load(running=100)},
+    )
+    need = replace(NEED, num_prompts=8)
+    plan = choose(before, many, need=need)
+    assert (plan.node_id, plan.rejected) == ("many", (("before", Rejection.PROMPTS),))
+    assert choose(before, many).node_id == "before"  # the control
+    for nodes in ([before], [before, many]):
+        with pytest.raises(UnsupportedFeature) as caught:
+            choose(*nodes, need=replace(NEED, num_prompts=9))
+        assert caught.value.param == "prompt"
+
+
+def test_several_prompts_wait_for_a_node_that_takes_them() -> None:
+    full = create_node(
+        "full", cards={MODEL: replace(create_card(), max_prompts=8)}, loads={MODEL: FULL}
+    )
+    with pytest.raises(PoolSaturated):
+        choose(create_node("before"), full, need=replace(NEED, num_prompts=8))

@@ -40,7 +40,7 @@ def create_meter(per_token_s: float = 1e-5) -> HandOverMeter:
     """What a network of so many seconds a token has taught."""
     meter = HandOverMeter()
     for num_tokens in (100, 1000, 8000) * 100:
-        meter.note(num_tokens, 0.002 + num_tokens * per_token_s)
+        meter.note(num_tokens, 0.002 + num_tokens * per_token_s, NOW_S)
     return meter
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from contracts.errors import NodeUnreachable
 from contracts.fleet import NodeReport
-from contracts.grant import Grant, RetentionClass
-from contracts.ids import AccountId, GatewayId, ModelName, NodeId, RequestId
+from contracts.ids import GatewayId, NodeId
 from contracts.inference import Accepted, Delta, Failed, Finished, FinishReason, Usage
 from contracts.pair_key import PairKey
 from contracts.wire import WIRE_PATH, encode_frame
@@ -22,19 +21,8 @@ from gateway.upstream.link import NodeLink
 from gateway.upstream.node_address import NodeAddress, create_session
 from tests.gateway.running_gateway import wait_until
 from tests.gateway.scripted_node import ScriptedNode, ScriptedStream
+from tests.gateway.upstream.upstream_words import GRANT
 
-GRANT = Grant(
-    RequestId("r"),
-    1,
-    AccountId("0" * 32),
-    b"s" * 32,
-    ModelName("@a/b"),
-    None,
-    0,
-    RetentionClass.STANDARD,
-    2**50,
-    100,
-)
 BODY = b"x"
 REPORT_MS = 321
 
@@ -52,6 +40,9 @@ class Listener:
     def record_link_lost(self, node_id: NodeId) -> None:
         self.losses.append(node_id)
 
+    def choose_report_ms(self, node_id: NodeId) -> int:
+        return REPORT_MS
+
 
 @asynccontextmanager
 async def run_link(
@@ -64,9 +55,7 @@ async def run_link(
     pair_key = PairKey(node.pair_key)
     address = NodeAddress(node.node_id, node.url, pair_key, None)
     bounds = StreamBounds(queue_deadline_s=5, request_deadline_s=5, silence_s=silence_s)
-    link = NodeLink(
-        address, GatewayId("gateway-1"), listener, bounds, create_sources(), lambda: REPORT_MS
-    )
+    link = NodeLink(address, GatewayId("gateway-1"), listener, bounds, create_sources())
     async with open_session() as session:
         task = asyncio.create_task(link.run(session))
         try:

@@ -3,8 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contracts.adapters import AdapterPiece
 from contracts.kv_transfer import KvExported, KvImport, KvRun
-from contracts.wire import FRAGMENT_BYTES, MAX_FRAME_BYTES, Abort, Body, Open, encode_frame
+from contracts.wire import (
+    FRAGMENT_BYTES,
+    MAX_FRAME_BYTES,
+    Abort,
+    Body,
+    Credit,
+    Open,
+    encode_frame,
+)
 from gateway.upstream.outbox import Entry, Outbox
 
 SEALED = b"s" * 200
@@ -80,6 +89,41 @@ def test_long_bodies_take_turns() -> None:
     outbox.take_frame()
     second = outbox.take_frame()
     assert [entry[0] for entry in second[:4]] in ([1, 2, 1, 2], [2, 1, 2, 1])
+
+
+def test_pieces_of_an_adapter_take_turns_with_bodies_and_short_messages_overtake_them() -> None:
+    outbox, gone = Outbox(), list[int]()
+    content = bytes(range(256)) * (FRAGMENT_BYTES // 64)
+    outbox.add_pieces(1, 1, 4096, content, lambda: gone.append(1))
+    outbox.open(2, 1, SEALED, 64, b"b" * (40 * FRAGMENT_BYTES))
+    outbox.add(3, 1, Credit(5))
+    first, *rest = drain(outbox)
+    assert [entry[0] for entry in first[:6]] == [2, 3, 1, 2, 1, 2]
+    pieces = [
+        (message.first, message.data)
+        for frame in (first, *rest)
+        for stream_id, _, message in frame
+        if isinstance(message, AdapterPiece) and stream_id == 1
+    ]
+    assert b"".join(data for _, data in pieces) == content
+    assert [place for place, _ in pieces] == [4096 + n * FRAGMENT_BYTES for n in range(4)]
+    assert gone == [1]
+
+
+def test_an_abort_drops_pieces_and_says_so_once() -> None:
+    outbox, gone = Outbox(), list[int]()
+    for stream_id in (1, 2):
+        content = bytes(40 * FRAGMENT_BYTES)
+        outbox.add_pieces(stream_id, 1, 0, content, lambda number=stream_id: gone.append(number))
+    outbox.take_frame()
+    outbox.abort(1, 1)
+    assert gone == [1]
+    frames = drain(outbox)
+    assert gone == [1, 2]
+    assert {entry[0] for frame in frames for entry in frame if entry[2] != Abort()} == {2}
+    outbox.add_pieces(3, 1, 0, content, lambda: gone.append(3))
+    outbox.clear()
+    assert (gone, drain(outbox)) == ([1, 2, 3], [])
 
 
 def test_what_many_nodes_have_exported_at_once_stays_within_the_frame_bound() -> None:

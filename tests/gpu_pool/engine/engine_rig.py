@@ -1,12 +1,14 @@
 """A scheduler and the executor double, driven step by step, with everything written down."""
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from contracts.grant import RetentionClass
 from contracts.ids import AccountId
 from contracts.inference import FinishReason, SamplingParams
+from gpu_pool.engine.adapter_gate import AdapterGate
 from gpu_pool.engine.assembly import create_scheduler
 from gpu_pool.engine.double_tokens import predict_tokens
 from gpu_pool.engine.executor_double import ExecutorDouble, create_double_info
@@ -14,7 +16,14 @@ from gpu_pool.engine.messages import AddSequence, StepOutput
 from gpu_pool.engine.passage import Carriers
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.engine.token_matcher import CreateMatcher, refuse_grammars
-from gpu_pool.plan import ExecutorInfo, ForwardPlan, SequenceId, TokenScore
+from gpu_pool.plan import (
+    AdapterFile,
+    AdapterLoader,
+    ExecutorInfo,
+    ForwardPlan,
+    SequenceId,
+    TokenScore,
+)
 
 ACCOUNT = AccountId("a" * 32)
 NEVER_MS = 2**50
@@ -51,6 +60,7 @@ def create_request(
     grammar: str | None = None,
     account_id: AccountId = ACCOUNT,
     retention: RetentionClass = RetentionClass.STANDARD,
+    adapter: AdapterFile | None = None,
 ) -> AddSequence:
     sampling = SamplingParams(
         max_tokens=max_tokens,
@@ -71,6 +81,7 @@ def create_request(
         reject_if_busy=reject_if_busy,
         grammar=grammar,
         retention=retention,
+        adapter=adapter,
     )
 
 
@@ -85,7 +96,9 @@ class EngineRig:
         *,
         check_every: int = 1,
         create_carriers: Callable[[ExecutorDouble], Carriers] = lambda _: Carriers(),
+        loader: AdapterLoader | None = None,
     ) -> None:
+        """Adapters are the double's, unless a `loader` has others."""
         self.info = info or create_double_info()
         self.executor = ExecutorDouble(self.info)
         drawn = itertools.count(1)
@@ -95,6 +108,7 @@ class EngineRig:
             lambda: next(drawn),
             create_matcher,
             create_carriers(self.executor),
+            AdapterGate(self.info, loader or self.executor),
         )
         self.outcomes: dict[int, Outcome] = {}
         self.plans: list[ForwardPlan] = []
@@ -129,7 +143,9 @@ class EngineRig:
         """Steps until nothing is left to do."""
         for _ in range(max_steps):
             if not self.scheduler.has_work:
-                return
+                if not self.scheduler.books.gate.num_held:
+                    return
+                time.sleep(0.001)  # a real one loads beside this
             self.step()
         raise AssertionError("the engine does not come to an end")
 
@@ -167,6 +183,7 @@ class EngineRig:
             sampling.max_tokens,
             vocab_size=self.info.vocab_size,
             seed=(sampling.seed or 0) if sampling.temperature > 0 else 0,
+            adapter_digest=b"" if request.adapter is None else request.adapter.digest,
         )
         if sampling.ignore_eos:
             return list(token_ids)

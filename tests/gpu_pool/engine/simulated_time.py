@@ -63,7 +63,9 @@ class Simulation:
             self.now_ms += STEP_MS
             return None
         num_tokens = sum(work.num_tokens for work in plan.scheduled)
-        self.now_ms += STEP_MS + TOKEN_MS * num_tokens
+        step_ms = STEP_MS + TOKEN_MS * num_tokens
+        self.now_ms += step_ms
+        self.scheduler.note_step(step_ms / 1000)
         sampled = tuple(SampledTokens(w.sequence_id, (1,)) for w in plan.scheduled if w.samples)
         self.scheduler.update(ForwardResult(plan.step, sampled))
         self._note()

@@ -41,6 +41,7 @@ class StoreDouble:
     taken: list[ChunkId] = field(default_factory=list)
     leased: list[ExportedChunk] = field(default_factory=list)
     ends: dict[SequenceId, bool] = field(default_factory=dict)
+    voids: list[Prefix] = field(default_factory=list)
     num_landed: int = 0
     num_refused: int = 0
 
@@ -63,7 +64,8 @@ class Source:
             num_blocks += 1
         if num_blocks <= num_cached:
             return None
-        return Offer(num_blocks, store.now_ms + store.patience_ms)
+        is_fetch = sequence_id % 2 == 0
+        return Offer(num_blocks, store.now_ms + store.patience_ms, leaves_room=is_fetch)
 
     def start(self, sequence_id: SequenceId, prefix: Prefix, runs: tuple[HostRun, ...]) -> None:
         assert sequence_id not in self.store.landings
@@ -122,6 +124,9 @@ class Sink:
 
     def end(self, sequence_id: SequenceId, *, is_whole: bool) -> None:
         self.store.ends[sequence_id] = is_whole
+
+    def disown(self, void: Prefix) -> None:
+        self.store.voids.append(void)
 
     def poll(self) -> list[ChunkId]:
         store = self.store

@@ -10,17 +10,19 @@ from contracts.errors import (
     ServiceError,
 )
 from gpu_pool.engine.admission import check_admission
-from gpu_pool.engine.assembly import create_kv_memory
 from gpu_pool.engine.executor_double import create_double_info
 from gpu_pool.engine.messages import AddSequence
 from gpu_pool.engine.settings import SchedulerSettings
+from gpu_pool.kv.assembly import create_kv_memory
 from gpu_pool.plan import ExecutorInfo
 from tests.gpu_pool.engine.engine_rig import EngineRig, create_request
 
 
 def check(request: AddSequence, info: ExecutorInfo) -> int:
     """What an idle core says to `request`."""
-    return check_admission(request, info, create_kv_memory(SchedulerSettings(), info))
+    return check_admission(
+        request, info, create_kv_memory(info, SchedulerSettings().max_batch_tokens)
+    )
 
 
 @pytest.mark.parametrize(

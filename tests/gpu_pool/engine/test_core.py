@@ -141,7 +141,18 @@ def info(request: pytest.FixtureRequest) -> ExecutorInfo:
 def test_the_core_introduces_itself_and_answers(tmp_path: Path, info: ExecutorInfo) -> None:
     with serve(tmp_path, ExecutorDouble(info)) as server:
         (ready,) = server.received
-        assert ready == CoreReady(256, 1000, 4, 64, "double", 4096, 1024, max_running=64)
+        assert ready == CoreReady(
+            256,
+            1000,
+            4,
+            64,
+            "double",
+            4096,
+            1024,
+            max_running=64,
+            adapter_bytes=100,
+            max_adapter_rank=8,
+        )
         server.send(create_request(1, [1, 2, 3], max_tokens=5))
         (finished,) = server.receive_until_finished()
         assert finished == SequenceFinished(SequenceId(1), 5, FinishReason.LENGTH)

@@ -8,7 +8,14 @@ from contracts.errors import InvariantBroken
 from contracts.inference import SamplingParams
 from gpu_pool.engine.double_tokens import predict_tokens
 from gpu_pool.engine.executor_double import ExecutorDouble, create_double_info
-from gpu_pool.plan import BlockId, ForwardPlan, NewSequence, ScheduledSequence, SequenceId
+from gpu_pool.plan import (
+    AdapterFile,
+    BlockId,
+    ForwardPlan,
+    NewSequence,
+    ScheduledSequence,
+    SequenceId,
+)
 
 PROMPT = (1, 2, 3, 4, 5, 6)
 
@@ -139,3 +146,49 @@ def test_the_device_breaks_at_the_step_it_was_told_to() -> None:
     executor.submit(plan(0, work(1, 6, 0, 1), new=(new(1),)))
     with pytest.raises(RuntimeError):
         executor.collect()
+
+
+# -- adapters ------------------------------------------------------------------------------------
+
+ADAPTER = AdapterFile(b"a" * 32, "/60", 1.0)
+
+
+def load(executor: ExecutorDouble, adapter: AdapterFile) -> None:
+    executor.load_adapter(adapter, lambda: None)
+    assert [news.is_loaded for news in executor.poll_adapters()] == [True]
+
+
+def test_an_adapter_changes_what_follows() -> None:
+    executor = ExecutorDouble(create_double_info())
+    load(executor, ADAPTER)
+    executor.submit(plan(0, work(1, 6, 0, 1), new=(replace(new(1), adapter=ADAPTER),)))
+    (sampled,) = executor.collect().sampled
+    digest = ADAPTER.digest
+    (expected,) = predict_tokens(PROMPT, 1, vocab_size=1000, adapter_digest=digest)
+    assert sampled.token_ids == (expected,)
+    assert (expected,) != predict_tokens(PROMPT, 1, vocab_size=1000)
+
+
+def test_nothing_is_computed_with_an_adapter_that_is_not_there() -> None:
+    executor = ExecutorDouble(create_double_info())
+    first = plan(0, work(1, 6, 0, 1), new=(replace(new(1), adapter=ADAPTER),))
+    with pytest.raises(InvariantBroken, match="not there"):
+        executor.submit(first)
+    dropped = ExecutorDouble(create_double_info())
+    load(dropped, ADAPTER)
+    dropped.submit(first)
+    dropped.collect()
+    dropped.drop_adapter(ADAPTER.digest)
+    with pytest.raises(InvariantBroken, match="not there"):
+        dropped.submit(plan(1, work(1, 1)))
+
+
+def test_adapters_beyond_the_bound_or_twice_are_refused() -> None:
+    executor = ExecutorDouble(create_double_info())
+    load(executor, ADAPTER)
+    with pytest.raises(InvariantBroken, match="twice"):
+        executor.load_adapter(ADAPTER, lambda: None)
+    with pytest.raises(InvariantBroken, match="room"):
+        executor.load_adapter(AdapterFile(b"b" * 32, "/41", 1.0), lambda: None)
+    with pytest.raises(InvariantBroken, match="not there"):
+        executor.drop_adapter(b"c" * 32)

@@ -21,6 +21,8 @@ from tests.gpu_pool.engine.simulated_time import Simulation, Times
 
 VICTIM, PROBER, OTHER = (AccountId(letter * 32) for letter in "abc")
 SALT: Final = bytes(range(32))
+ADAPTER: Final = bytes(range(100, 132))
+"""What the victim's requests with an odd number are computed with."""
 BLOCK: Final = 16
 NUM_SECRETS: Final = 200
 NUM_PROBES: Final = 100_000
@@ -47,9 +49,20 @@ def create_memory() -> KvMemory:
     )
 
 
-def compute(memory: KvMemory, account_id: AccountId, salt: bytes, token_ids: list[int]) -> None:
+def find_adapter(number: int) -> bytes:
+    """What a secret is computed with."""
+    return ADAPTER if number % 2 else b""
+
+
+def compute(
+    memory: KvMemory,
+    account_id: AccountId,
+    salt: bytes,
+    token_ids: list[int],
+    adapter: bytes = b"",
+) -> None:
     """What a sequence does that comes, is computed and goes."""
-    table = memory.create_table(account_id, salt)
+    table = memory.create_table(account_id, salt, adapter_digest=adapter)
     found = memory.find(table, token_ids)
     assert memory.begin(table, found, token_ids, spare=0, takes_floors=True)
     assert memory.extend(table, found.num_tokens, len(token_ids), takes_floors=True)
@@ -64,10 +77,12 @@ def probe(memory: KvMemory, root_key: bytes, token_ids: list[int]) -> int:
     return memory.find(table, token_ids).num_tokens
 
 
-def draw_root(random: Random) -> bytes:
-    """The name space of a probe: anything that is near the victim's but not the same."""
+def draw_root(random: Random, adapter: bytes) -> bytes:
+    """The name space of a probe for what the victim has computed with `adapter`: anything that is
+    near the victim's but not the same.
+    """
     hasher = BlockHasher("revision", "bfloat16", BLOCK)
-    kind = random.randrange(6)
+    kind = random.randrange(9)
     if kind == 0:  # the prober's own account
         return hasher.create_root(random.randbytes(32))
     if kind == 1:  # the victim's, one generation on: any bit may differ
@@ -83,25 +98,39 @@ def draw_root(random: Random) -> bytes:
         size = random.choice([BLOCK, 2 * BLOCK])
         name, dtype = random.choice([("revision2", "bfloat16"), ("revisionb", "float16")])
         return BlockHasher(name, dtype, size).create_root(SALT)
+    if kind == 5:  # the victim's adapter, which is public, under another salt
+        return hasher.create_root(random.randbytes(32), ADAPTER)
+    if kind == 6:  # the victim's own salt with another adapter, or with none where there is one
+        others = [
+            random.randbytes(32),
+            ADAPTER[:-1],
+            ADAPTER + bytes(1),
+            b"" if adapter else ADAPTER,
+        ]
+        return hasher.create_root(SALT, random.choice(others))
+    if kind == 7:  # the adapter in the field before, or the salt in that behind
+        return random.choice([hasher.create_root(SALT + ADAPTER), hasher.create_root(b"", SALT)])
     return random.choice([b"", bytes(32), SALT])  # no name space at all
 
 
 def count_hits(num_probes: int) -> tuple[int, int, int]:
     """Probes of another that found something, and the victim's own probes: all, and those too."""
     memory, random = create_memory(), Random(3)
-    own_root = BlockHasher("revision", "bfloat16", BLOCK).create_root(SALT)
+    hasher = BlockHasher("revision", "bfloat16", BLOCK)
     num_hits = num_own = num_own_hits = 0
     newest = 0
-    for number in range(num_probes):
-        if number % 50 == 0:  # blocks change hands all the time
+    for turn in range(num_probes):
+        if turn % 50 == 0:  # blocks change hands all the time
             newest = random.randrange(NUM_SECRETS)
-            compute(memory, VICTIM, SALT, create_secret(newest))
+            compute(memory, VICTIM, SALT, create_secret(newest), find_adapter(newest))
             length = random.randrange(1, 120)
             compute(memory, PROBER, b"prober", [random.randrange(1000) for _ in range(length)])
             num_own += 1
+            own_root = hasher.create_root(SALT, find_adapter(newest))
             num_own_hits += probe(memory, own_root, create_secret(newest)) == 6 * BLOCK
-        secret = create_secret(random.choice([newest, newest, random.randrange(NUM_SECRETS)]))
-        num_hits += probe(memory, draw_root(random), secret) > 0
+        number = random.choice([newest, newest, random.randrange(NUM_SECRETS)])
+        root = draw_root(random, find_adapter(number))
+        num_hits += probe(memory, root, create_secret(number)) > 0
     return num_hits, num_own, num_own_hits
 
 
@@ -114,9 +143,19 @@ def test_no_probe_of_another_finds_anything_and_all_of_the_account_itself_do() -
 def test_a_salt_that_is_everybodys_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: the same probes find what a hasher without salts has named."""
     create_root = BlockHasher.create_root
-    monkeypatch.setattr(BlockHasher, "create_root", lambda self, _: create_root(self, b""))
+    monkeypatch.setattr(BlockHasher, "create_root", lambda self, *_: create_root(self, b""))
     num_hits, _, _ = count_hits(2000)
     assert num_hits > 500
+
+
+def test_an_adapter_that_is_left_out_of_the_names_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: what one adapter has computed is found with another."""
+    create_root = BlockHasher.create_root
+    monkeypatch.setattr(
+        BlockHasher, "create_root", lambda self, salt, _=b"": create_root(self, salt)
+    )
+    num_hits, _, _ = count_hits(2000)
+    assert num_hits > 100
 
 
 # -- what time tells -----------------------------------------------------------------------------
@@ -188,5 +227,5 @@ def test_time_tells_an_account_its_own_prefixes() -> None:
 def test_time_tells_of_a_salt_that_is_everybodys(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the control: it is the salt that hides the difference."""
     create_root = BlockHasher.create_root
-    monkeypatch.setattr(BlockHasher, "create_root", lambda self, _: create_root(self, b""))
+    monkeypatch.setattr(BlockHasher, "create_root", lambda self, *_: create_root(self, b""))
     assert measure_auc(Timing(PROBER, b"prober", is_settled=True), 150) > 0.95

@@ -1,6 +1,7 @@
 """KV that comes from elsewhere is as good as computed; what fails to come is computed."""
 
 import itertools
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,7 +13,14 @@ from gpu_pool.engine.passage import Carriers
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.kv.export import ChunkId, ExportOrder
 from gpu_pool.kv.host_run import Prefix
-from gpu_pool.plan import KvGroup, KvGroupKind, SequenceId
+from gpu_pool.plan import (
+    NO_TOKEN,
+    ForwardResult,
+    KvGroup,
+    KvGroupKind,
+    SampledTokens,
+    SequenceId,
+)
 from tests.gpu_pool.engine.engine_rig import EngineRig, create_request
 from tests.gpu_pool.engine.store_double import Sink, StoreDouble
 
@@ -208,6 +216,32 @@ def test_an_order_without_room_is_refused_at_once() -> None:
     fits = rig.add(create_request(2, PROMPT[:17], max_tokens=1))
     rig.settle()
     assert len(fits.token_ids) == 1
+
+
+@pytest.mark.parametrize("num_last", [3, 18])
+@pytest.mark.parametrize("is_firm", [True, False])
+def test_what_turns_out_not_to_be_numbers_is_disowned_and_its_last_blocks_do_not_leave(
+    is_firm: bool, num_last: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of the step before have left; who was to have them all hears that he has not, even
+    where no block is missing.
+    """
+    rig = Rig(order=ExportOrder(0 if is_firm else None, is_firm=is_firm))
+    collect = rig.executor.collect
+
+    def garble() -> ForwardResult:
+        result = collect()
+        sampled = (SampledTokens(one.sequence_id, (NO_TOKEN,)) for one in result.sampled)
+        return replace(result, sampled=tuple(sampled))
+
+    monkeypatch.setattr(rig.executor, "collect", garble)
+    outcome = rig.add(create_request(1, range(1, 65 + num_last), max_tokens=1))
+    rig.settle()
+    assert outcome.error_codes == ["internal_error"]
+    assert len(rig.store.content) == 16, "of the second step nothing has left"
+    (void,) = rig.store.voids
+    assert {key for _, key in rig.store.content} <= set(void.keys)
+    assert (len(void.keys), rig.store.ends) == (16 + num_last // 4, {1: False})
 
 
 class Holding(Random):

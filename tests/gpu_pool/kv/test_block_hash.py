@@ -55,6 +55,15 @@ def test_neighbouring_fields_cannot_lend_each_other_bytes(
     assert roots[0] != roots[1]
 
 
+def test_an_adapter_has_roots_of_its_own() -> None:
+    hasher = BlockHasher("rev", "bf16", block_size=4)
+    fields = frame(b"hearth kv 1") + frame(b"salt") + frame(b"rev") + frame(b"bf16") + frame(b"ad")
+    root = hasher.create_root(b"salt", b"ad")
+    assert root == hashlib.sha256(fields + struct.pack("<Q", 4)).digest()
+    others = {hasher.create_root(b"salt", digest) for digest in (b"", b"a", b"ad\0")}
+    assert len(others | {root}) == 4
+
+
 def test_block_sizes_have_keys_of_their_own() -> None:
     assert BlockHasher("r", "d", 8).create_root(b"s") != BlockHasher("r", "d", 16).create_root(b"s")
 

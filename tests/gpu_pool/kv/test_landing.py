@@ -7,6 +7,7 @@ import pytest
 from contracts.ids import AccountId
 from gpu_pool.kv.block import BlockTable, GroupTable
 from gpu_pool.kv.group_memory import GroupMemory
+from gpu_pool.kv.host_pool import HostPool
 from gpu_pool.kv.host_run import HostRun, Prefix
 from gpu_pool.kv.landing import LandingEnd, Landings, Offer
 from gpu_pool.plan import KvGroup, KvGroupKind, SequenceId
@@ -103,22 +104,64 @@ def test_a_divisible_offer_is_cut_to_the_room_there_is(is_divisible: bool) -> No
 
 
 @pytest.mark.parametrize("leaves_room", [True, False])
-def test_a_fetch_leaves_a_quarter_of_all_host_blocks_to_others(leaves_room: bool) -> None:
-    """Whatever others hold by then: of 12 blocks, 4 of them taken, it gets 5 or, else, 8."""
+def test_a_fetch_leaves_a_quarter_of_all_host_blocks_and_others_part_of_the_rest(
+    leaves_room: bool,
+) -> None:
+    """Whatever others hold by then: of 24 blocks, 8 of them taken, 10 may be had. An account leaves
+    as many as it takes, a hand-over none.
+    """
     offer = Offer(8, NEVER_MS, is_divisible=True, leaves_room=leaves_room)
-    scene = Scene(offer, num_host_blocks=12)
-    scene.group.host.reserve(4)
+    scene = Scene(offer, num_host_blocks=24)
+    scene.group.host.reserve(8)
     assert scene.open()
     assert len(scene.source.runs[0].host_ids) == (5 if leaves_room else 8)
-    assert scene.group.host.num_free == (3 if leaves_room else 0)
-    if leaves_room:  # the next one finds nothing, and need not wait
+    if leaves_room:  # it has its part, and does without
         table = BlockTable(b"root", ACCOUNT, (GroupTable(),))
         assert not scene.landings.open(SequenceId(2), table, PREFIX, 0, NEVER_MS)
 
 
 def test_a_fetch_that_is_of_no_use_in_part_does_without_where_it_would_leave_too_little() -> None:
-    assert not Scene(Offer(8, NEVER_MS, leaves_room=True), num_host_blocks=10).open()
-    assert Scene(Offer(8, NEVER_MS, leaves_room=True), num_host_blocks=11).open()
+    assert not Scene(Offer(8, NEVER_MS, leaves_room=True), num_host_blocks=15).open()
+    assert Scene(Offer(8, NEVER_MS, leaves_room=True), num_host_blocks=16).open()
+
+
+def share_nothing(self: HostPool, room: int, num_own: int) -> int:
+    """Who comes first gets all."""
+    return max(0, room)
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_however_much_one_account_fetches_another_finds_room(
+    is_shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand requests of one that wait, for what comes or, landed, for the device, leave others
+    their part; in the control nothing. Who is done leaves all that he had to the next.
+    """
+    if not is_shared:
+        monkeypatch.setattr(HostPool, "_bound_share", share_nothing)
+    scene = Scene(Offer(8, NEVER_MS, is_divisible=True, leaves_room=True), num_host_blocks=64)
+    tables = [BlockTable(b"root", ACCOUNT, (GroupTable(),)) for _ in range(1000)]
+
+    def open_all(first: int, account: str) -> int:
+        """How many blocks an account gets that asks again and again."""
+        held = scene.landings.count_held(0)
+        prefix = Prefix(AccountId(account * 32), b"root", KEYS)
+        for number, table in enumerate(tables, first):
+            scene.landings.open(SequenceId(number), table, prefix, 0, NEVER_MS)
+        return scene.landings.count_held(0) - held
+
+    assert open_all(0, "a") == (32 if is_shared else 48)
+    scene.source.ends += [LandingEnd(SequenceId(number), has_landed=True) for number in range(2)]
+    scene.landings.poll(0)
+    assert [open_all(1000, "a"), open_all(2000, "b")] == ([0, 8] if is_shared else [0, 0])
+    if is_shared:
+        assert open_all(3000, "c") == 4
+        for table in tables[:2]:  # what has landed goes to the device
+            assert table.swapped is not None
+            scene.group.host.discard(table.swapped.groups[0][1])
+        scene.group.host.take_moves()
+        scene.group.host.note_done()
+        assert [open_all(4000, "a"), open_all(5000, "b")] == [4, 4]
 
 
 def test_without_any_room_nobody_waits() -> None:

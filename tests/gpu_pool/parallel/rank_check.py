@@ -1,5 +1,6 @@
 """What an executor answers, with the log-probability of every token everywhere."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -7,7 +8,14 @@ import torch
 from torch import Tensor
 
 from contracts.inference import SamplingParams
-from gpu_pool.plan import Executor, ForwardPlan, ForwardResult, TokenScore
+from gpu_pool.plan import (
+    AdapterFile,
+    AdapterNews,
+    Executor,
+    ForwardPlan,
+    ForwardResult,
+    TokenScore,
+)
 from tests.gpu_pool.models.family_checkpoint import SIZES, create_prompt
 from tests.gpu_pool.plan_driver import PlanDriver
 
@@ -49,6 +57,18 @@ class Recorder:
         self.results.append(self._executor.collect())
         return self.results[-1]
 
+    def measure_adapter(self, adapter: AdapterFile, wake: Callable[[], None]) -> None:
+        self._executor.measure_adapter(adapter, wake)
+
+    def load_adapter(self, adapter: AdapterFile, wake: Callable[[], None]) -> None:
+        self._executor.load_adapter(adapter, wake)
+
+    def poll_adapters(self) -> tuple[AdapterNews, ...]:
+        return self._executor.poll_adapters()
+
+    def drop_adapter(self, digest: bytes) -> None:
+        self._executor.drop_adapter(digest)
+
     def sleep(self) -> int:
         return self._executor.sleep()
 
@@ -59,12 +79,13 @@ class Recorder:
         self._executor.close()
 
 
-def ask(executor: Executor) -> Answers:
+def ask(executor: Executor, adapter: AdapterFile | None = None) -> Answers:
     """Sequences of mixed lengths, computed whole, in chunks, side by side, and once more after a
     preemption. No row is left.
     """
     recorder = Recorder(executor)
     driver = PlanDriver(recorder)
+    driver.adapter = adapter
     ids = [driver.add(create_prompt(n, 20 + n), EVERYTHING) for n in (5, 1, 90, 33)]
     token_ids = driver.generate(ids, 4, max_chunk=37)
     driver.release(ids[2])

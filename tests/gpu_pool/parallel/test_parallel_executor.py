@@ -5,8 +5,10 @@ and a rank that is gone or does not come takes all with it, soon.
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -53,10 +55,16 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts executors, which end with the test."""
     started: list[ParallelExecutor] = []
 
-    def create(folder: Path, shape: ParallelShape, **fields: float) -> ParallelExecutor:
+    def create(
+        folder: Path,
+        shape: ParallelShape,
+        *,
+        worker: Mapping[str, Any] = MappingProxyType({}),
+        **fields: float,
+    ) -> ParallelExecutor:
         network = require_causal(read_config(folder).network)
         around = surround(tmp_path / f"ranks-{len(started)}", **fields)
-        started.append(create_parallel_executor(describe(folder), network, shape, around))
+        started.append(create_parallel_executor(describe(folder, **worker), network, shape, around))
         return started[-1]
 
     yield create

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gpu_pool.parallel.place import ParallelShape, RankPlace
-from gpu_pool.plan import ForwardPlan, ForwardResult, HostMemory
+from gpu_pool.plan import AdapterFile, AdapterNews, ForwardPlan, ForwardResult, HostMemory
 from gpu_pool.worker.parallel_executor import join_infos, strip_scores
 from gpu_pool.worker.plan_worker import Worker
 from gpu_pool.worker.settings import WorkerSettings
@@ -132,8 +132,25 @@ class ThreadExecutor:
         self.info = join_infos([worker.info for worker in self.workers], shape, "revision")
         self.host_memory: tuple[HostMemory, ...] = ()
         self._drawn: tuple[ForwardResult, ...] = ()
+        self._news: list[AdapterNews] = []
         self._steps: deque[list[Future[ForwardResult]]] = deque()
         self.most_in_flight = 0
+
+    def measure_adapter(self, adapter: AdapterFile, wake: Callable[[], None]) -> None:
+        self._news += [worker.adapters.measure_now(adapter) for worker in self.workers][:1]
+        wake()
+
+    def load_adapter(self, adapter: AdapterFile, wake: Callable[[], None]) -> None:
+        self._news += [worker.adapters.load_now(adapter) for worker in self.workers][:1]
+        wake()
+
+    def poll_adapters(self) -> tuple[AdapterNews, ...]:
+        news, self._news = tuple(self._news), []
+        return news
+
+    def drop_adapter(self, digest: bytes) -> None:
+        for worker in self.workers:
+            worker.drop_adapter(digest)
 
     def submit(self, plan: ForwardPlan) -> None:
         drawn, self._drawn = self._drawn, ()

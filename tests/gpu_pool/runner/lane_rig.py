@@ -53,11 +53,13 @@ class LaneRig(EngineRig):
             num_threads=1,
             swap_bytes=swap_bytes,
             max_rows=MAX_RUNNING,
+            adapter_bytes=4 << 20,
+            max_adapter_rank=64,
         )
         lane = device_lane(recorder) if is_ahead else None
         worker = create_executor(settings, lane=lane)
         scheduling = SchedulerSettings(max_running=MAX_RUNNING, **limits)
-        super().__init__(scheduling, worker.info, create_matcher)
+        super().__init__(scheduling, worker.info, create_matcher, loader=worker)
         self.executor = worker  # type: ignore[assignment]
         self.worker: Worker = worker
         self._most_under_way = 0

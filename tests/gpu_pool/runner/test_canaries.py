@@ -192,7 +192,7 @@ def test_a_hash_that_forgets_the_words_is_seen(
 
 def test_a_salt_that_is_everybodys_is_seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create_root = BlockHasher.create_root
-    monkeypatch.setattr(BlockHasher, "create_root", lambda self, _: create_root(self, b""))
+    monkeypatch.setattr(BlockHasher, "create_root", lambda self, *_: create_root(self, b""))
     findings = play(folder, 100)
     assert findings.shared
     assert findings.leaks == []  # the words are still in the key

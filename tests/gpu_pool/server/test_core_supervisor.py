@@ -18,7 +18,7 @@ from gpu_pool.server import core_supervisor
 from gpu_pool.settings import EngineSettings
 from tests.fixtures.double_node import create_core_command
 from tests.fixtures.node_process import ROOT, is_alive, wait_until
-from tests.fixtures.supervised_core import POLICY, supervise
+from tests.fixtures.supervised_core import POLICY, SILENCE_S, supervise
 
 
 async def test_a_core_is_started_again_and_again(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ async def test_a_core_that_dies_asleep_is_on_disk_and_stays_there(tmp_path: Path
 
 @pytest.mark.parametrize("towards", [Tier.HOST, Tier.GPU])
 async def test_a_core_that_never_answers_a_move_is_killed(tmp_path: Path, towards: Tier) -> None:
-    engine = EngineSettings(max_silence_s=4)
+    engine = EngineSettings(max_silence_s=SILENCE_S)
     async with supervise(tmp_path, create_core_command(), engine=engine) as supervisor:
         await asyncio.wait_for(supervisor.move_to(Tier.GPU), 20)
         if towards is Tier.GPU:
@@ -174,7 +174,7 @@ async def test_a_core_that_never_answers_a_move_is_killed(tmp_path: Path, toward
         pid = supervisor.process_id
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
-        await asyncio.wait_for(supervisor.move_to(towards), 30)
+        await asyncio.wait_for(supervisor.move_to(towards), 60)
         assert not is_alive(pid)
         assert supervisor.tier is (Tier.DISK if towards is Tier.HOST else Tier.GPU)
 

@@ -24,12 +24,10 @@ from gpu_pool.server.core_watch import Silence
 from gpu_pool.settings import EngineSettings, ServedModelSettings
 from tests.fixtures.double_node import create_core_command
 from tests.fixtures.node_process import MODEL, is_alive, wait_until
-from tests.fixtures.supervised_core import POLICY, supervise
+from tests.fixtures.supervised_core import POLICY, SILENCE_S, supervise
 from tests.gpu_pool.engine.engine_rig import create_request
 
-BOUND_S = 3.0
-"""Longer than a process takes to start, which says nothing before."""
-ENGINE = EngineSettings(max_silence_s=BOUND_S)
+ENGINE = EngineSettings(max_silence_s=SILENCE_S)
 UNWATCHED = EngineSettings(max_silence_s=600)
 
 
@@ -123,7 +121,7 @@ async def test_without_the_bound_the_request_would_wait(tmp_path: Path) -> None:
         pid = await start(supervisor)
         os.kill(pid, signal.SIGSTOP)
         listener = ask(supervisor)
-        await asyncio.sleep(2 * BOUND_S)
+        await asyncio.sleep(2 * SILENCE_S)
         assert (supervisor.process_id, listener.error) == (pid, None)
         os.kill(pid, signal.SIGCONT)
         await wait_until(lambda: listener.num_tokens > 0)
@@ -136,7 +134,7 @@ async def test_an_idle_core_that_is_frozen_is_noticed_when_somebody_asks(
     async with supervise(tmp_path, create_core_command(), engine=ENGINE) as supervisor:
         pid = await start(supervisor)
         os.kill(pid, signal.SIGSTOP)
-        await asyncio.sleep(1.5 * BOUND_S)
+        await asyncio.sleep(1.5 * SILENCE_S)
         assert supervisor.process_id == pid  # nothing is asked of it: nobody would know
         listener = Listener()
         assert supervisor.client is not None
@@ -149,13 +147,12 @@ async def test_an_idle_core_that_is_frozen_is_noticed_when_somebody_asks(
         assert (listener.error is not None) is stays
 
 
-@pytest.mark.parametrize(("bound_s", "is_left_alone"), [(6.0, True), (2.0, False)])
+@pytest.mark.parametrize(("step_s", "is_left_alone"), [(2.6, True), (12.0, False)])
 async def test_a_slow_core_is_left_alone_below_the_bound(
-    tmp_path: Path, bound_s: float, is_left_alone: bool
+    tmp_path: Path, step_s: float, is_left_alone: bool
 ) -> None:
-    command = create_core_command("--step-s", "2.6")  # above a fourth of the bound it is pinged
-    engine = EngineSettings(max_silence_s=bound_s)
-    async with supervise(tmp_path, command, engine=engine) as supervisor:
+    command = create_core_command("--step-s", str(step_s))  # from a fourth of it on it is pinged
+    async with supervise(tmp_path, command, engine=ENGINE) as supervisor:
         pid = await start(supervisor)
         listener = ask(supervisor, max_tokens=3)
         await wait_until(lambda: listener.finished is not None or listener.error is not None, 60)
@@ -176,16 +173,15 @@ async def test_a_core_that_freezes_while_it_loads_is_replaced(
         if is_replaced:
             await check_replaced(supervisor, pid)
             return
-        await asyncio.sleep(2 * BOUND_S)
+        await asyncio.sleep(2 * SILENCE_S)
         assert supervisor.process_id == pid
         assert supervisor.client is None
 
 
 @pytest.mark.parametrize("tells", [True, False])
 async def test_a_load_may_last_as_long_as_it_gets_further(tmp_path: Path, tells: bool) -> None:
-    engine = EngineSettings(max_silence_s=5)
-    options = ("--load-s", "11", *(("--tells-load",) if tells else ()))
-    async with supervise(tmp_path, create_core_command(*options), engine=engine) as supervisor:
+    options = ("--load-s", str(2 * SILENCE_S), *(("--tells-load",) if tells else ()))
+    async with supervise(tmp_path, create_core_command(*options), engine=ENGINE) as supervisor:
         await wait_until(lambda: supervisor.client is not None or supervisor.num_hung > 0, 60)
         assert (supervisor.client is not None) is tells
         assert supervisor.loaded_ratio == 0
@@ -213,7 +209,8 @@ async def test_a_model_that_hangs_in_every_load_fails_for_good(tmp_path: Path) -
     async with supervise(tmp_path, command, policy=policy, engine=engine) as supervisor:
         await wait_until(lambda: supervisor.failure is not None, 60)
         assert supervisor.failure == "its engine got no further for 2 s while it was loaded"
-        assert (supervisor.num_hung, supervisor.process_id) == (2, None)
+        await wait_until(lambda: supervisor.process_id is None, 10)  # it says so before
+        assert supervisor.num_hung == 2
 
 
 async def test_what_a_hung_core_has_started_goes_with_it(tmp_path: Path) -> None:
@@ -245,7 +242,7 @@ async def test_a_core_that_freezes_asleep_is_replaced_when_it_is_to_wake(tmp_pat
         pid = await start(supervisor)
         await supervisor.move_to(Tier.HOST)
         os.kill(pid, signal.SIGSTOP)
-        await asyncio.wait_for(supervisor.move_to(Tier.GPU), 30)
+        await asyncio.wait_for(supervisor.move_to(Tier.GPU), 60)
         await check_replaced(supervisor, pid)
 
 
@@ -260,9 +257,9 @@ async def test_time_in_which_the_server_stood_still_does_not_count(
         await wait_until(lambda: listener.num_tokens > 3)
         os.kill(pid, signal.SIGSTOP)
         if is_suspended:  # as with the machine as a whole
-            time.sleep(2 * BOUND_S)  # noqa: ASYNC251
+            time.sleep(2 * SILENCE_S)  # noqa: ASYNC251
         else:
-            await asyncio.sleep(2 * BOUND_S)
+            await asyncio.sleep(2 * SILENCE_S)
         if is_alive(pid):
             os.kill(pid, signal.SIGCONT)
         await wait_until(lambda: listener.finished is not None or listener.error is not None, 30)
@@ -278,7 +275,7 @@ async def test_a_core_that_speaks_or_has_nothing_to_do_is_not_pinged(tmp_path: P
         pings: list[None] = []
         ping = supervisor.client.ping
         supervisor.client.ping = lambda: pings.append(None) or ping()  # type: ignore[method-assign]
-        await asyncio.sleep(BOUND_S)  # idle
+        await asyncio.sleep(SILENCE_S)  # idle
         listener = ask(supervisor, max_tokens=100)
         await wait_until(lambda: listener.finished is not None, 30)
         assert pings == []

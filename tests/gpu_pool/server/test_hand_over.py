@@ -6,11 +6,14 @@ from typing import Final, cast
 import msgspec
 import pytest
 
+from contracts.adapters import AdapterPiece, AdapterRef, AdapterWanted
+from contracts.errors import ContextTooLong, InvalidRequest
 from contracts.grant import Grant
-from contracts.inference import Finished, FinishReason, GenerateRequest, Usage
+from contracts.inference import Failed, Finished, FinishReason, GenerateRequest, Usage
 from contracts.kv_transfer import KvExported, KvHalf, KvImport, KvRelease, KvRun, KvStop
 from contracts.wire import StreamEvent
 from gpu_pool.plan import SequenceId
+from gpu_pool.server.adapters.piece_line import PieceLine
 from gpu_pool.server.engine_client import EngineClient
 from gpu_pool.server.hand_over import HandOver
 from gpu_pool.server.prepared_request import PreparedRequest
@@ -34,7 +37,9 @@ class WakingModel(ServedModel):
         self.is_asked = asyncio.Event()
         self.is_left = False
 
-    async def prepare(self, request: GenerateRequest, grant: Grant) -> PreparedRequest:
+    async def prepare(
+        self, request: GenerateRequest, grant: Grant, line: PieceLine | None = None
+    ) -> PreparedRequest:
         self.is_asked.set()
         try:
             await asyncio.sleep(3600)
@@ -112,3 +117,33 @@ def test_an_abort_releases_blocks_at_once_unless_they_may_be_being_read(
     assert events == [*exports, Finished(FinishReason.ABORTED, NOTHING)]
     hand_over.abort()
     assert client.releases == [may_be_read]
+
+
+class FetchingModel(ServedModel):
+    """A model whose requests wait for their adapter."""
+
+    def __init__(self) -> None:
+        self.read = b""
+
+    async def prepare(
+        self, request: GenerateRequest, grant: Grant, line: PieceLine | None = None
+    ) -> PreparedRequest:
+        assert line is not None
+        self.read = await line.read(0, 3)
+        raise ContextTooLong("It has the file, and is too long.")
+
+
+async def test_a_prompt_for_another_node_gets_its_adapter_over_its_own_stream() -> None:
+    model, events = FetchingModel(), list[StreamEvent]()
+    hand_over = HandOver(PREFILL_TICKET, events.append)
+    with pytest.raises(InvalidRequest):
+        hand_over.take_piece(AdapterPiece(0, b"abc"))
+    ref = AdapterRef(weights_sha256=bytes(32), num_bytes=3, scale=1.0, rank=1)
+    request = msgspec.structs.replace(ask(GRANT.model, "prompt"), adapter=ref)
+    hand_over.start(model, request, GRANT)
+    await asyncio.sleep(0.01)
+    assert events == [AdapterWanted(0, 3)]
+    hand_over.take_piece(AdapterPiece(0, b"abc"))
+    await asyncio.sleep(0.01)
+    assert model.read == b"abc"
+    assert isinstance(events[-1], Failed)

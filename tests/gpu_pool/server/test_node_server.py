@@ -293,7 +293,8 @@ async def test_a_model_that_cannot_be_loaded_is_refused_at_once(
         async with aiohttp.ClientSession() as session:
             async with session.get(node.address.url + "/health/ready") as answer:
                 states = [{"name": MODEL, "state": "failed"}]  # nothing of files to strangers
-                expected = {"status": "failed", "models": states}
+                place = {"region": "local", "jurisdiction": ""}
+                expected = {"status": "failed", **place, "models": states}
                 assert (answer.status, await answer.json()) == (503, expected)
             async with session.get(node.address.url + "/health/live") as answer:
                 assert answer.status == 200

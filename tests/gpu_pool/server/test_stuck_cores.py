@@ -16,7 +16,7 @@ from tests.fixtures.double_node import create_core_command
 from tests.fixtures.gateway_client import GatewayClient, ask, failure_code
 from tests.fixtures.held_process import Holds, holding_processes
 from tests.fixtures.node_process import is_alive, wait_until
-from tests.fixtures.supervised_core import supervise
+from tests.fixtures.supervised_core import SILENCE_S, supervise
 from tests.gpu_pool.server.test_core_watch import ask as ask_core
 from tests.gpu_pool.server.test_core_watch import start
 from tests.gpu_pool.server.test_sleeping_models import find_pid, generate
@@ -66,7 +66,7 @@ async def test_what_a_core_holds_that_does_not_go_is_taken_until_it_has_gone(
 async def test_a_core_that_hangs_in_a_move_holds_both_ends_of_it(
     tmp_path: Path, holds: Holds, was_asleep: bool
 ) -> None:
-    engine = EngineSettings(max_silence_s=3)
+    engine = EngineSettings(max_silence_s=SILENCE_S)
     async with supervise(tmp_path, create_core_command(), engine=engine) as supervisor:
         pid = await start(supervisor)
         if was_asleep:
@@ -100,7 +100,7 @@ async def test_a_core_that_is_killed_while_it_loads_holds_the_device_until_it_ha
 async def test_a_silent_core_that_does_not_go_is_not_replaced_beside_itself(
     tmp_path: Path, holds: Holds
 ) -> None:
-    engine = EngineSettings(max_silence_s=3)
+    engine = EngineSettings(max_silence_s=SILENCE_S)
     async with supervise(tmp_path, create_core_command(), engine=engine) as supervisor:
         pid = await start(supervisor)
         holds.hold(pid)

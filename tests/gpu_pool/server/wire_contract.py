@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from contracts.adapters import AdapterPiece, AdapterRef
 from contracts.codec import encode_request
 from contracts.encoding import EncodeRequest, EncoderTask
 from contracts.grant import seal_grant
@@ -97,6 +98,26 @@ class WireContract:
             assert failure_code(await client.generate(texts)) == "unsupported_feature"
             events = await client.generate(ask(node.model, max_tokens=2))
         assert isinstance(events[-1], Finished)
+
+    async def test_an_adapter_beyond_what_a_model_takes_is_refused(self, node: NodeAddress) -> None:
+        async with GatewayClient(node) as client:
+            (card,) = (await asyncio.wait_for(client.reports.get(), 5)).models
+            rank = card.max_adapter_rank + 1
+            ref = AdapterRef(weights_sha256=bytes(32), num_bytes=1, scale=1.0, rank=rank)
+            adapted = msgspec.structs.replace(ask(node.model), adapter=ref)
+            assert failure_code(await client.generate(adapted)) == "adapter_unsupported"
+
+    async def test_a_piece_of_an_adapter_that_was_not_asked_for_ends_its_stream_alone(
+        self, node: NodeAddress
+    ) -> None:
+        async with GatewayClient(node) as client:
+            bad, good = [await client.open(ask_long(node.model)) for _ in range(2)]
+            for stream in (bad, good):
+                assert isinstance(await stream.next(), Accepted)
+            await client.send(bad, AdapterPiece(0, b"x"))
+            assert failure_code(await bad.read_all()) == "invalid_request"
+            assert isinstance(await good.next(), Delta)
+            await client.send(good, Abort())
 
     async def test_an_answer_is_accepted_then_streamed_then_finished(
         self, node: NodeAddress

@@ -21,7 +21,6 @@ def check(schema: object) -> Any:
         "if",
         "contains",
         "uniqueItems",
-        "propertyNames",
         "dependencies",
         "dependentRequired",
         "unevaluatedProperties",
@@ -89,6 +88,44 @@ def test_annotations_and_unknown_members_are_left_out() -> None:
             "items": {"type": "string", "markdownDescription": "m"},
         }
     ) == {"type": "array", "items": {"type": "string"}}
+
+
+@pytest.mark.parametrize("names", [True, {}, {"type": "string"}, {"title": "Name"}])
+def test_names_that_may_be_any_text_demand_nothing(names: object) -> None:
+    schema = {"type": "object", "additionalProperties": {"type": "number"}}
+    assert check(schema | {"propertyNames": names}) == schema
+
+
+def test_listed_names_become_properties_and_close_the_object() -> None:
+    number, text = {"type": "number"}, {"type": "string"}
+    assert check(
+        {
+            "type": "object",
+            "propertyNames": {"type": "string", "enum": ["a", "b"]},
+            "properties": {"b": text, "never": text},
+            "additionalProperties": number,
+            "required": ["a"],
+        }
+    ) == {
+        "type": "object",
+        "properties": {"a": number, "b": text},
+        "additionalProperties": False,
+        "required": ["a"],
+    }
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"propertyNames": {"pattern": "^a"}},
+        {"propertyNames": {"type": "integer"}},
+        {"propertyNames": {"enum": "a"}},
+        {"propertyNames": {"enum": ["a"]}, "patternProperties": {"^a": True}},
+    ],
+)
+def test_other_rules_for_names_are_refused(schema: object) -> None:
+    with pytest.raises(InvalidRequest, match="`propertyNames`"):
+        check(schema)
 
 
 def test_names_of_properties_are_no_keywords() -> None:

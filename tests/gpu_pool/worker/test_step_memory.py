@@ -132,7 +132,26 @@ def test_blocks_are_what_steps_leave(
     total = 6400 * division.block_bytes
     free = steps_bytes + total // 64 + 9 * division.block_bytes
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, total))
-    assert fit_blocks(model, division, settings, (WINDOW, VOCAB), CpuMeter()) == 9
+    sizes, meter = (WINDOW, VOCAB), CpuMeter()
+    assert fit_blocks(model, division, settings, sizes, meter) == 9
+    assert fit_blocks(model, division, settings, sizes, meter, 2 * division.block_bytes) == 7
+
+
+@pytest.mark.parametrize(
+    ("asked", "weights_bytes", "kept"),
+    [
+        (None, 16 << 30, 1 << 30),
+        (None, 12 << 20, 2 << 20),
+        (None, 1 << 40, 2 << 30),
+        (0, 16 << 30, 0),
+        (5, 16 << 30, 5),
+    ],
+)
+def test_adapters_have_a_part_of_what_the_weights_take_unless_it_is_said(
+    settings: WorkerSettings, asked: int | None, weights_bytes: int, kept: int
+) -> None:
+    settings = replace(settings, adapter_bytes=asked)
+    assert settings.choose_adapter_bytes(weights_bytes) == kept
 
 
 def test_a_gpu_without_room_is_an_error_that_says_what_to_do(

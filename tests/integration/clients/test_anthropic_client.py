@@ -49,6 +49,7 @@ async def test_a_message_has_text_usage_and_a_reason(client: AsyncAnthropic) -> 
     assert message.stop_reason == "end_turn"
     assert message.usage.cache_read_input_tokens == NUM_CACHED
     assert message.usage.input_tokens == NUM_PROMPT - NUM_CACHED
+    assert message._request_id
 
 
 async def test_a_stream_becomes_the_same_message(client: AsyncAnthropic) -> None:
@@ -112,9 +113,29 @@ async def test_tokens_are_counted_without_an_answer(
     assert talking.requests == []
 
 
+async def test_models_are_listed_and_retrieved(client: AsyncAnthropic) -> None:
+    listed = [model async for model in client.models.list(limit=1)]
+    assert [(model.id, model.type) for model in listed] == [(CHAT, "model"), (CLASSIC, "model")]
+    assert listed[1].display_name == CLASSIC
+    assert listed[1].created_at.year >= 1970
+    assert await client.models.retrieve(CLASSIC) == listed[1]
+    with pytest.raises(anthropic.NotFoundError):
+        await client.models.retrieve("claude-none")
+
+
+async def test_images_are_refused_with_a_sentence(client: AsyncAnthropic) -> None:
+    source: Any = {"type": "base64", "media_type": "image/png", "data": "AA=="}
+    content: Any = [{"type": "image", "source": source}, {"type": "text", "text": "What is it?"}]
+    with pytest.raises(anthropic.BadRequestError, match="Content of type `image`"):
+        await client.messages.create(
+            model=CLASSIC, max_tokens=5, messages=[{"role": "user", "content": content}]
+        )
+
+
 async def test_errors_are_sentences_of_the_right_class(client: AsyncAnthropic) -> None:
     with pytest.raises(anthropic.BadRequestError, match="There is no model") as e:
         await client.messages.create(model="@hearth/tests/none", max_tokens=5, messages=ASKED)
+    assert e.value.request_id
     assert e.value.body["error"]["type"] == "invalid_request_error"  # type: ignore[index]
     with pytest.raises(anthropic.AuthenticationError):
         await client.with_options(api_key="hearth_wrong").messages.create(

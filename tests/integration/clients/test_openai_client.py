@@ -199,6 +199,14 @@ async def test_the_models_are_listed_to_their_end(client: AsyncOpenAI) -> None:
     assert [model.id async for model in client.models.list()] == [CHAT, CLASSIC]
 
 
+async def test_a_model_is_retrieved_by_its_name(client: AsyncOpenAI) -> None:
+    model = await client.models.retrieve(CLASSIC)
+    assert (model.id, model.object, model.owned_by) == (CLASSIC, "model", "tests")
+    assert model == [listed async for listed in client.models.list()][1]
+    with pytest.raises(openai.NotFoundError, match="There is no model of that name"):
+        await client.models.retrieve("gpt-4o")
+
+
 async def test_errors_have_a_message_a_code_a_type_and_a_request_id(client: AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         await client.chat.completions.create(model="@hearth/tests/none", messages=ASKED)
@@ -212,7 +220,7 @@ async def test_errors_have_a_message_a_code_a_type_and_a_request_id(client: Asyn
 async def test_images_are_refused_with_a_sentence(client: AsyncOpenAI) -> None:
     url = "data:image/png;base64," + base64.b64encode(b"no image").decode()
     content: Any = [{"type": "image_url", "image_url": {"url": url}}]
-    with pytest.raises(openai.BadRequestError, match="Only content parts of type `text`"):
+    with pytest.raises(openai.BadRequestError, match="Content of type `image_url`"):
         await client.chat.completions.create(
             model=CLASSIC, messages=[{"role": "user", "content": content}]
         )

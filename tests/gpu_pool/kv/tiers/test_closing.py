@@ -7,7 +7,7 @@ waits for a device keeps such a process for as long as it likes.
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -160,6 +160,9 @@ class StuckTier:
         self.num_begun += 1
         self.is_closed.wait()
         return False
+
+    def remove(self, space: TierNamespace, names: Sequence[BlockName]) -> None:
+        pass
 
     def close(self) -> None:
         self.is_closed.set()

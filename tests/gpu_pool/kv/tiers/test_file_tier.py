@@ -316,6 +316,42 @@ def test_a_drive_that_refuses_ends_the_keeping_with_one_line(tmp_path: Path) -> 
     assert len(lines) == 1
 
 
+def test_a_drive_that_can_only_be_read_by_now_brings_what_is_whole_and_the_rest_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a file system turns after an error: no file of a damaged or disowned block can go."""
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    space = create_space()
+    names = name_blocks(space, 4)
+    with open_tier(tmp_path) as tier, structlog.testing.capture_logs() as lines:
+        for number, name in enumerate(names):
+            assert tier.keep(space, name, fill(number))
+        (path,) = tmp_path.rglob(f"{names[0].text}.kv")
+        path.write_bytes(bytes(STORED))
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", refuse)
+            assert [tier.fetch(space, name, blank()) for name in names] == [False, True, True, True]
+            tier.remove(space, names[:3])
+        assert [tier.may_have(space, name) for name in names] == [False, False, False, True]
+        assert (tier.books.num_damaged, tier.books.is_off) == (1, True)
+    assert len(lines) == 1
+
+
+def test_what_is_removed_is_gone_and_others_blocks_of_that_name_stay(tmp_path: Path) -> None:
+    space, other = create_space(), create_space(B)
+    (name,) = name_blocks(space, 1)
+    with open_tier(tmp_path) as tier:
+        assert all(tier.keep(one, name, fill(1)) for one in (space, other))
+        tier.remove(space, [name])
+        assert not tier.fetch(space, name, blank())
+        assert tier.fetch(other, name, blank())
+        assert len(list_files(tmp_path)) == 1
+        assert tier.keep(space, name, fill(1))
+
+
 _WRITER = """
 import sys
 from pathlib import Path

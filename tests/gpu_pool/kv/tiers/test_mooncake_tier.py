@@ -72,6 +72,23 @@ def test_what_one_node_has_put_another_finds_for_the_same_account_alone(
             assert not second.tier.fetch(rotated, name, block)
 
 
+def test_what_one_node_has_removed_no_node_finds(master: MooncakeMaster) -> None:
+    """Whoever has put it, and although it has just been read; others' blocks stay."""
+    space, names = create_space(), name_blocks(create_space(), 3)
+    strange = create_space(B)
+    with open_nodes(create_store_settings(master), 2) as (first, second):
+        for number, name in enumerate(names):
+            assert first.tier.keep(space, name, fill(number))
+        assert first.tier.keep(strange, names[0], fill(9))
+        assert second.tier.fetch(space, names[0], blank())
+        second.tier.remove(space, names[:2])
+        kept = [write_block_name(space, names[2]), write_block_name(strange, names[0])]
+        assert sorted(master.list_names()) == sorted(kept)
+        assert not any(first.tier.fetch(space, name, blank()) for name in names[:2])
+        assert first.tier.fetch(space, names[2], blank())
+        assert first.tier.keep(space, names[0], fill(0)), "it may be put anew"
+
+
 def test_a_process_with_a_thousand_handles_shares_all_the_same(master: MooncakeMaster) -> None:
     space, (name,) = create_space(), name_blocks(create_space(), 1)
     with hold_handles(), open_node(create_store_settings(master)) as node:

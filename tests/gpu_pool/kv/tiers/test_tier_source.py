@@ -9,6 +9,7 @@ import pytest
 from gpu_pool.kv.host_run import HostRun, Prefix
 from gpu_pool.kv.landing import LandingEnd
 from gpu_pool.kv.reach import Reach
+from gpu_pool.kv.tiers import tier_source
 from gpu_pool.kv.tiers.host_blocks import HostBlocks
 from gpu_pool.kv.tiers.host_tier import HostTier
 from gpu_pool.kv.tiers.measured_tier import MeasuredTier
@@ -48,6 +49,7 @@ class Bench:
     groups: tuple[KvGroup, ...] = (FULL,)
     tier: SlowTier = field(default_factory=lambda: SlowTier(HostTierSettings(max_bytes=1 << 24)))
     tokens_per_s: float = 100.0
+    num_host_blocks: int = 40
     news: threading.Event = field(default_factory=threading.Event)
     measured: MeasuredTier = field(init=False)
     store: TierStore = field(init=False)
@@ -56,7 +58,10 @@ class Bench:
     def __post_init__(self) -> None:
         self.measured = MeasuredTier("slow", self.tier, 8, lambda: self.tier.now_s)
         self.store = TierStore([self.measured], num_readers=1)
-        memory = tuple(HostMemory(memoryview(bytearray(40 * SIZE)), SIZE) for _ in self.groups)
+        memory = tuple(
+            HostMemory(memoryview(bytearray(self.num_host_blocks * SIZE)), SIZE)
+            for _ in self.groups
+        )
         reaches = tuple(Reach(group, BLOCK) for group in self.groups)
         host = HostBlocks(memory, reaches, BLOCK)
         self.source = TierSource(
@@ -200,16 +205,16 @@ def create_shared(groups: tuple[KvGroup, ...] = (FULL,), *, is_there: bool = Tru
 
 
 def test_what_others_may_have_put_is_fetched_up_to_what_is_missing() -> None:
-    """No more is asked for than fetches get of 40 host blocks, however long the prompt is."""
+    """No more is asked for than an account gets of 40 host blocks, however long the prompt is."""
     bench = create_shared()
     unknown = tuple(index.to_bytes(32, "little") for index in range(1, 100))
     longer = Prefix(A, PREFIX.root_key, (*KEYS[:5], *unknown))
     offer = bench.source.find(ONE, longer, 0)
     assert offer is not None
-    assert offer.num_blocks == 30
+    assert offer.num_blocks == 20
     assert offer.is_divisible
-    host_ids = tuple(HostBlockId(index) for index in range(30))
-    bench.source.start(ONE, longer, (HostRun(0, 0, host_ids, longer.keys[:30]),))
+    host_ids = tuple(HostBlockId(index) for index in range(20))
+    bench.source.start(ONE, longer, (HostRun(0, 0, host_ids, longer.keys[:20]),))
     assert bench.news.wait(30)
     (end,) = bench.source.poll()
     assert (end.has_landed, end.num_blocks) == (False, 5)
@@ -227,4 +232,77 @@ def test_of_layers_with_a_window_nothing_is_fetched_that_nobody_knows_to_be_ther
     """A part would be of no use, and a prompt's end is always new."""
     bench = create_shared((FULL, SLIDING))
     assert bench.source.find(ONE, PREFIX, 0) is None
+    bench.store.close()
+
+
+class CountingTier(SlowTier):
+    """Has no more than some blocks of the second group, and counts how often it is asked."""
+
+    num_asked = 0
+    missing: frozenset[BlockName] = frozenset()
+
+    def may_have(self, space: TierNamespace, name: BlockName) -> bool:
+        self.num_asked += 1
+        return name not in self.missing and super().may_have(space, name)
+
+
+@pytest.mark.parametrize(
+    "gaps", [(), (19,), (17, 19), (3, 8), tuple(range(5, 20)), tuple(range(20))]
+)
+def test_of_layers_with_a_window_the_longest_whole_prefix_is_found_between_gaps(
+    gaps: tuple[int, ...],
+) -> None:
+    """Compared with trying every end."""
+    tier = CountingTier(HostTierSettings(max_bytes=1 << 24))
+    bench = Bench((FULL, SLIDING), tier)
+    bench.measure(0.0001)
+    space = create_space()
+    tier.missing = frozenset(space.name_block(1, KEYS[gap]) for gap in gaps)
+    reach = Reach(SLIDING, BLOCK)
+    whole = (
+        end
+        for end in range(len(KEYS), 0, -1)
+        if not any(reach.find_first_block(end * BLOCK) <= gap < end for gap in gaps)
+    )
+    offer = bench.source.find(ONE, PREFIX, 0)
+    assert (offer.num_blocks if offer is not None else 0) == next(whole, 0)
+    bench.store.close()
+
+
+@pytest.mark.parametrize("is_bounded", [True, False])
+def test_of_layers_with_a_window_many_gaps_do_not_have_the_engine_look_for_long(
+    is_bounded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the first blocks every other one is missing. The control bridges all gaps."""
+    if not is_bounded:
+        monkeypatch.setattr(tier_source, "_MOST_GAPS", 1000)
+    keys = tuple(index.to_bytes(32, "big") for index in range(1000))
+    tier = CountingTier(HostTierSettings(max_bytes=1 << 24))
+    bench = Bench((FULL, SLIDING), tier, num_host_blocks=2 * len(keys))
+    bench.measure(0.0001)
+    space = create_space()
+    for number, key in enumerate(keys):
+        tier.keep(space, space.name_block(0, key), fill(number, 8))
+        if number % 2:
+            tier.keep(space, space.name_block(1, key), fill(number, 8))
+    tier.num_asked = 0
+    offer = bench.source.find(ONE, Prefix(A, create_root(), keys), 0)
+    assert (offer is None) == is_bounded
+    assert (tier.num_asked < len(keys) + 100) == is_bounded
+    bench.store.close()
+
+
+def test_of_layers_with_a_window_no_more_is_looked_for_than_finds_room() -> None:
+    keys = tuple(index.to_bytes(32, "big") for index in range(1000))
+    tier = CountingTier(HostTierSettings(max_bytes=1 << 24))
+    bench = Bench((FULL, SLIDING), tier)
+    bench.measure(0.0001)
+    for number, key in enumerate(keys):
+        for group in range(2):
+            tier.keep(create_space(), create_space().name_block(group, key), fill(number, 8))
+    tier.num_asked = 0
+    offer = bench.source.find(ONE, Prefix(A, create_root(), keys), 0)
+    assert offer is not None
+    assert offer.num_blocks == bench.num_host_blocks // 2
+    assert tier.num_asked < bench.num_host_blocks
     bench.store.close()

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -16,7 +16,7 @@ from gpu_pool.kv.tiers.namespace import BlockName, TierNamespace
 from gpu_pool.kv.tiers.settings import FileTierSettings, HostTierSettings
 from gpu_pool.kv.tiers.tier import Tier, TierBooks
 from gpu_pool.kv.tiers.tier_store import TierStore, WantedBlock
-from tests.gpu_pool.kv.tiers.blocks import LAYOUT, A, blank, create_space, draw_space, fill
+from tests.gpu_pool.kv.tiers.blocks import LAYOUT, A, B, blank, create_space, draw_space, fill
 
 SIZE = 5000
 NUM_PROBES = 100_000
@@ -108,6 +108,107 @@ def test_what_is_known_is_not_wanted_again(store: TierStore) -> None:
     keep_all(store, space, [name])  # and is let go at once
 
 
+def test_blocks_that_are_disowned_leave_every_tier_and_those_still_to_be_kept_do_too(
+    store: TierStore,
+) -> None:
+    """Others' blocks stay, and what is kept of the same name later is found."""
+    space, other = create_space(), create_space(B)
+    names, others = name_chain(space, 40), name_chain(other, 40)
+    keep_all(store, space, names[:20])
+    keep_all(store, other, others)
+    done = threading.Semaphore(0)
+    for name in names[20:]:
+        store.offer(space, name, fill(1), done.release)
+    store.disown(space, names)
+    for _ in names[20:]:
+        assert done.acquire(timeout=30)
+    keep_all(store, other, name_chain(other, 41)[40:])  # and with that everything before it
+    assert all(store.wants(space, name) for name in names)
+    assert fetch_all(store, space, names) == []
+    assert len(fetch_all(store, other, others)) == 40
+    keep_all(store, space, names[:1])
+    assert fetch_all(store, space, names[:1]) == [fill(0)]
+
+
+class GatedTier(HostTier):
+    """Memory that takes blocks while the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__(HostTierSettings(max_bytes=100 * SIZE))
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+
+    def keep(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
+        assert self.may_go_on.wait(30)
+        return super().keep(space, name, block)
+
+
+def test_a_disowned_block_is_brought_no_more_however_long_the_queue_of_a_tier_is() -> None:
+    """What was kept, what is being kept and what waits; what is computed anew is kept behind it."""
+    tier, space, done = GatedTier(), create_space(), threading.Semaphore(0)
+    measured = MeasuredTier("slow", tier, 100, time.monotonic)
+    store, names = TierStore([measured]), name_chain(space, 3)
+    keep_all(store, space, names[:1])
+    tier.may_go_on.clear()
+    for name in names[1:]:
+        store.offer(space, name, fill(9), done.release)
+    store.disown(space, names)
+    assert all(store.wants(space, name) for name in names)
+    assert store.measure(space, [[WantedBlock(name, SIZE)] for name in names]) == []
+    assert not measured.fetch(space, names[0], blank())
+    for number, name in enumerate(names):
+        store.offer(space, name, fill(20 + number), done.release)
+    tier.may_go_on.set()
+    for _ in range(5):
+        assert done.acquire(timeout=30)
+    assert fetch_all(store, space, names) == [fill(20), fill(21), fill(22)]
+    store.close()
+
+
+class SlowHostTier(HostTier):
+    """Something happens while a block is on its way from here."""
+
+    note_read: Callable[[], None] | None = None
+
+    def fetch(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
+        has_come = super().fetch(space, name, block)
+        if self.note_read is not None:
+            self.note_read()
+        return has_come
+
+
+@pytest.mark.parametrize("is_disowned", [True, False])
+def test_a_block_that_is_disowned_on_its_way_is_in_no_tier_afterwards(*, is_disowned: bool) -> None:
+    """It is removed from all tiers before the faster one learns it. The control is one that is not
+    disowned.
+    """
+    space = create_space()
+    (name,) = name_chain(space, 1)
+    slow = SlowHostTier(HostTierSettings(max_bytes=100 * SIZE, account_bytes=100 * SIZE))
+    fast = create_host()
+    tiers = [
+        MeasuredTier(label, t, 1000, time.monotonic) for label, t in (("a", fast), ("b", slow))
+    ]
+    store = TierStore(tiers)
+    assert slow.keep(space, name, fill(0))
+
+    def disown() -> None:
+        store.disown(space, [name])
+        until_s = time.monotonic() + 30
+        while slow.has(space, name) or tiers[0]._void:
+            assert time.monotonic() < until_s
+            time.sleep(0.001)
+
+    slow.note_read = disown if is_disowned else None
+    assert len(fetch_all(store, space, [name])) == 1
+    until_s = time.monotonic() + 30
+    while tiers[0]._void:
+        assert time.monotonic() < until_s
+        time.sleep(0.001)
+    assert fast.has(space, name) != is_disowned
+    store.close()
+
+
 class StuckTier:
     """A `Tier` whose every write waits until the test lets it go on."""
 
@@ -126,6 +227,9 @@ class StuckTier:
 
     def fetch(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
         return False
+
+    def remove(self, space: TierNamespace, names: Sequence[BlockName]) -> None:
+        pass
 
     def close(self) -> None:
         pass

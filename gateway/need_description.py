@@ -1,0 +1,87 @@
+"""What a request asks of nodes: its account's rules, its own wishes, and what it has to compute.
+
+Owns the reading of rules and wishes into one `RouteNeed`, in which regions are named and nothing
+else is law. Read next: `gateway.routing.locality` (prompts), `gateway.routing.region_policy`.
+"""
+
+import msgspec
+
+from contracts.ids import ModelName
+from contracts.inference import GenerateRequest, NodeRequest
+from gateway.request_context import Asker, RequestContext
+from gateway.routing.fleet import Fleet
+from gateway.routing.region_policy import find_allowed, find_jurisdictions, list_preferred
+from gateway.routing.route_plan import RouteNeed
+from gateway.routing.wishes import format_refusal, intersect, narrow, read_wishes
+from tenancy.interfaces import Principal
+
+
+def describe_need(
+    fleet: Fleet, context: RequestContext, request: NodeRequest, asker: Asker, *, has_choice: bool
+) -> RouteNeed:
+    """What the request needs; where it makes no difference, without a look at the prompt.
+
+    `context` is told whether the choice is to be explained. Raises: `InvalidRequest`.
+    """
+    principal = context.principal
+    assert principal is not None
+    wishes = read_wishes(asker.headers)
+    context.wants_explanation = wishes.is_explained
+    rules, laws = principal.region_rules, fleet.laws
+    lying_there = laws.list_regions(wishes.jurisdictions) if wishes.jurisdictions else ()
+    allowed = narrow(find_allowed(rules, laws), wishes, lying_there)
+    jurisdictions = find_jurisdictions(rules, wishes.jurisdictions)
+    if not has_choice:
+        return RouteNeed(
+            request.model,
+            allowed,
+            jurisdictions=jurisdictions,
+            generation=context.generation,
+            num_prompts=count_prompts(request),
+            adapter=request.adapter if isinstance(request, GenerateRequest) else None,
+            leaves_nothing=not principal.may_be_kept,
+        )
+    need = fleet.locality.describe(
+        request,
+        allowed,
+        principal.cache_salt,
+        principal.retention,
+        wishes.session,
+        context.generation,
+    )
+    if jurisdictions is None and not rules.prefers:
+        return need
+    preferred = list_preferred(rules, laws)
+    return msgspec.structs.replace(need, jurisdictions=jurisdictions, preferred=preferred)
+
+
+def narrow_need(fleet: Fleet, need: RouteNeed, current: Principal, generation: int) -> RouteNeed:
+    """`need` with nothing that the account's rules do not allow in that generation."""
+    rules = current.region_rules
+    return msgspec.structs.replace(
+        need,
+        allowed_regions=intersect(need.allowed_regions, find_allowed(rules, fleet.laws)),
+        jurisdictions=find_jurisdictions(rules, need.jurisdictions),
+        generation=generation,
+    )
+
+
+def find_context_window(fleet: Fleet, context: RequestContext, model: ModelName) -> int:
+    """The model's context in tokens, the longest that any node offers.
+
+    Raises: what routing raises for a model that no node has.
+    """
+    assert context.principal is not None
+    rules = context.principal.region_rules
+    allowed, jurisdictions = find_allowed(rules, fleet.laws), find_jurisdictions(rules, None)
+    return fleet.find_context_window(RouteNeed(model, allowed, jurisdictions=jurisdictions))
+
+
+def explain_refusal(fleet: Fleet, need: RouteNeed) -> bytes:
+    """A header line that says why each node was passed over."""
+    return format_refusal(fleet.list_rejections(need))
+
+
+def count_prompts(request: NodeRequest) -> int:
+    """How many prompts a node has to answer."""
+    return len(request.prompts) if isinstance(request, GenerateRequest) else 1

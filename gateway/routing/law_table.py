@@ -1,0 +1,73 @@
+"""Whose law holds in which region, by the catalogue's word and by the nodes'.
+
+Owns the rule for regions that are spoken of differently: they lie in a jurisdiction only for those
+to whom all that is said of them is the same. Read next: `gateway.routing.region_policy`.
+"""
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Final
+
+from contracts.ids import NodeId, RegionId
+from contracts.region_rules import EntryPlace
+from gateway.routing.regions import RegionCatalogue
+
+_MAX_ANSWERS: Final = 256
+"""Sets of jurisdictions whose regions are remembered; clients can make any up."""
+
+
+class LawTable:
+    """One gateway's view."""
+
+    def __init__(self, catalogue: RegionCatalogue) -> None:
+        """No node has said anything yet."""
+        self.catalogue: Final = catalogue
+        self._words: dict[NodeId, tuple[RegionId, str]] = {}
+        self._said = {region: Counter((law,)) for region, law in catalogue.list_jurisdictions()}
+        """Of each region, how many say what."""
+        self._answers: dict[frozenset[str], frozenset[RegionId]] = {}
+
+    def note(self, node_id: NodeId, region: RegionId, jurisdiction: str) -> None:
+        """The node stands in `region`, where `jurisdiction` holds, as it or operators say."""
+        word = region, jurisdiction
+        if self._words.get(node_id) == word:
+            return
+        self.forget(node_id)
+        self._words[node_id] = word
+        held = self._said.setdefault(region, Counter())
+        if jurisdiction not in held:
+            self._answers.clear()
+        held[jurisdiction] += 1
+
+    def forget(self, node_id: NodeId) -> None:
+        """Nothing the node has said counts any more."""
+        word = self._words.pop(node_id, None)
+        if word is None:
+            return
+        region, law = word
+        held = self._said[region]
+        held[law] -= 1
+        if not held[law]:
+            del held[law]
+            self._answers.clear()
+        if not held:
+            del self._said[region]
+
+    def list_regions(self, jurisdictions: Collection[str]) -> frozenset[RegionId]:
+        """Regions that are known to lie in `jurisdictions`, and of which nobody says otherwise:
+        whoever is kept to them may go to any node there.
+        """
+        wanted = frozenset(jurisdictions)
+        found = self._answers.get(wanted)
+        if found is None:
+            found = frozenset(
+                region for region, held in self._said.items() if held.keys() <= wanted
+            )
+            if len(self._answers) >= _MAX_ANSWERS:
+                self._answers.clear()
+            self._answers[wanted] = found
+        return found
+
+    def describe_entry(self, region: RegionId) -> EntryPlace:
+        """What is known of the place where requests enter."""
+        return EntryPlace(region, frozenset(self._said.get(region, ())))

@@ -1,0 +1,47 @@
+"""What each model's engine core is told, and who looks after it.
+
+A part of the composition root. Read next: `server.core_supervisor`, `copy_room`, `cpu_share`.
+"""
+
+import time
+from collections.abc import Callable
+
+from gpu_pool.copy_room import share_copy_room
+from gpu_pool.cpu_share import count_usable_cpus, read_cpu_quota, share_threads
+from gpu_pool.server.core_process import CoreLauncher
+from gpu_pool.server.core_supervisor import CoreSupervisor, RestartPolicy
+from gpu_pool.settings import CoreSettings, EngineSettings, PoolSettings, ServedModelSettings
+
+CreateSupervisor = Callable[[ServedModelSettings, EngineSettings], CoreSupervisor]
+
+
+def share_node(
+    settings: PoolSettings,
+    launcher: CoreLauncher,
+    policy: RestartPolicy,
+    note_change: Callable[[], None],
+) -> CreateSupervisor:
+    """What makes supervisors, each with its model's share of this node's disk and CPUs.
+
+    `note_change` is called when a core comes, goes, moves or becomes idle.
+    """
+    disk_bytes = None if settings.placement is None else settings.placement.disk_bytes
+    copy_room = share_copy_room(settings.models, disk_bytes)
+    num_threads = share_threads(count_usable_cpus(), read_cpu_quota(), len(settings.models))
+
+    def create_supervisor(model: ServedModelSettings, engine: EngineSettings) -> CoreSupervisor:
+        core = CoreSettings(
+            node_id=settings.node_id,
+            model=model,
+            engine=engine,
+            transfer=settings.transfer,
+            num_default_threads=num_threads,
+            log=settings.log,
+            to_core_endpoint="",
+            from_core_endpoint="",
+            parent_pid=0,
+            copy_room_bytes=copy_room.get(model.path),
+        )
+        return CoreSupervisor(core, launcher, policy, time.monotonic, note_change)
+
+    return create_supervisor
