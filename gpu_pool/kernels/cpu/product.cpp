@@ -1,27 +1,20 @@
 // Products of bf16 rows with packed bf16 weights: y[T, M] = x[T, K] · W[M, K]ᵀ + b, summed in fp32.
 //
-// Packed: panels of 32 columns (outputs), each [K / 2][32][2], so that two neighbouring inputs of a
-// column lie together: what dot-product instructions take, and what a shift and a mask widen.
-// K is padded to a multiple of 32 and M to one of the panel, with zeros.
+// Packed: panels of 32 columns (outputs) as `tile.h` has them. K is padded to a multiple of 32 and M
+// to one of the panel, with zeros.
 // Invariant: a row's sums are made by the same instructions in the same order however many rows
 // there are, so that a token's result does not depend on its neighbours.
 
 #include "kernels.h"
+#include "tile.h"
 
 #include <algorithm>
 #if defined(__AMX_BF16__)
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#elif defined(__AVX512BF16__)
-#include <immintrin.h>
 #endif
 
-constexpr long PANEL = 32;
 constexpr long K_MULTIPLE = 32;
-constexpr long PREFETCHED_PAIRS = 32;
-constexpr long BLOCK_PAIRS = 32;
-constexpr long LINE = 64 / sizeof(Bf16);
 constexpr long PART_ROWS = 256; // that a thread takes at once
 
 static long pad(long size, long multiple) { return (size + multiple - 1) / multiple * multiple; }
@@ -47,7 +40,6 @@ static void finish_tile(const Product& product, long row, long num_rows, long pa
 
 #if defined(__AMX_BF16__)
 
-typedef Bf16 Input;
 constexpr long TILE_ROWS = 16, BLOCK_ROWS = 32, TILE_PAIRS = 16;
 
 struct alignas(64) TileShapes {
@@ -124,78 +116,6 @@ static void multiply_panel(const Product& product, const Bf16* x, long x_stride,
 static void end_panels() { _tile_release(); }
 
 #else
-
-// Tiles of more rows have sums that leave the registers: with 12 rows AVX-512 came to 0.7 of this.
-constexpr int MOST_ROWS = LANES == 16 ? 8 : 4;
-#if defined(__AVX512BF16__)
-typedef Bf16 Input;
-constexpr int PREFETCHED_ROWS = 4; // more compute for longer than the CPU itself takes to fetch
-#else
-typedef float Input;
-constexpr int PREFETCHED_ROWS = MOST_ROWS;
-#endif
-
-static inline Words load_pairs(const Bf16* from) {
-    Words pairs;
-    memcpy(&pairs, from, sizeof pairs);
-    return pairs;
-}
-
-// Lines that are wanted soon; a tile of many rows fetches one a pair.
-struct Coming {
-    const Bf16* from;
-    long num_lines;
-};
-
-// Adds the products of some pairs of inputs to the sums of `VECTORS` vectors of columns of `ROWS`
-// rows. Neither which columns share a tile nor where the pairs are cut touches any sum.
-template <int ROWS, int VECTORS>
-static void multiply_tile(const Input* x, long x_stride, const Bf16* weights, long num_pairs,
-                          Coming coming, float* sums) {
-    Floats totals[ROWS][VECTORS];
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECTORS; v++) totals[r][v] = load(sums + r * PANEL + v * LANES);
-    for (long pair = 0; pair < num_pairs; pair++) {
-        const Bf16* columns = weights + pair * PANEL * 2;
-        if (ROWS <= PREFETCHED_ROWS)
-            for (int line = 0; line < VECTORS * LANES * 4; line += 64)
-                __builtin_prefetch((const char*)(columns + PREFETCHED_PAIRS * PANEL * 2) + line);
-        else if (pair < coming.num_lines)
-            __builtin_prefetch(coming.from + pair * LINE, 0, 2);
-#if defined(__AVX512BF16__)
-#pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) {
-            Words both = load_pairs(columns + v * LANES * 2);
-#pragma GCC unroll 12
-            for (int r = 0; r < ROWS; r++) {
-                int32_t inputs;
-                memcpy(&inputs, x + r * x_stride + pair * 2, sizeof inputs);
-                totals[r][v] = (Floats)_mm512_dpbf16_ps((__m512)totals[r][v], (__m512bh)both,
-                                                        (__m512bh)_mm512_set1_epi32(inputs));
-            }
-        }
-#else
-        // All vectors of one input at a time: few are in registers beside the sums.
-#pragma GCC unroll 2
-        for (int half = 0; half < 2; half++) {
-            Floats widened[VECTORS];
-#pragma GCC unroll 4
-            for (int v = 0; v < VECTORS; v++) {
-                Words both = load_pairs(columns + v * LANES * 2);
-                widened[v] = (Floats)(half ? both & 0xffff0000 : both << 16);
-            }
-#pragma GCC unroll 12
-            for (int r = 0; r < ROWS; r++) {
-                float input = x[r * x_stride + pair * 2 + half];
-#pragma GCC unroll 4
-                for (int v = 0; v < VECTORS; v++) totals[r][v] += widened[v] * input;
-            }
-        }
-#endif
-    }
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECTORS; v++) store(sums + r * PANEL + v * LANES, totals[r][v]);
-}
 
 // A tile of as many columns as have sums in registers goes down some pairs before the next one, so
 // that a panel comes from memory once, from its beginning to its end.

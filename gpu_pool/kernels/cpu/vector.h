@@ -37,7 +37,13 @@ static inline Floats choose(Ints condition, Floats yes, Floats no) {
     return (Floats)((condition & (Ints)yes) | (~condition & (Ints)no));
 }
 
-static inline Floats largest(Floats a, Floats b) { return choose(a > b, a, b); }
+static inline Floats largest(Floats a, Floats b) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_max_ps((__m512)a, (__m512)b); // b where either is a NaN, as below
+#else
+    return choose(a > b, a, b);
+#endif
+}
 
 static inline float widen(Bf16 value) {
     uint32_t bits = (uint32_t)value << 16;

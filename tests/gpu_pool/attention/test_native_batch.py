@@ -66,35 +66,44 @@ def test_a_mixed_batch_is_attended_exactly(
 
 
 @at_every_level
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("num_heads", "num_kv_heads", "head_dim", "block_size"),
     [(1, 1, 8, 16), (4, 4, 20, 32), (10, 2, 80, 64), (12, 1, 128, 16), (2, 1, 264, 32)],
 )
 def test_awkward_shapes_are_attended_exactly(
-    level: str, num_heads: int, num_kv_heads: int, head_dim: int, block_size: int
+    level: str, dtype: torch.dtype, num_heads: int, num_kv_heads: int, head_dim: int, block_size: int
 ) -> None:
     shape = KvShape(1, block_size, num_kv_heads, head_dim)
-    case = create_case(SPANS[2:6], num_heads=num_heads, shape=shape)
+    case = create_case(SPANS[2:6], num_heads=num_heads, shape=shape, dtype=dtype)
     assert_close(run(level, case), attend_in_float64(case))
 
 
 @at_every_level
-def test_values_may_be_a_part_of_the_keys(level: str) -> None:
-    form = AttentionForm(scale=0.2, value_dim=24)
-    case = create_case(SPANS[1:6], num_heads=5, shape=KvShape(1, 16, 1, 36, num_parts=1))
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("head_dim", "value_dim"), [(36, 24), (96, 64)])
+def test_values_may_be_a_part_of_the_keys(
+    level: str, dtype: torch.dtype, head_dim: int, value_dim: int
+) -> None:
+    form = AttentionForm(scale=0.2, value_dim=value_dim)
+    shape = KvShape(1, 16, 1, head_dim, num_parts=1)
+    case = create_case(SPANS[1:6], num_heads=5, shape=shape, dtype=dtype)
     assert_close(run(level, case, form=form), attend_in_float64(case, form=form))
 
 
 @at_every_level
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("reach", [FULL_REACH, WINDOW, CHUNKED], ids=lambda reach: reach.kind)
-def test_neither_chunks_nor_neighbours_change_a_bit(level: str, reach: Reach) -> None:
+def test_neither_chunks_nor_neighbours_change_a_bit(
+    level: str, dtype: torch.dtype, reach: Reach
+) -> None:
     shape = KvShape(1, 16, 2, 32)
     torch.manual_seed(3)
-    whole = create_case([(0, 150)], num_heads=6, shape=shape)
+    whole = create_case([(0, 150)], num_heads=6, shape=shape, dtype=dtype)
     expected = run(level, whole, reach)
     for cuts in ([16] * 7 + [1] * 38, [7, 16, 33, 64, 30], [149, 1]):
         torch.manual_seed(3)
-        case = create_case([(0, 150)], num_heads=6, shape=shape)
+        case = create_case([(0, 150)], num_heads=6, shape=shape, dtype=dtype)
         start = 0
         for num_tokens in cuts:
             rows = slice(start, start + num_tokens)
@@ -105,10 +114,12 @@ def test_neither_chunks_nor_neighbours_change_a_bit(level: str, reach: Reach) ->
 
 
 @at_every_level
-def test_what_no_row_sees_is_never_read(level: str) -> None:
-    shape = KvShape(1, 16, 1, 16)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("head_dim", [16, 32])
+def test_what_no_row_sees_is_never_read(level: str, dtype: torch.dtype, head_dim: int) -> None:
+    shape = KvShape(1, 16, 1, head_dim)
     torch.manual_seed(5)
-    case = create_case([(40, 1), (100, 3)], num_heads=2, shape=shape)
+    case = create_case([(40, 1), (100, 3)], num_heads=2, shape=shape, dtype=dtype)
     expected = attend_in_float64(case, WINDOW)
     filled = case.cache.blocks.clone()
     case.cache.blocks.fill_(float("nan"))
