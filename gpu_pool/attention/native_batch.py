@@ -82,7 +82,7 @@ def attend_natively(
     assert (num_tokens, head_dim) == (batch.starts_B[-1], cache.shape.head_dim), "q does not fit"
     assert kv_TE.shape == (num_tokens, cache.shape.slot_elements), "kv_TE does not fit the slots"
     assert kv_TE.stride(1) == 1, "the elements of a row of kv_TE lie apart"
-    assert q_TNH.dtype == kv_TE.dtype == cache.blocks.dtype, "dtypes differ"
+    assert {q_TNH.dtype, kv_TE.dtype, cache.blocks.dtype} == {torch.bfloat16}, "not all in bf16"
     out_TNH = torch.empty((num_tokens, num_heads, value_dim), dtype=q_TNH.dtype)
     call = batch.call
     call.q, call.q_stride = q_TNH.data_ptr(), q_TNH.stride(0)
@@ -92,5 +92,5 @@ def attend_natively(
     call.sinks = None if form.sinks_N is None else form.sinks_N.data_ptr()
     call.num_heads, call.value_dim, call.layer = num_heads, value_dim, layer
     call.scale, call.soft_cap = form.scale or head_dim**-0.5, form.softcap or 0.0
-    batch.kernels.attend(call, q_TNH.dtype)
+    batch.kernels.attend(call)
     return out_TNH

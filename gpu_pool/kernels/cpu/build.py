@@ -24,10 +24,7 @@ from gpu_pool.load_progress import find_progress
 
 _FOLDER: Final = Path(__file__).parent
 _SOURCES: Final = ("product.cpp", "attention.cpp", "elementwise.cpp", "layers.cpp")
-_HEADERS: Final = (
-    *("attention.h", "attention_pairs.h", "attention_wide.h"),
-    *("kernels.h", "team.h", "tile.h", "vector.h"),
-)
+_HEADERS: Final = ("kernels.h", "panels.h", "softmax.h", "team.h", "tile.h", "vector.h")
 # libgomp is torch's own, found at loading: two of them would fight for the cores.
 _OPTIONS: Final = (
     "-O3",

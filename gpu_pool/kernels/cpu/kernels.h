@@ -79,4 +79,4 @@ struct Attention {
 };
 
 constexpr long ATTENTION_STAGES = 2;
-HIDDEN void attend_bf16(Team& team, const Attention& attention);
+HIDDEN void attend(Team& team, const Attention& attention);

@@ -123,7 +123,7 @@ static void attend(Team& team, const Step& step, const Desk& desk, const Layer& 
     call.layer = layer.index;
     call.scale = layer.scale;
     call.soft_cap = layer.soft_cap;
-    attend_bf16(team, call);
+    attend(team, call);
 }
 
 // residual += out, states = norm(residual).

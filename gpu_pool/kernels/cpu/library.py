@@ -42,12 +42,8 @@ class NativeKernels:
         self._multiply = library.hearth_multiply
         self._multiply.argtypes = [_POINTER, _LONG, *[_POINTER] * 3, *[_LONG] * 4]
         self._multiply.restype = None
-        self._attend = {
-            torch.bfloat16: library.hearth_attend_bf16,
-            torch.float32: library.hearth_attend_fp32,
-        }
-        for function in self._attend.values():
-            function.argtypes, function.restype = [ctypes.POINTER(AttentionCall), _LONG], None
+        self._attend = library.hearth_attend
+        self._attend.argtypes, self._attend.restype = [ctypes.POINTER(AttentionCall), _LONG], None
         self._add_norm = library.hearth_add_norm
         self._add_norm.argtypes = [
             *[_POINTER, _LONG, _POINTER, _LONG, _POINTER, _LONG, _POINTER, _POINTER, _LONG, _LONG],
@@ -109,9 +105,9 @@ class NativeKernels:
         )
         return out_TM
 
-    def attend(self, call: AttentionCall, dtype: torch.dtype) -> None:
-        """Writes a step's keys and values to their slots and attends, as `call` says."""
-        self._attend[dtype](call, torch.get_num_threads())
+    def attend(self, call: AttentionCall) -> None:
+        """Writes a step's keys and values, in bf16, to their slots and attends, as `call` says."""
+        self._attend(call, torch.get_num_threads())
 
     def add_norm(
         self, x_TD: Tensor, residual_TD: Tensor | None, weight_D: Tensor, eps: float

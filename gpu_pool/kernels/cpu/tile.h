@@ -42,7 +42,9 @@ template <int ROWS, int VECTORS, bool IS_NEAR = false>
 static void multiply_tile(const Input* x, long x_stride, const Bf16* weights, long num_pairs,
                           Coming coming, float* sums, long stride = PANEL) {
     Floats totals[ROWS][VECTORS];
+#pragma GCC unroll 12
     for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) totals[r][v] = load(sums + r * stride + v * LANES);
     for (long pair = 0; pair < num_pairs; pair++) {
         const Bf16* columns = weights + pair * PANEL * 2;
@@ -84,6 +86,8 @@ static void multiply_tile(const Input* x, long x_stride, const Bf16* weights, lo
         }
 #endif
     }
+#pragma GCC unroll 12
     for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) store(sums + r * stride + v * LANES, totals[r][v]);
 }
