@@ -5,9 +5,10 @@
 
 Qwen3-0.6B's shapes in bf16; prompts of 128 random token ids that no server has seen, answers of 64
 tokens, streamed, greedy. Every round starts each server afresh. A burst sends all prompts at once:
-with one token of answer (`prefill`), then with all (`decode step` is the difference, for each
+with one token of answer (`prefill`; the third of three, `first prefill` is the first, which writes
+memory that nobody has written yet), then with all (`decode step` is the difference, for each
 further token). `start` is from the processes' start to the end of a first answer of eight tokens,
-`memory` is after everything. Nothing else should run: servers and clients share the cores. Appends
+some seconds before the bursts; `memory` is after everything. Nothing else should run: servers and clients share the cores. Appends
 to `results/cpu_peers.csv`; the rows that count are the ratios.
 """
 
@@ -47,6 +48,8 @@ RESULTS = "cpu_peers.csv"
 PACKAGES = ("torch", "transformers")
 PROMPT_TOKENS, ANSWER_TOKENS = 128, 64
 FIRST_ANSWER_TOKENS = 8
+SETTLE_S = 5
+"""Between a start and its first users, in which a server may do what it likes."""
 PATIENCE_S = 600
 """Until a server has answered for the first time; vLLM compiles."""
 
@@ -145,11 +148,16 @@ def measure(launch: Launch, counts: Sequence[int], seed: int, log: Path, samples
     with run(launch, log) as processes:
         asyncio.run(wait_until_it_answers(launch, seed))
         note("start", "s", 1, time.perf_counter() - begun_s)
+        time.sleep(SETTLE_S)
         for count in counts:
             asyncio.run(send_burst(launch, min(count, 8), 4, seed + 10 * count + 1))  # to warm up
-            one = asyncio.run(send_burst(launch, count, 1, seed + 10 * count + 2))
+            first, _, one = (
+                asyncio.run(send_burst(launch, count, 1, seed + 10 * count + number))
+                for number in (2, 4, 5)
+            )
             whole = asyncio.run(send_burst(launch, count, ANSWER_TOKENS, seed + 10 * count + 3))
             step_s = (whole.length_s - one.length_s) / (ANSWER_TOKENS - 1)
+            note("first prefill", "tok/s", count, count * PROMPT_TOKENS / first.length_s)
             note("prefill", "tok/s", count, count * PROMPT_TOKENS / one.length_s)
             note("decode step", "ms", count, 1e3 * step_s)
             note("output", "tok/s", count, count * ANSWER_TOKENS / whole.length_s)

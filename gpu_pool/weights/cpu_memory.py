@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gpu_pool.weights.landing import ThreadedLanding
 from gpu_pool.weights.pages import Span, bring_pages, discard_pages, punch_hole
+from gpu_pool.weights.pages_ahead import PagesAhead
 
 _PIECE_BYTES: Final = 8 << 20
 _NOTHING: Final = Span(0, 0)
@@ -125,10 +126,13 @@ class KeptMemory:
 class DroppedMemory:
     """Tensors that read as zeros after a sleep, and take memory again as they are written."""
 
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
-        """Holds the tensors, as `KeptMemory` does."""
+    def __init__(self, tensors: Iterable[Tensor], bytes_ahead: int = 0) -> None:
+        """Holds the tensors, as `KeptMemory` does. So many bytes of them take memory already now,
+        beside whoever goes on.
+        """
         self._tensors = tuple(tensors)
         self._spans = [locate(tensor) for tensor in self._tensors]
+        self._ahead = PagesAhead(self._spans, bytes_ahead, self._tensors)
 
     @property
     def num_bytes(self) -> int:
@@ -137,6 +141,7 @@ class DroppedMemory:
 
     def leave(self) -> int:
         """Drops the content, the ends of tensors included."""
+        self._ahead.end()
         for tensor, span in zip(self._tensors, self._spans, strict=True):
             if span.trim().num_bytes < span.num_bytes:
                 _zero_ends(tensor, span)
@@ -148,6 +153,7 @@ class DroppedMemory:
 
     def close(self) -> None:
         """Nothing is held elsewhere."""
+        self._ahead.end()
 
 
 def locate(tensor: Tensor) -> Span:

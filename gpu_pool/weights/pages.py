@@ -15,6 +15,8 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 _POPULATE_READ: Final = 22
 """MADV_POPULATE_READ; systems before Linux 5.14 do not know it. Source: madvise(2)."""
+_POPULATE_WRITE: Final = 23
+"""MADV_POPULATE_WRITE, as new."""
 _PUNCH_HOLE: Final = 3
 """FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE. Source: fallocate(2)."""
 
@@ -60,6 +62,14 @@ def bring_pages(span: Span) -> None:
     pages = span.trim()
     if pages.num_bytes:
         _check(_libc.madvise(pages.address, pages.num_bytes, _POPULATE_READ), errno.EINVAL)
+
+
+def populate_pages(span: Span) -> bool:
+    """Has the pages of a range of private memory here before anybody writes them; what they hold
+    stays. False where the system cannot be asked to, or has no memory left.
+    """
+    pages = span.trim()
+    return not pages.num_bytes or not _libc.madvise(pages.address, pages.num_bytes, _POPULATE_WRITE)
 
 
 def punch_hole(file: int, offset: int, num_bytes: int) -> None:

@@ -28,6 +28,8 @@ from gpu_pool.weights.virtual_memory import CudaVirtualMemory, VirtualMemory, ha
 
 _ROOM_BYTES: Final = 1 << 30
 """Addresses beyond what is needed, for what alignment takes; they cost nothing."""
+_MOST_AHEAD_BYTES: Final = 1 << 30
+"""Of KV memory that a CPU's model has before it is written; no more than the model's own size."""
 _JOINED_BYTES: Final = 128 << 20
 """Used memory that is kept for what is joined next while a model is loaded."""
 
@@ -152,7 +154,8 @@ class CpuPlaces:
         self._buffers.close()
         portions = find_portions(model, list_parts(model))
         weights = KeptMemory(portions, os.cpu_count() or 1, mapped=copy.span)
-        dropped = [DroppedMemory(kv)] if kv else ()
+        bytes_ahead = min(weights.num_bytes, _MOST_AHEAD_BYTES)
+        dropped = [DroppedMemory(kv, bytes_ahead)] if kv else ()
         return ModelMemory(weights, dropped, shares_cores=True, copy=copy)
 
 

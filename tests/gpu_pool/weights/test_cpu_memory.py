@@ -2,12 +2,16 @@
 
 import errno
 import os
+import threading
 
 import pytest
 import torch
 from torch import Tensor
 
+from gpu_pool.large_pages import create_buffer
+from gpu_pool.weights import pages, pages_ahead
 from gpu_pool.weights.cpu_memory import DroppedMemory, KeptMemory, locate
+from gpu_pool.weights.pages import Span
 from tests.gpu_pool.weights.resident import read_resident_bytes
 
 PIECE_BYTES = 8 << 20
@@ -55,6 +59,57 @@ def test_kv_memory_comes_back_as_zeros_to_its_last_byte() -> None:
     memory = DroppedMemory(tensors)
     assert memory.leave() == memory.come_back()
     assert [int(tensor.sum()) for tensor in tensors] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("bytes_ahead", [0, 32 << 20, 1 << 30])
+def test_memory_is_there_before_it_is_written_as_far_as_was_asked(bytes_ahead: int) -> None:
+    num_bytes = 64 << 20
+    buffers = [create_buffer(num_bytes // 2) for _ in range(2)]
+    tensors = [torch.frombuffer(buffer, dtype=torch.uint8) for buffer in buffers]
+    tensors[0][100] = 7
+    before = read_resident_bytes()
+    memory = DroppedMemory(tensors, bytes_ahead)
+    memory._ahead.wait()
+    wanted = min(bytes_ahead, num_bytes)
+    assert abs(read_resident_bytes() - before - wanted) < 8 << 20
+    assert int(tensors[0][100]) == 7  # what was written stays
+    memory.leave()
+    assert read_resident_bytes() - before < 8 << 20
+    memory.close()
+
+
+def test_a_sleep_ends_what_takes_memory_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, may_go_on = threading.Event(), threading.Event()
+    spans: list[Span] = []
+
+    def populate(span: Span) -> bool:
+        spans.append(span)
+        began.set()
+        return may_go_on.wait(10)
+
+    monkeypatch.setattr(pages_ahead, "populate_pages", populate)
+    buffer = create_buffer(64 << 20)
+    memory = DroppedMemory([torch.frombuffer(buffer, dtype=torch.uint8)], 64 << 20)
+    assert began.wait(10)
+    leaving = threading.Thread(target=memory.leave)
+    leaving.start()
+    leaving.join(0.1)
+    assert leaving.is_alive()  # it waits for the page under way: afterwards nothing is taken
+    may_go_on.set()
+    leaving.join(10)
+    assert not leaving.is_alive()
+    assert len(spans) == 1
+
+
+def test_a_system_that_cannot_be_asked_for_pages_gives_them_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pages, "_POPULATE_WRITE", 12345)
+    tensor = torch.frombuffer(create_buffer(8 << 20), dtype=torch.uint8)
+    memory = DroppedMemory([tensor], 8 << 20)
+    memory._ahead.wait()
+    tensor.fill_(1)
+    memory.close()
 
 
 def test_weights_that_find_no_room_on_the_host_are_an_error(

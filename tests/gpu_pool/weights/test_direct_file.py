@@ -24,7 +24,7 @@ def write(folder: Path) -> Path:
 
 
 def say_nothing_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks whether the page cache has a block hears no: some systems keep what they wrote."""
+    """Whoever asks if the page cache has a block hears no: some systems keep what they wrote."""
     really_read = os.preadv
 
     def read(file: int, views: list[memoryview], offset: int, flags: int = 0) -> int:
