@@ -36,6 +36,7 @@ from gpu_pool.attention.reach import FULL_REACH
 from gpu_pool.kernels.cpu.build import get_cache_folder
 from gpu_pool.kernels.cpu.levels import LEVELS, find_level
 from gpu_pool.kernels.cpu.library import NativeKernels, load_kernels
+from gpu_pool.worker.model_memory import CpuPlaces
 
 RESULTS = "engine_attention.csv"
 BLOCK_SIZE = 16
@@ -73,7 +74,9 @@ def create_ours(work: Work, kernels: NativeKernels) -> Callable[[], Tensor]:
     each = -(-work.context // BLOCK_SIZE)
     shape = KvShape(1, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM)
     num_blocks = work.num_sequences * each
-    cache = KvCache(shape, num_blocks, torch.bfloat16, torch.device("cpu"), kernels=kernels)
+    cache = KvCache(
+        shape, num_blocks, torch.bfloat16, kernels=kernels, create_zeros=CpuPlaces().create_zeros
+    )
     cache.blocks.normal_()
     tables = np.random.default_rng(0).permutation(num_blocks)
     spans = [

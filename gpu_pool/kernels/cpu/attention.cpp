@@ -138,9 +138,53 @@ static void find_slots(const Attention& a, const Rows& rows, long block, const B
     }
 }
 
-static void prefetch(const Bf16* from, long size) {
-    for (long i = 0; i < size; i += LINE) __builtin_prefetch(from + i, 0, 2);
-}
+// The slots of the next block, whose lines come nearer one by one while this block is computed, from
+// end to end: memory is what few rows wait for. Many at once are dropped, or hold up what is read.
+class Ahead {
+  public:
+    Ahead(const Attention& a, const Rows& rows, bool has_values) {
+        long num_heads = rows.end_head - rows.first_head, size = num_heads * a.head_dim;
+        bool is_whole = num_heads == a.num_kv_heads;
+        to_values = a.num_kv_heads * a.head_dim;
+        parts_each = has_values && !is_whole ? 2 : 1;
+        part_lines = ((is_whole ? a.slot_elements : size) + LINE - 1) / LINE;
+    }
+
+    void begin(const Bf16* const* next_slots) {
+        slots = next_slots;
+        part = -1;
+        num_parts = KEYS * parts_each;
+        enter();
+    }
+
+    // The next lines, of which there are at most so many.
+    Coming take(long most) {
+        if (num_left == 0) enter();
+        Coming coming{from, std::min(most, num_left)};
+        from += coming.num_lines * LINE;
+        num_left -= coming.num_lines;
+        return coming;
+    }
+
+    void fetch(long most) {
+        Coming coming = take(most);
+        for (long i = 0; i < coming.num_lines; i++) __builtin_prefetch(coming.from + i * LINE, 0, 2);
+    }
+
+  private:
+    // The next part, if there is one.
+    void enter() {
+        if (part + 1 >= num_parts) return;
+        part++;
+        from = slots[part / parts_each] + part % parts_each * to_values;
+        num_left = part_lines;
+    }
+
+    long parts_each, part_lines, to_values; // of a slot: all of it, or its keys and its values
+    const Bf16* const* slots = nullptr;
+    const Bf16* from = nullptr;
+    long part = 0, num_parts = 0, num_left = 0;
+};
 
 // Keys and values of one head in the slots of a block, in panels.
 struct Panels {
@@ -155,7 +199,8 @@ struct Panels {
     }
 
     // `head` counts from where the slots begin.
-    void lay_out(const Attention& a, const Rows& rows, const Bf16* const* slots, long head) {
+    void lay_out(const Attention& a, const Rows& rows, const Bf16* const* slots, long head,
+                 Ahead& ahead) {
         const Bf16 *from[KEYS], *from_values[KEYS];
         for (long key = 0; key < KEYS; key++) {
             from[key] = slots[key] + head * a.head_dim;
@@ -163,17 +208,8 @@ struct Panels {
         }
         if (rows.q_size != a.head_dim) pad_rows<0>(from, a.head_dim, rows.q_size);
         if (rows.value_size != a.value_dim) pad_rows<1>(from_values, a.value_dim, rows.value_size);
-        lay_out_keys(from, rows.q_size, keys);
-        lay_out_values(from_values, rows.value_size, values);
-    }
-
-    // Brings what `lay_out` will read nearer.
-    void prefetch(const Attention& a, const Bf16* const* slots, long head) const {
-        for (long key = 0; key < KEYS; key++) {
-            const Bf16* from = slots[key] + head * a.head_dim;
-            ::prefetch(from, a.head_dim);
-            if (has_values) ::prefetch(from + a.num_kv_heads * a.head_dim, a.head_dim);
-        }
+        lay_out_keys(from, rows.q_size, keys, [&] { ahead.fetch(LANES / 2); });
+        lay_out_values(from_values, rows.value_size, values, [&] { ahead.fetch(1); });
     }
 
   private:
@@ -197,17 +233,18 @@ template <int ROWS = MOST_ROWS, typename Act> static void in_tiles(long row, lon
 
 // sums += x · panel, of rows that lie `x_stride` and `stride` apart.
 static void multiply_near(const Input* x, long x_stride, const Bf16* panel, long num_pairs,
-                          float* sums, long stride, long first, long end) {
+                          float* sums, long stride, long first, long end, Ahead& ahead) {
     in_tiles(first, end, [&](auto count, long row) {
         constexpr int VECTORS = count <= 2 && LANES == 8 ? 4 : 2;
         for (long column = 0; column < PANEL; column += VECTORS * LANES)
             multiply_tile<count, VECTORS, true>(x + row * x_stride, x_stride, panel + column * 2,
-                                                num_pairs, {}, sums + row * stride + column, stride);
+                                                num_pairs, ahead.take(num_pairs),
+                                                sums + row * stride + column, stride);
     });
 }
 
 static void attend_head(const Attention& a, const Rows& rows, long block, const Panels& panels,
-                        long head) {
+                        long head, Ahead& ahead) {
     thread_local std::vector<float> scores_buffer;
     thread_local std::vector<Input> weights_buffer;
     long size = rows.value_size, before = head * rows.head_rows;
@@ -217,7 +254,7 @@ static void attend_head(const Attention& a, const Rows& rows, long block, const 
     float* mixed = rows.mixed + before * size;
     std::fill(scores + first * KEYS, scores + end * KEYS, 0.0f);
     multiply_near(rows.q + before * rows.q_size, rows.q_size, panels.keys, rows.q_size / 2, scores,
-                  KEYS, first, end);
+                  KEYS, first, end, ahead);
     for (long row = first; row < end; row++) {
         auto [left, right] = Sight::of(a, rows, block, row / rows.num_shared);
         float shrink = weigh_keys(a, left, right, rows.states[before + row], scores + row * KEYS,
@@ -228,7 +265,7 @@ static void attend_head(const Attention& a, const Rows& rows, long block, const 
     }
     for (long dim = 0; dim < size; dim += PANEL)
         multiply_near(weights, KEYS, panels.values + dim * PANEL, KEYS / 2, mixed + dim, size, first,
-                      end);
+                      end, ahead);
 }
 
 // While one block is laid out and multiplied, the next one comes nearer.
@@ -237,16 +274,17 @@ static void attend_blocks(const Attention& a, const Rows& rows) {
     Bf16* zeros = reserve(zeros_buffer, a.slot_elements);
     std::fill(zeros, zeros + a.slot_elements, 0);
     Panels panels(a, rows);
+    Ahead ahead(a, rows, panels.has_values);
     const Bf16 *slots[KEYS], *next[KEYS];
     long block = find_first(a, rows.position) / KEYS * KEYS;
     find_slots(a, rows, block, zeros, slots);
     for (; block < rows.end; block += KEYS) {
         bool has_next = block + KEYS < rows.end;
         if (has_next) find_slots(a, rows, block + KEYS, zeros, next);
+        if (has_next) ahead.begin(next);
         for (long head = 0; head < rows.end_head - rows.first_head; head++) {
-            panels.lay_out(a, rows, slots, head);
-            if (has_next) panels.prefetch(a, next, head);
-            attend_head(a, rows, block, panels, head);
+            panels.lay_out(a, rows, slots, head, ahead);
+            attend_head(a, rows, block, panels, head, ahead);
         }
         if (has_next) std::copy_n(next, KEYS, slots);
     }

@@ -58,11 +58,15 @@ static inline void turn_square(const Bf16* const* rows, long first, Bf16* to) {
 #endif
 }
 
-// The panel [size / 2][keys][2] of `PANEL` keys; `size` is a multiple of a panel's columns.
-static void lay_out_keys(const Bf16* const* keys, long size, Bf16* panel) {
+// The panel [size / 2][keys][2] of `PANEL` keys; `size` is a multiple of a panel's columns. Calls
+// `between` after each square.
+template <typename Between>
+static void lay_out_keys(const Bf16* const* keys, long size, Bf16* panel, Between&& between) {
     for (long dim = 0; dim < size; dim += 2 * LANES)
-        for (long key = 0; key < PANEL; key += LANES)
+        for (long key = 0; key < PANEL; key += LANES) {
             turn_square(keys + key, dim, panel + dim * PANEL + key * 2);
+            between();
+        }
 }
 
 // Two rows of a panel's columns side by side, as pairs.
@@ -95,9 +99,13 @@ static inline void pair_up(const Bf16* even, const Bf16* odd, Bf16* to) {
 #endif
 }
 
-// The panels [size / 32][keys / 2][32][2] of `PANEL` values.
-static void lay_out_values(const Bf16* const* values, long size, Bf16* panels) {
+// The panels [size / 32][keys / 2][32][2] of `PANEL` values. Calls `between` after each
+// pair of them, panel by panel.
+template <typename Between>
+static void lay_out_values(const Bf16* const* values, long size, Bf16* panels, Between&& between) {
     for (long key = 0; key < PANEL; key += 2)
-        for (long dim = 0; dim < size; dim += PANEL)
+        for (long dim = 0; dim < size; dim += PANEL) {
             pair_up(values[key] + dim, values[key + 1] + dim, panels + (dim + key) * PANEL);
+            between();
+        }
 }

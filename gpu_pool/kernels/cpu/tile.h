@@ -30,14 +30,14 @@ static inline Words load_pairs(const Bf16* from) {
     return pairs;
 }
 
-// Lines that are wanted soon; a tile of many rows fetches one a pair.
+// Lines that are wanted soon; a tile of many rows, or whose panel is near, fetches one a pair.
 struct Coming {
     const Bf16* from;
     long num_lines;
 };
 
 // Adds the products of some pairs of inputs to the sums of `VECTORS` vectors of columns of `ROWS`
-// rows; sums of rows are `stride` apart. A panel that `IS_NEAR` needs nothing fetched ahead.
+// rows; sums of rows are `stride` apart. A panel that `IS_NEAR` needs not be fetched ahead.
 template <int ROWS, int VECTORS, bool IS_NEAR = false>
 static void multiply_tile(const Input* x, long x_stride, const Bf16* weights, long num_pairs,
                           Coming coming, float* sums, long stride = PANEL) {
@@ -48,8 +48,7 @@ static void multiply_tile(const Input* x, long x_stride, const Bf16* weights, lo
         for (int v = 0; v < VECTORS; v++) totals[r][v] = load(sums + r * stride + v * LANES);
     for (long pair = 0; pair < num_pairs; pair++) {
         const Bf16* columns = weights + pair * PANEL * 2;
-        if (IS_NEAR) {
-        } else if (ROWS <= PREFETCHED_ROWS) {
+        if (ROWS <= PREFETCHED_ROWS && !IS_NEAR) {
             for (int line = 0; line < VECTORS * LANES * 4; line += 64)
                 __builtin_prefetch((const char*)(columns + PREFETCHED_PAIRS * PANEL * 2) + line);
         } else if (pair < coming.num_lines) {
