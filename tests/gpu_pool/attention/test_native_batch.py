@@ -1,6 +1,7 @@
 """Native attention over paged memory against float64, and what may not change its bits."""
 
 from functools import cache, partial
+from random import Random
 
 import pytest
 import torch
@@ -79,6 +80,27 @@ def test_awkward_shapes_are_attended_exactly(
     shape = KvShape(1, block_size, num_kv_heads, head_dim)
     case = create_bf16_case(SPANS[2:6], num_heads=num_heads, shape=shape)
     assert_near(run(level, case), attend_in_float64(case))
+
+
+@at_every_level
+@pytest.mark.parametrize("seed", range(12))
+def test_random_batches_are_attended_exactly(level: str, seed: int) -> None:
+    draw = Random(seed)
+    torch.manual_seed(seed)
+    num_parts, num_kv_heads = draw.choice([(1, 1), (2, draw.randint(1, 4))])
+    shape = KvShape(1, draw.choice([16, 32]), num_kv_heads, 8 * draw.randint(1, 20), num_parts)
+    num_tokens = [draw.choice([1, draw.randint(2, 150)]) for _ in range(4)]
+    spans = [(draw.randint(0, 200), count) for count in sorted(num_tokens)]
+    num_heads = num_kv_heads * draw.randint(1, 9)
+    value_dim = None if num_parts == 2 else draw.randint(1, shape.head_dim)
+    form = AttentionForm(
+        value_dim=value_dim,
+        softcap=draw.choice([None, 3.0]),
+        sinks_N=draw.choice([None, torch.randn(num_heads)]),
+    )
+    reach = draw.choice([FULL_REACH, WINDOW, CHUNKED])
+    case = create_bf16_case(spans, num_heads=num_heads, shape=shape)
+    assert_near(run(level, case, reach, form), attend_in_float64(case, reach, form))
 
 
 @at_every_level
