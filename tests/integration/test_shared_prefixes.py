@@ -5,9 +5,9 @@ nothing, and without the store prompts are computed as if there had never been o
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -87,6 +87,8 @@ class Pair:
     nodes: dict[str, FleetNode]
     metrics: dict[str, int]
     """The port of each node."""
+    numbers: Iterator[int] = field(default_factory=count)
+    """What prompts consist of: each is another."""
 
     def read(self, name: str, figure: str) -> float:
         """A figure of that node's only tier, the store."""
@@ -111,27 +113,34 @@ class Pair:
         assert answer.node == name
         return answer
 
-    async def compute(self, name: str, prompt: str) -> Answer:
-        """An answer to a prompt that nobody knows, once all that node's blocks are kept."""
-        num_kept = self.read(name, "kept_total")
-        answer = await self.ask(name, prompt)
-        assert answer.num_cached_tokens == 0
-        await self.wait_for(name, "kept_total", num_kept + answer.num_full // BLOCK_SIZE)
-        return answer
+    async def compute(self, name: str) -> tuple[str, Answer]:
+        """A prompt that nobody knew and its answer, once all that node's blocks of it are kept.
 
-    async def wait_for(self, name: str, figure: str, least: float) -> None:
+        A starved store refuses some, and they are not offered again: then it is another prompt's
+        turn.
+        """
+        for _ in range(6):
+            num_kept, prompt = self.read(name, "kept_total"), self.draw_prompt()
+            answer = await self.ask(name, prompt)
+            assert answer.num_cached_tokens == 0
+            num_full = answer.num_full // BLOCK_SIZE
+            with suppress(AssertionError):
+                await self.wait_for(name, "kept_total", num_kept + num_full, timeout_s=20)
+                return prompt, answer
+        pytest.fail(f"the store keeps no prompt of {name}'s whole")
+
+    def draw_prompt(self) -> str:
+        """A long prompt that no other begins like."""
+        return f"{next(self.numbers)} " * 400
+
+    async def wait_for(self, name: str, figure: str, least: float, timeout_s: float = 60) -> None:
         """Returns once a figure, which cores report from time to time, is so high."""
-        await wait_until(lambda: self.read(name, figure) >= least, 60)
+        await wait_until(lambda: self.read(name, figure) >= least, timeout_s)
 
     async def wait_for_store(self, *, is_off: bool = False) -> None:
         """Returns once both nodes know that it is there, or not."""
         for name in NAMES:
             await wait_until(lambda name=name: self.read(name, "off") == is_off, 60)
-
-
-def write_prompt(number: int) -> str:
-    """A long prompt that no other begins like."""
-    return f"{number} " * 400
 
 
 def create_node(
@@ -176,8 +185,8 @@ async def run_pair(
         await wait_until_async(lambda: are_ready(gateway), timeout_s=120)
         pair = Pair(gateway, nodes, metrics)
         await pair.wait_for_store()
-        for number, name in enumerate(NAMES):
-            await pair.compute(name, write_prompt(number))
+        for name in NAMES:
+            await pair.compute(name)
         yield pair
 
 
@@ -190,14 +199,14 @@ async def are_ready(gateway: RunningGateway) -> bool:
     return sum(load["is_ready"] for load in loads) == len(NAMES)
 
 
-async def find_again(pair: Pair, first_number: int) -> None:
+async def find_again(pair: Pair) -> None:
     """Asks for new prompts until one is found whole by the node that has not computed it. On a busy
     machine a fetch may be given up, and a store that has just come back keeps nothing at first.
     """
-    for number in count(first_number):
-        num_hits = pair.read("second", "hits_total")
-        known = await pair.ask("first", write_prompt(number))
-        found = await pair.ask("second", write_prompt(number))
+    while True:
+        num_hits, prompt = pair.read("second", "hits_total"), pair.draw_prompt()
+        known = await pair.ask("first", prompt)
+        found = await pair.ask("second", prompt)
         assert (known.num_cached_tokens, found.text) == (0, known.text)
         if found.num_cached_tokens == known.num_full:
             await pair.wait_for("second", "hits_total", num_hits + known.num_full // BLOCK_SIZE)
@@ -209,38 +218,38 @@ async def test_what_one_node_has_computed_another_finds_in_the_store_while_there
 ) -> None:
     with run_master(tmp_path) as master:
         async with run_pair(tmp_path, master) as pair:
-            await find_again(pair, 100)
-            kept = await pair.compute("first", write_prompt(200))
+            await find_again(pair)
+            prompt, kept = await pair.compute("first")
             master.kill()
-            for number in (200, 300):  # at once, and when both nodes know
-                known = await pair.ask("first", write_prompt(number))
-                alone = await pair.ask("second", write_prompt(number))
+            for asked in (prompt, pair.draw_prompt()):  # at once, and when both nodes know
+                known = await pair.ask("first", asked)
+                alone = await pair.ask("second", asked)
                 assert (alone.text, alone.num_cached_tokens) == (known.text, 0)
                 await pair.wait_for_store(is_off=True)
-            again = await pair.ask("first", write_prompt(200))
+            again = await pair.ask("first", prompt)
             assert (again.text, again.num_cached_tokens) == (kept.text, kept.num_full)
             master.start()
             await pair.wait_for_store()
-            await find_again(pair, 400)
+            await find_again(pair)
 
 
 async def test_latents_that_one_node_has_computed_serve_another(tmp_path: Path) -> None:
     """MLA: what travels is what the model keeps of a token, no keys and values of heads."""
     with run_master(tmp_path) as master:
         async with run_pair(tmp_path, master, LATENTS) as pair:
-            await find_again(pair, 100)
+            await find_again(pair)
 
 
 async def test_no_other_account_finds_what_its_owner_finds_at_either_node(tmp_path: Path) -> None:
     with run_master(tmp_path) as master:
         async with run_pair(tmp_path, master) as pair:
-            for number in count(100):  # until the control has fetched: see `find_again`
-                known = await pair.compute("first", write_prompt(number))
+            while True:  # until the control has fetched: see `find_again`
+                prompt, known = await pair.compute("first")
                 for name in NAMES:
                     stranger = await pair.gateway.add_tenant()
-                    foreign = await pair.ask(name, write_prompt(number), stranger)
+                    foreign = await pair.ask(name, prompt, stranger)
                     assert (foreign.text, foreign.num_cached_tokens) == (known.text, 0)
-                own = await pair.ask("second", write_prompt(number))
+                own = await pair.ask("second", prompt)
                 assert own.text == known.text
                 if own.num_cached_tokens > 0:
                     return
