@@ -84,8 +84,14 @@ def _encode(rig: EngineRig, number: int) -> bytes:
     return msgspec.json.encode((outcome.token_ids, outcome.scores, outcome.prompt_scores))
 
 
+def find_largest_piece(rig: EngineRig) -> int:
+    """Most tokens of one sequence in one step."""
+    return max(work.num_tokens for plan in rig.plans for work in plan.scheduled)
+
+
 def assert_has_happened(feature: Feature, rig: EngineRig) -> None:
     """The control: the feature did something in this run."""
+    assert find_largest_piece(rig) <= feature.settings.max_batch_tokens, "chunks"
     num_begun = sum(len(plan.new) for plan in rig.plans)
     assert (num_begun > len(rig.outcomes)) == (feature.num_blocks < AMPLE), "preemption"
     assert any(plan.moved_in for plan in rig.plans) == (feature.swap_bytes > 0), "swap"

@@ -96,7 +96,9 @@ def draw_root(random: Random, adapter: bytes) -> bytes:
         return BlockHasher(name, "bfloat16", BLOCK).create_root(SALT[:cut])
     if kind == 4:  # another model, dtype or size of block, under the victim's own salt
         size = random.choice([BLOCK, 2 * BLOCK])
-        name, dtype = random.choice([("revision2", "bfloat16"), ("revisionb", "float16")])
+        name, dtype = random.choice(
+            [("revision2", "bfloat16"), ("revision", "float16"), ("revisionb", "float16")]
+        )
         return BlockHasher(name, dtype, size).create_root(SALT)
     if kind == 5:  # the victim's adapter, which is public, under another salt
         return hasher.create_root(random.randbytes(32), ADAPTER)

@@ -1,6 +1,5 @@
 """Whatever arrives in whatever order: each answer is the one the request would get alone."""
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
@@ -72,8 +71,8 @@ class Steps:
     count: int
 
 
-NUM_STORM_MOVES = int(os.environ.get("HEARTH_TEST_STORM_MOVES", "1500"))
-"""Moves of the long storms; the whole proof is 100,000, about three minutes on a quiet core."""
+STORM_MOVES = [1500, pytest.param(100_000, marks=pytest.mark.slow)]
+"""Moves of the long storms; the whole proof takes half a minute of a core each."""
 STORM_ROUND = 500
 """After so many moves everything has to be given back, and the storm goes on in the same engine."""
 NGRAM = NgramSettings(max_draft_tokens=4, max_step_drafts=6, min_match_tokens=1)
@@ -257,8 +256,9 @@ def test_a_storm_in_a_small_pool_reaches_every_corner_and_leaks_nothing(
     assert codes == {"pool_saturated", "deadline_exceeded"}
 
 
+@pytest.mark.parametrize("num_moves", STORM_MOVES)
 @pytest.mark.parametrize("mix", ["full and sliding, swapped", "chunked and full"])
-def test_a_long_storm_loses_no_block_and_counts_exactly(mix: str) -> None:
+def test_a_long_storm_loses_no_block_and_counts_exactly(mix: str, num_moves: int) -> None:
     info = create_double_info(
         num_blocks=40, context_window=40, kv_groups=KV_GROUPS[mix], max_in_flight=2
     )
@@ -268,7 +268,7 @@ def test_a_long_storm_loses_no_block_and_counts_exactly(mix: str) -> None:
     rig = EngineRig(limits, info, check_every=100)
     random = Random(8)
     num_requests = 0
-    for _ in range(NUM_STORM_MOVES // STORM_ROUND):
+    for _ in range(num_moves // STORM_ROUND):
         story = Story(rig, first_id=num_requests)
         story.play([draw_move(random) for _ in range(STORM_ROUND)])
         story.check()

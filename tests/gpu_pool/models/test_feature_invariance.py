@@ -58,7 +58,7 @@ SCARCER = 11
 """The same where prefixes are shared."""
 FEATURES = {
     "cache": Feature(limit(2048, 2048, prefix_caching=True), at_once=1),
-    "chunks of 16": Feature(limit(33, 16, 32), at_once=1),
+    "chunks of 16": Feature(limit(16, 16, 16), at_once=1),
     "chunks of 64": Feature(limit(64, 64), at_once=4),
     "chunks of 512": Feature(limit(512, 512), at_once=4),
     "batch of 8": Feature(limit(2048, 2048), at_once=8),

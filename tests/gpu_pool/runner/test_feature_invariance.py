@@ -13,6 +13,7 @@ from tests.gpu_pool.feature_runs import (
     NGRAM,
     Feature,
     assert_has_happened,
+    find_largest_piece,
     limit,
     list_differences,
     run,
@@ -30,9 +31,8 @@ SCARCER = 24
 
 FEATURES = {
     "cache": Feature(limit(2048, 2048, prefix_caching=True), at_once=1),
-    "chunks of 16": Feature(limit(33, 16, 32), at_once=1),
+    "chunks of 16": Feature(limit(16, 16, 16), at_once=1),
     "chunks of 64": Feature(limit(64, 64), at_once=4),
-    "chunks of 512": Feature(limit(512, 512), at_once=4),
     "batch of 8": Feature(limit(2048, 2048), at_once=8),
     "batch of 33": Feature(limit(2048, 2048)),
     "preemption": Feature(limit(64, 23), SCARCE),
@@ -94,6 +94,21 @@ def test_no_feature_changes_a_token_or_a_score(
     assert {len(outcome.token_ids) for outcome in rig.outcomes.values()} == {NUM_TOKENS}
     assert not list_differences(rig, calm)
     assert_has_happened(feature, rig)
+
+
+@pytest.mark.parametrize("chunk", [16, 64, 512])
+def test_no_chunk_of_a_long_prompt_changes_a_bit(
+    chunk: int, checkpoint: tuple[Path, DtypeChoice]
+) -> None:
+    generator = torch.Generator().manual_seed(5)
+    prompts = torch.randint(0, 300, (4, 900), generator=generator).tolist()
+    requests = [create_request(n, prompt, max_tokens=8) for n, prompt in enumerate(prompts)]
+    calm = run(*checkpoint, requests, CALM)
+    feature = Feature(limit(chunk, chunk, min(chunk, 64)), at_once=4)
+    rig = run(*checkpoint, requests, feature)
+    assert find_largest_piece(rig) == chunk
+    assert find_largest_piece(calm) == len(prompts[0])
+    assert not list_differences(rig, calm)
 
 
 def test_the_calm_run_tells_requests_apart(calm: EngineRig) -> None:
