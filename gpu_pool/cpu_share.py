@@ -6,12 +6,9 @@ the threads are used. Source: Linux, `Documentation/admin-guide/cgroup-v2.rst` (
 """
 
 import os
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
-from typing import Final
+from pathlib import Path
 
-CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
-OWN_CGROUPS: Final = Path("/proc/self/cgroup")
+from gpu_pool.control_groups import CGROUP_ROOT, OWN_CGROUPS, list_folders
 
 
 def share_threads(num_cpus: int, quota_cpus: float | None, num_models: int) -> int:
@@ -37,16 +34,8 @@ def read_cpu_quota(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> float |
 
     None without a limit, or without control groups.
     """
-    try:
-        groups = own.read_text(encoding="ascii")
-    except OSError:
-        return None
-    limits = [
-        limit
-        for line in groups.splitlines()
-        for folder in _list_folders(root, line)
-        if (limit := _read_limit(folder)) is not None
-    ]
+    folders = list_folders("cpu", root, own)
+    limits = [limit for folder in folders if (limit := _read_limit(folder)) is not None]
     return min(limits, default=None)
 
 
@@ -57,24 +46,6 @@ def parse_limit(quota: str, period: str) -> float | None:
     except ValueError:
         return None
     return quota_us / period_us if quota_us > 0 and period_us > 0 else None
-
-
-def _list_folders(root: Path, line: str) -> Iterator[Path]:
-    """The folders of the group in one line of `/proc/self/cgroup` and of all above it.
-
-    In a container the path may be the host's, of which only the root can be seen.
-    """
-    _, _, rest = line.partition(":")
-    controllers, _, path = rest.partition(":")
-    if controllers and "cpu" not in controllers.split(","):
-        return
-    top = root / controllers if controllers else root
-    inner = PurePosixPath(path.lstrip("/"))
-    if ".." not in inner.parts:
-        yield top / inner
-        yield from (top / parent for parent in inner.parents)
-    else:
-        yield top
 
 
 def _read_limit(folder: Path) -> float | None:

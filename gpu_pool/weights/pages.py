@@ -66,7 +66,8 @@ def bring_pages(span: Span) -> None:
 
 def populate_pages(span: Span) -> bool:
     """Has the pages of a range of private memory here before anybody writes them; what they hold
-    stays. False where the system cannot be asked to, or has no memory left.
+    stays. False where the system cannot be asked to. Where a control group has no memory left, the
+    system kills a process instead: see `memory_room`.
     """
     pages = span.trim()
     return not pages.num_bytes or not _libc.madvise(pages.address, pages.num_bytes, _POPULATE_WRITE)

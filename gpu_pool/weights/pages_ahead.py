@@ -2,17 +2,21 @@
 
 A system gives a page at the first write to it, and what a virtual machine gives so may have to come
 from its host first: 0.4 GB a second were measured, which made the first prompts after a start a
-fifth slower. Must not know what the memory is for. Read next: `cpu_memory`, which asks for it.
+fifth slower. A control group that has no more kills who takes a page, so a part of what is free is
+left alone. Must not know what the memory is for. Read next: `cpu_memory`, which asks for it.
 """
 
 from collections.abc import Sequence
 from threading import Event, Thread
 from typing import Final
 
+from gpu_pool.memory_room import read_free_bytes
 from gpu_pool.weights.pages import Span, populate_pages
 
 _PIECE_BYTES: Final = 2 << 20
 """A large page: who ends this waits for no more."""
+_MOST_SHARE: Final = 1 / 4
+"""Of what is free as it begins: whoever computes takes memory, too."""
 
 
 class PagesAhead:
@@ -39,10 +43,11 @@ class PagesAhead:
         self._thread.join()
 
     def _run(self, _owner: object) -> None:
+        num_taken = 0
         for span in self._spans:
             for start in range(0, span.num_bytes, _PIECE_BYTES):
-                if self._is_ended.is_set():
-                    return
-                num_bytes = min(_PIECE_BYTES, span.num_bytes - start)
-                if not populate_pages(Span(span.address + start, num_bytes)):
+                piece = Span(span.address + start, min(_PIECE_BYTES, span.num_bytes - start))
+                num_taken += piece.num_bytes
+                leaves_enough = num_taken <= _MOST_SHARE * (read_free_bytes() + num_taken)
+                if self._is_ended.is_set() or not leaves_enough or not populate_pages(piece):
                     return

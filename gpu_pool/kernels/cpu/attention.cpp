@@ -8,7 +8,8 @@
 // Invariant: what a row computes depends on its position alone. Blocks of which it sees nothing are
 // passed over, blocks of which it sees a part give the other keys a weight of exactly nothing, so
 // neither its neighbours in the tile nor chunk sizes can change its last bit.
-// Keys that no row of the tile sees are never read: they may be another sequence's, or garbage.
+// Keys that no row of the tile sees are never read: they may be another sequence's, or garbage. A row
+// whose queries, keys or values are no numbers is none; so may be one beside it that sees others.
 
 #include "kernels.h"
 #include "panels.h"

@@ -80,10 +80,10 @@ static inline void store(Bf16* to, Floats values) {
 #endif
 }
 
-// e^x for x up to 0, and exactly 1 at 0; below -87 what is left of it.
+// e^x for x up to 0, and exactly 1 at 0; below -87 what is left of it. Of a NaN it is one.
 static inline Floats exponential(Floats x) {
     constexpr float magic = 12582912.0f; // 1.5 · 2^23: what is added to it is rounded to a whole
-    x = largest(x, fill(-87.0f));
+    x = largest(fill(-87.0f), x); // the second where one is a NaN
     Floats shifted = x * 1.44269504f + magic;
     Floats power = shifted - magic;
     Floats rest = x - power * 0.693359375f;

@@ -150,6 +150,28 @@ def test_what_no_row_sees_is_never_read(level: str, head_dim: int) -> None:
     assert run(level, case).isnan().any()
 
 
+@at_every_level
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("what", ["q", "k", "v", "overflow"])
+def test_what_is_no_number_is_none_in_the_end(level: str, what: str, form: str) -> None:
+    torch.manual_seed(7)
+    case = create_bf16_case([(40, 1), (30, 20)], num_heads=6, shape=KvShape(1, 16, 2, 32))
+    calm = run(level, case, form=FORMS[form])
+    assert calm.isfinite().all()
+    if what == "overflow":
+        case.q_TNH[0] = case.histories[0][-1] = 1e30
+    elif what == "q":
+        case.q_TNH[0, :, 5] = float("nan")
+    else:  # of the token itself, which it always sees
+        case.histories[0][-1, "kv".index(what), :, 5] = float("nan")
+    garbled = run(level, case, form=FORMS[form])
+    is_bounded = what == "overflow" and form == "capped"  # it is the cap then
+    assert (
+        garbled[0].isfinite().all() if is_bounded else garbled[0].isnan().flatten(1).any(-1).all()
+    )
+    assert torch.equal(garbled[1:], calm[1:])
+
+
 @pytest.mark.skipif(not NAMES, reason="native kernels are for x86-64 Linux")
 def test_several_threads_give_the_same_bits_as_one() -> None:
     before, outputs = torch.get_num_threads(), []

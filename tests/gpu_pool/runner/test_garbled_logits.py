@@ -34,6 +34,8 @@ class GarbledRig(LaneRig):
     """A rig in which one running sequence's newest block becomes NaN before some step."""
 
     is_poisoned = True
+    parts = slice(None)
+    """Keys are the first, values the second."""
 
     def step(self) -> Any:
         books = self.scheduler.books
@@ -42,7 +44,7 @@ class GarbledRig(LaneRig):
             assert self.worker._runner is not None
             blocks = self.worker._runner._groups[0].cache.blocks
             with torch.inference_mode():
-                blocks[victim.table.groups[0].block_ids[-1]] = float("nan")
+                blocks[victim.table.groups[0].block_ids[-1], :, :, self.parts] = float("nan")
         return super().step()
 
 
@@ -56,6 +58,27 @@ def serve(folder: Path, asked: dict[str, Any], *, is_ahead: bool, is_poisoned: b
     ]
     rig.serve(requests)
     return rig
+
+
+@pytest.mark.parametrize("parts", [slice(0, 1), slice(1, 2)], ids=["keys", "values"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_keys_or_values_alone_end_it_and_nobody_finds_them_again(
+    dtype: torch.dtype, parts: slice, tmp_path: Path
+) -> None:
+    """In bf16 by the native kernels, which have a softmax of their own."""
+    write_tiny_llama(tmp_path, dtype=dtype, head_dim=32)
+    calm = serve(tmp_path, PLAIN, is_ahead=False, is_poisoned=False)
+    rig = GarbledRig(tmp_path, is_ahead=False)
+    rig.parts = parts
+    requests = [create_request(n, p, max_tokens=NUM_TOKENS) for n, p in enumerate(PROMPTS)]
+    rig.serve(requests)
+    assert rig.outcomes[VICTIM].error_codes == ["internal_error"]
+    for other in (0, 2):
+        assert rig.outcomes[other].token_ids == calm.outcomes[other].token_ids
+    rig.is_poisoned = False
+    (again,) = rig.serve([create_request(10, PROMPTS[VICTIM], max_tokens=NUM_TOKENS)])
+    assert again == calm.outcomes[VICTIM].token_ids
+    assert max(rig.outcomes[10].num_cached_tokens) == 0
 
 
 @pytest.mark.parametrize("asked", [PLAIN, ADJUSTED], ids=["plain", "adjusted"])

@@ -78,6 +78,26 @@ def test_memory_is_there_before_it_is_written_as_far_as_was_asked(bytes_ahead: i
     memory.close()
 
 
+def test_no_more_is_taken_ahead_than_a_quarter_of_what_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Were it more, a control group's limit would kill who computes beside it."""
+    limit, taken = 40 << 20, 0
+
+    def populate(span: Span) -> bool:
+        nonlocal taken
+        taken += span.num_bytes
+        return True
+
+    monkeypatch.setattr(pages_ahead, "populate_pages", populate)
+    monkeypatch.setattr(pages_ahead, "read_free_bytes", lambda: limit - taken)
+    tensor = torch.frombuffer(create_buffer(64 << 20), dtype=torch.uint8)
+    memory = DroppedMemory([tensor], 64 << 20)
+    memory._ahead.wait()
+    assert taken == limit // 4
+    memory.close()
+
+
 def test_a_sleep_ends_what_takes_memory_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     began, may_go_on = threading.Event(), threading.Event()
     spans: list[Span] = []
