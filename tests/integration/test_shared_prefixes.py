@@ -130,8 +130,8 @@ class Pair:
         pytest.fail(f"the store keeps no prompt of {name}'s whole")
 
     def draw_prompt(self) -> str:
-        """A long prompt that no other begins like."""
-        return f"{next(self.numbers)} " * 400
+        """One that nobody has asked for."""
+        return write_prompt(next(self.numbers))
 
     async def wait_for(self, name: str, figure: str, least: float, timeout_s: float = 60) -> None:
         """Returns once a figure, which cores report from time to time, is so high."""
@@ -141,6 +141,11 @@ class Pair:
         """Returns once both nodes know that it is there, or not."""
         for name in NAMES:
             await wait_until(lambda name=name: self.read(name, "off") == is_off, 60)
+
+
+def write_prompt(number: int) -> str:
+    """A long prompt that no other begins like."""
+    return f"{number} " * 400
 
 
 def create_node(
