@@ -57,9 +57,9 @@ def read(lease: AdapterLease) -> bytes:
 
 
 def list_files(shelf: AdapterShelf) -> set[str]:
-    """What is in the folder but for the lock and the index."""
+    """What is in the folder but for the lock and the index, which may just be written."""
     names = {path.name for path in shelf._folder.path.iterdir()}
-    return names - {".lock", "index.msgpack"}
+    return names - {".lock", "index.msgpack", "index.msgpack.partial"}
 
 
 def read_mode(path: Path) -> int:
