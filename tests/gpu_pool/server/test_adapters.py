@@ -101,7 +101,8 @@ async def feed(
 def list_left(node: DoubleNode) -> list[str]:
     """Files of adapters on the node's disk, whole or not."""
     folder = node.settings.adapters.folder / node.settings.node_id
-    return sorted(name for name in os.listdir(folder) if name not in (".lock", "index.msgpack"))
+    own = (".lock", "index.msgpack", "index.msgpack.partial")  # the last may just be written
+    return sorted(name for name in os.listdir(folder) if name not in own)
 
 
 def has_nothing_left(node: DoubleNode) -> bool:
