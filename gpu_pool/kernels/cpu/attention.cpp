@@ -271,9 +271,8 @@ static void attend_head(const Attention& a, const Rows& rows, long block, const 
 
 // While one block is laid out and multiplied, the next one comes nearer.
 static void attend_blocks(const Attention& a, const Rows& rows) {
-    thread_local std::vector<Bf16> zeros_buffer;
-    Bf16* zeros = reserve(zeros_buffer, a.slot_elements);
-    std::fill(zeros, zeros + a.slot_elements, 0);
+    thread_local std::vector<Bf16> zeros_buffer; // nobody writes there
+    const Bf16* zeros = reserve(zeros_buffer, a.slot_elements);
     Panels panels(a, rows);
     Ahead ahead(a, rows, panels.has_values);
     const Bf16 *slots[KEYS], *next[KEYS];
@@ -281,8 +280,10 @@ static void attend_blocks(const Attention& a, const Rows& rows) {
     find_slots(a, rows, block, zeros, slots);
     for (; block < rows.end; block += KEYS) {
         bool has_next = block + KEYS < rows.end;
-        if (has_next) find_slots(a, rows, block + KEYS, zeros, next);
-        if (has_next) ahead.begin(next);
+        if (has_next) {
+            find_slots(a, rows, block + KEYS, zeros, next);
+            ahead.begin(next);
+        }
         for (long head = 0; head < rows.end_head - rows.first_head; head++) {
             panels.lay_out(a, rows, slots, head, ahead);
             attend_head(a, rows, block, panels, head, ahead);

@@ -116,8 +116,6 @@ template <int STEP = LANES / 2> static inline float add_lanes(Floats values) {
     return values[0];
 }
 
-static inline void store_one(float* to, float value) { *to = value; }
-
 static inline void store_one(Bf16* to, float value) {
     Bf16 all[LANES];
     store(all, fill(value));

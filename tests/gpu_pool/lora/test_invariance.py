@@ -47,7 +47,7 @@ SCARCER = 9
 WIDE = {"head_dim": 32, "hidden_size": 72, "intermediate_size": 104}
 FEATURES = {
     "cache": Feature(limit(2048, 2048, prefix_caching=True), at_once=1),
-    "chunks of 16": Feature(limit(33, 16, 32), at_once=1),
+    "chunks of 16": Feature(limit(16, 16, 16), at_once=1),
     "batch": Feature(limit(2048, 2048)),
     "preemption": Feature(limit(64, 23), SCARCE),
     "swap": Feature(limit(64, 23), SCARCE, swap_bytes=1 << 20),
