@@ -22,7 +22,14 @@ from cli.process_settings import read_settings
 from cli.tenancy_access import record_first
 from cli.terminal import CommandFailed
 from contracts.enrolment import Enrolment, format_enrolment, parse_enrolment
-from contracts.ids import GatewayId, NodeId, RegionId, is_node_id
+from contracts.ids import (
+    JURISDICTION_FORM,
+    GatewayId,
+    NodeId,
+    RegionId,
+    is_jurisdiction,
+    is_node_id,
+)
 from contracts.pair_key import PAIR_KEY_BYTES, PairKey, PairKeys, format_pair_keys
 
 if TYPE_CHECKING:
@@ -276,9 +283,11 @@ def _find_jurisdiction(settings: "GatewaySettings", region: RegionId, said: str 
     """Whose law holds for a node in `region`: what is `said`, else what the catalogue says.
 
     Raises: `CommandFailed` for a region that the catalogue lacks, where accounts that are bound to
-    regions would never find the node, and for another law than the catalogue's, with which the
-    gateway would believe nothing that the node says.
+    regions would never find the node, for another law than the catalogue's, with which the gateway
+    would believe nothing that the node says, and for what names none.
     """
+    if said and not is_jurisdiction(said):
+        raise CommandFailed(f"`{said}` names no jurisdiction: it takes {JURISDICTION_FORM}.")
     catalogue = {known.name: known.jurisdiction for known in settings.routing.regions}
     law = catalogue.get(region)
     if law is None and catalogue and region != settings.region:

@@ -4,6 +4,7 @@ Owns the words of the answer; the arithmetic is `gpu_pool.capacity`'s. Nothing i
 loaded: a `config.json` is enough.
 """
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -35,8 +36,9 @@ class LayoutRow(msgspec.Struct, frozen=True, kw_only=True):
     tensor: int
     pipeline: int
     fits: bool
-    kv_tokens: int
-    """Of all sequences together; 0 where it does not fit."""
+    kv_tokens: int | None
+    """Of all sequences together; 0 where it does not fit, None where tokens beyond the sequences'
+    rings cost nothing."""
     stages: tuple[StageRow, ...]
 
 
@@ -47,7 +49,8 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory_bytes: int
     weight_bytes: int
     unpacked_weight_bytes: int
-    """As this version computes with them: quantised weights are unpacked as they load."""
+    """As this version computes with them: quantised weights are unpacked as they load, but for fp8
+    in blocks of 128 x 128."""
     overhead_bytes: int
     """Of each GPU."""
     kv_bytes_per_token: int
@@ -56,6 +59,10 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     layouts: tuple[LayoutRow, ...]
     """Best first."""
     explanation: str
+    loaded: LayoutRow | None
+    """The best for weights as they are loaded; None where these GPUs have no room for them."""
+    obstacle: str | None
+    """Why this version does not load the checkpoint at all."""
 
 
 def plan(
@@ -93,9 +100,9 @@ def plan(
     the checkpoint stores them, KV groups as they are: layers with a window or chunks keep a ring of
     each sequence, the others every token.
 
-    This is arithmetic for choosing hardware. This version of Hearth unpacks quantised weights when
-    it loads them; what they take then is said, too. The last lines are the settings that start the
-    best layout, if these GPUs have room for that.
+    This is arithmetic for choosing hardware. This version of Hearth unpacks most quantised weights
+    when it loads them (fp8 in blocks stays); what they take then is said, too. The last lines are
+    the settings of the layout that is best for them, if these GPUs have room for that.
 
     Examples: `hearth plan ./Llama-4-Scout --gpus 2xH200-141G`,
     `hearth plan kimi/config.json --gpus 8xH100-80G --json`
@@ -104,37 +111,49 @@ def plan(
     from gpu_pool.capacity.layouts import explain, list_layouts
     from gpu_pool.capacity.model_size import read_model_size
     from gpu_pool.models.errors import CheckpointError
+    from gpu_pool.weights.config import find_obstacle
 
-    if kv_bits not in (8, 16):
-        raise CommandFailed("--kv-bits is 16 or 8.")
-    path = model / _CONFIG if model.is_dir() else model
+    if not math.isfinite(overhead_gib) or kv_bits not in (8, 16):
+        raise CommandFailed("--overhead-gib is a number of GiB, --kv-bits 16 or 8.")
+    content = _read(model)
     try:
         chosen = parse_gpus(gpus)
-        size = read_model_size(path.read_bytes(), kv_bits // 8)
-    except OSError as error:
-        raise CommandFailed(f"{path} cannot be read: {error.strerror}.") from error
+        size = read_model_size(content, kv_bits // 8)
+        loaded_size = read_model_size(content, kv_bits // 8, is_loaded=True)
     except (CheckpointError, ValueError) as error:
         raise CommandFailed(str(error)) from error
     overhead_bytes = round(overhead_gib * _GIB)
     layouts = list_layouts(size, chosen, overhead_bytes, sequences)
     if not layouts:
         raise CommandFailed(f"No layout divides this model evenly among {chosen.count} GPUs.")
+    loaded = list_layouts(loaded_size, chosen, overhead_bytes, sequences)[0]
     report = PlanReport(
         gpus=f"{chosen.count}x{chosen.name}",
         gpu_memory_bytes=chosen.memory_bytes,
         weight_bytes=size.weight_bytes,
-        unpacked_weight_bytes=max(size.weight_bytes, size.unpacked_bytes),
+        unpacked_weight_bytes=loaded_size.weight_bytes,
         overhead_bytes=overhead_bytes,
         kv_bytes_per_token=size.measure_kv().per_token,
         kv_bytes_per_sequence=size.measure_kv().per_sequence,
         num_sequences=sequences,
         layouts=tuple([_describe(layout) for layout in layouts]),
         explanation=explain(layouts[0], layouts),
+        loaded=_describe(loaded) if loaded.num_tokens >= 0 else None,
+        obstacle=find_obstacle(content),
     )
     if as_json:
         print_json(report)
     else:
-        _print(report, size, chosen.count)
+        _print(report, size)
+
+
+def _read(model: Path) -> bytes:
+    """The content of a `config.json`, or of that in a folder. Raises: `CommandFailed`."""
+    path = model / _CONFIG if model.is_dir() else model
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CommandFailed(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def _describe(layout: "Layout") -> LayoutRow:
@@ -143,7 +162,7 @@ def _describe(layout: "Layout") -> LayoutRow:
         tensor=layout.tensor,
         pipeline=len(layout.stages),
         fits=layout.num_tokens >= 0,
-        kv_tokens=max(layout.num_tokens, 0),
+        kv_tokens=None if layout.is_endless else max(layout.num_tokens, 0),
         stages=tuple(
             StageRow(
                 num_layers=stage.num_layers,
@@ -155,7 +174,7 @@ def _describe(layout: "Layout") -> LayoutRow:
     )
 
 
-def _print(report: PlanReport, size: "ModelSize", num_gpus: int) -> None:
+def _print(report: PlanReport, size: "ModelSize") -> None:
     """The report for people."""
     print(f"{report.gpus}: {_to_gib([report.gpu_memory_bytes])} GiB each")
     print(f"weights: {_to_gib([report.weight_bytes])} GiB in {size.num_layers} layers")
@@ -169,17 +188,31 @@ def _print(report: PlanReport, size: "ModelSize", num_gpus: int) -> None:
     )
     print("\nGiB of a GPU, from the emptiest to the fullest stage.")
     print(report.explanation)
-    unpacked, packed = report.unpacked_weight_bytes, report.weight_bytes
-    has_room = unpacked <= num_gpus * (report.gpu_memory_bytes - report.overhead_bytes)
-    if unpacked > packed:
-        outcome = "." if has_room else ", for which these GPUs have no room: it cannot start here."
-        print(
-            f"Unpacked, as this version loads them, weights take {_to_gib([unpacked])} GiB{outcome}"
+    loaded = report.loaded
+    if report.unpacked_weight_bytes != report.weight_bytes:
+        outcome = (
+            ", for which these GPUs have no room: it cannot start here."
+            if loaded is None
+            else f"; KV tokens then: {_to_tokens(loaded)}."
         )
-    best = report.layouts[0]
-    if best.fits and has_room:
-        print("\nIn the node's settings, in the model's [[models]] table:")
-        print(f"tensor_parallel = {best.tensor}\npipeline_parallel = {best.pipeline}")
+        weights = _to_gib([report.unpacked_weight_bytes])
+        print(f"As this version loads them, weights take {weights} GiB{outcome}")
+    if report.obstacle is not None:
+        print(f"This version does not load it as it is: {report.obstacle}")
+    elif loaded is not None:
+        _print_settings(loaded)
+
+
+def _print_settings(loaded: LayoutRow) -> None:
+    """What a node has to be told."""
+    from gpu_pool.settings import MAX_RANKS
+
+    num_ranks = loaded.tensor * loaded.pipeline
+    if num_ranks > MAX_RANKS:
+        print(f"A model has at most {MAX_RANKS} GPUs: it cannot start on {num_ranks}.")
+        return
+    print("\nIn the node's settings, in the model's [[models]] table:")
+    print(f"tensor_parallel = {loaded.tensor}\npipeline_parallel = {loaded.pipeline}")
 
 
 def _list_cells(row: LayoutRow, overhead_bytes: int) -> Sequence[str]:
@@ -191,8 +224,15 @@ def _list_cells(row: LayoutRow, overhead_bytes: int) -> Sequence[str]:
         _to_gib([stage.weight_bytes for stage in row.stages]),
         _to_gib([overhead_bytes]),
         _to_gib([stage.room_bytes for stage in row.stages]),
-        f"{row.kv_tokens:,}" if row.fits else "does not fit",
+        _to_tokens(row),
     )
+
+
+def _to_tokens(row: LayoutRow) -> str:
+    """How many tokens a layout keeps."""
+    if not row.fits:
+        return "does not fit"
+    return "no bound" if row.kv_tokens is None else f"{row.kv_tokens:,}"
 
 
 def _to_gib(sizes: Sequence[int]) -> str:

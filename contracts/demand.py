@@ -1,4 +1,5 @@
-"""How often requests come for a model: counts that grow, by where they may be computed.
+"""How often requests come for a model: counts that grow, by where they may be computed, and where
+they had rather be.
 
 Owns the sample that a gateway keeps and hot standby reads; it names no account. Samples only grow
 within one boot of a gateway, so that whoever reads them late or twice misses nothing.
@@ -17,7 +18,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**48)]
 
 
 class DemandSample(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests for one model that may be computed in the same regions."""
+    """The requests for one model that may be computed in the same regions, and prefer the same."""
 
     model: ModelName
     allowed_regions: tuple[RegionId, ...] | None
@@ -28,6 +29,8 @@ class DemandSample(msgspec.Struct, frozen=True, kw_only=True):
         tuple[_Count, ...], msgspec.Meta(min_length=NUM_GAP_BUCKETS, max_length=NUM_GAP_BUCKETS)
     ]
     """Times between one arrival and the next, counted by bucket."""
+    preferred_regions: tuple[RegionId, ...] = ()
+    """Where they are computed before all others, as long as there is room; empty: nowhere."""
 
 
 def find_gap_bucket(gap_ms: int) -> int:

@@ -19,9 +19,13 @@ Owns names, source and retry advice; must not know HTTP (`gateway/errors.py` has
 """
 
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 import msgspec
+
+from contracts.short_text import shorten
+
+_MAX_NAME_CHARS: Final = 200
 
 
 class Source(StrEnum):
@@ -351,8 +355,9 @@ class ServiceStopping(InternalError):
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A `ServiceError` as it crosses the wire. A pause that no header could name, NaN among them,
-    is not read.
+    """A `ServiceError` as it crosses the wire: texts are shortened when one is made and when one is
+    read, so that no exception's words fill a frame. A pause that no header could name, NaN among
+    them, is not read.
     """
 
     code: str
@@ -373,8 +378,8 @@ def to_error_report(error: ServiceError) -> ErrorReport:
     """The wire form of `error`."""
     return ErrorReport(
         code=error.code,
-        message=error.message,
-        param=error.param,
+        message=shorten(error.message),
+        param=_shorten_param(error.param),
         retry_after_s=error.retry_after_s,
     )
 
@@ -383,5 +388,12 @@ def from_error_report(report: ErrorReport) -> ServiceError:
     """The error that `report` describes; a code this version does not know is an internal one."""
     for leaf in walk_error_leaves():
         if leaf.code == report.code:
-            return leaf(report.message, param=report.param, retry_after_s=report.retry_after_s)
-    return InvariantBroken(f"The pool reported an error of an unknown kind ({report.code}).")
+            param = _shorten_param(report.param)
+            return leaf(shorten(report.message), param=param, retry_after_s=report.retry_after_s)
+    code = shorten(report.code, _MAX_NAME_CHARS)
+    return InvariantBroken(f"The pool reported an error of an unknown kind ({code}).")
+
+
+def _shorten_param(param: str | None) -> str | None:
+    """The name of a field, which may be a path into what a client has sent."""
+    return None if param is None else shorten(param, _MAX_NAME_CHARS)

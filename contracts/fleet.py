@@ -14,9 +14,14 @@ from contracts.kv_transfer import KvEndpoint
 from contracts.node_roles import NodeRole
 from contracts.placement import MemoryUse, ModelPlacement
 from contracts.prefix_keys import MAX_TOLD_BYTES
+from contracts.short_text import shorten
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**48)]
 _Rate = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+MAX_REPORT_BYTES = 384 * 1024
+"""Of a report as it is sent, of which a gateway reads no more: some 300 models with all that can be
+said of each, and all names of sessions and prompts.
+"""
 MAX_SESSIONS = 1024
 """That a report names."""
 
@@ -79,6 +84,9 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_adapter_rank: _Count = 0
     """The largest rank of an adapter that a request may bring; 0: none may, and nodes of versions
     without adapters would answer without."""
+    takes_bad_words: bool = False
+    """Words that a request forbids are kept out of its answers; nodes of versions before would
+    write them."""
 
 
 class ModelLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +124,11 @@ class FailedModel(msgspec.Struct, frozen=True, kw_only=True):
     name: ModelName
     reason: str
     """For operators only: it may name files."""
+
+
+def create_failed_model(name: ModelName, reason: str) -> FailedModel:
+    """What is told of a model that has failed, however much an exception has said."""
+    return FailedModel(name=name, reason=shorten(reason))
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,8 +33,14 @@ _ACCOUNT_ID: Final = re.compile(r"[0-9a-f]{32}")
 _NODE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _REQUEST_ID: Final = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
 _FINETUNE_ID: Final = _REQUEST_ID
+_JURISDICTION: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _MODEL_NAME: Final = re.compile(r"@[a-z0-9][a-z0-9-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){1,3}")
 MAX_MODEL_NAME_LENGTH: Final = 200
+JURISDICTION_FORM: Final = (
+    "up to 63 lower-case letters, digits and characters of `._-`, a letter or digit first, such as "
+    "`eu`"
+)
+"""What `is_jurisdiction` asks for, in words."""
 
 
 def is_account_id(text: str) -> bool:
@@ -45,6 +51,13 @@ def is_account_id(text: str) -> bool:
 def is_node_id(text: str) -> bool:
     """True when `text` has the shape of a node or gateway id."""
     return _NODE_ID.fullmatch(text) is not None
+
+
+def is_jurisdiction(text: str) -> bool:
+    """True when `text` can name whose law holds somewhere. Names are compared as they are written,
+    so that each has one spelling.
+    """
+    return _JURISDICTION.fullmatch(text) is not None
 
 
 def is_model_name(text: str) -> bool:

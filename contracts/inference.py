@@ -100,6 +100,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ignore_eos: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()
     """Token ids and what is added to their logits."""
+    bad_spellings: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that an answer must not contain, none empty: the last token of each is not
+    drawn behind its others. What a node makes of `GenerateRequest.bad_words`."""
     num_logprobs: int | None = None
     """Alternatives to report for each generated token; 0: the chosen one's alone; None: nothing."""
     num_prompt_logprobs: int | None = None
@@ -179,7 +182,8 @@ class GenerateRequest(
     stream: bool = True
     """False: the node holds the text back and sends it in one piece at the end."""
     reject_if_busy: bool = False
-    """True: refused at once with `PoolSaturated` instead of waiting for a free place."""
+    """True: refused at once with `PoolSaturated` instead of waiting for a free place. It waits for
+    its beginning where that is being computed for another request of its account."""
     num_choices: int = 1
     """Answers to the same prompt, told apart by `choice_index`; each draws with its own seed."""
     echoes_prompt: bool = False
@@ -198,6 +202,9 @@ class GenerateRequest(
     adapter: AdapterRef | None = None
     """What is added to the model's own matrices; only for nodes whose card says that they take it.
     """
+    bad_words: tuple[str, ...] = ()
+    """Words that no answer may contain, thoughts and tool calls included; only for nodes whose card
+    says that they take them."""
     schema_version: int = SCHEMA_VERSION
 
     @property

@@ -178,10 +178,12 @@ def decode_frame_from_node(frame: bytes) -> list[FromNodeEntry]:
     try:
         return _from_node_frame_decoder.decode(frame)
     except _MALFORMED:
-        return [
-            FromNodeEntry(entry.stream_id, entry.attempt, _decode_or_none(entry.message))
-            for entry in decode_frame(frame)
-        ]
+        return list(map(decode_from_node, decode_frame(frame)))
+
+
+def decode_from_node(entry: Entry) -> FromNodeEntry:
+    """One entry of `decode_frame` with its message."""
+    return FromNodeEntry(entry.stream_id, entry.attempt, _decode_or_none(entry.message))
 
 
 def decode_to_node(message: msgspec.Raw) -> ToNode:

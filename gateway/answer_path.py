@@ -118,11 +118,10 @@ class AnswerPath:
             return 200
         if exchange.is_blocked:
             await exchange.drain()
-        exchange.start_events(headers)
         claim.spend()
         renderer = parsed.form.create_renderer(create_head(context))
         pump = EventPump(exchange, renderer, forwarded, lambda: self._count_first_text(context))
-        return await pump.run(context, settlement)
+        return await pump.run(context, settlement, headers)
 
     async def _admit(
         self, context: RequestContext, parsed: ParsedRequest, num_bytes: int

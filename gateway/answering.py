@@ -93,7 +93,7 @@ class EventPump:
         forwarded: Forwarded,
         on_first_text: Callable[[], None],
     ) -> None:
-        """The head of the answer has been sent."""
+        """Nothing has been sent."""
         self._exchange = exchange
         self._flow = exchange.flow
         self._renderer = renderer
@@ -103,28 +103,27 @@ class EventPump:
         self._waits_for_text = True
         self._end: asyncio.Future[list[GenerationEvent]] | None = None
 
-    async def run(self, context: RequestContext, settlement: Settlement) -> int:
+    async def run(self, context: RequestContext, settlement: Settlement, headers: bytes) -> int:
         """The status that the end stands for, once it is settled and all is sent.
 
-        The client was told 200 before.
+        The client is told 200 first, and `headers`.
         """
         forwarded = self._forwarded
         events = forwarded.events
         first = events[0]
         opening = self._renderer.begin(first if type(first) is Accepted else _NOT_ACCEPTED)
+        self._exchange.start_events(headers, opening)
         while True:
             # Not `stream.is_over`: that may be true already, with the last event still to take.
             if type(events[-1]) not in _ENDS:
-                self._send(events, opening)
-                opening = b""
+                self._send(events)
                 events = await self._wait_for_end()
             last = events[-1]
             assert isinstance(last, Finished | Failed)
             following = await forwarded.go_on(last)
             if following is None:
                 break
-            self._send(events[:-1], opening)
-            opening = b""
+            self._send(events[:-1])
             events, self._stream = following, forwarded.stream
         context.usage = forwarded.read_usage()
         error = forwarded.find_error(last)
@@ -133,7 +132,8 @@ class EventPump:
             await self._exchange.drain()
         if isinstance(last, Finished):
             last = forwarded.complete(last)
-        self._send(events, opening, lambda: _render_end(self._renderer, last, error))
+        text = self._render(events)
+        self._exchange.end_events(text + _render_end(self._renderer, last, error))
         return 200 if error is None else find_row(error).status
 
     async def _wait_for_end(self) -> list[GenerationEvent]:
@@ -145,49 +145,47 @@ class EventPump:
             self._pump()  # what came between
             return await self._end
         finally:
+            self._end = None
             self._stream.listen(None)
             self._exchange.watch_writable(None)
 
     def _pump(self) -> None:
         """Sends what is there, unless the client should read first."""
         end = self._end
-        if end is None or end.done() or self._flow.write_paused:
-            return
-        events = self._stream.take_now()
-        if not events:
-            return
-        if self._stream.is_over:
-            end.set_result(events)
+        if end is None or self._flow.write_paused:
             return
         try:
-            first = events[0]
-            if len(events) > 1 or self._waits_for_text or not _is_plain(first):
-                self._send(events)
-            elif first.text:
-                data = self._renderer.render_text(first.text)
-                self._exchange.send_events(data, is_last=False)
+            if not self._waits_for_text and (text := self._stream.take_text()) is not None:
+                if text:
+                    self._exchange.send_events(self._renderer.render_text(text))
+            elif not end.done():
+                self._pump_events(end)
         except Exception as error:  # the reader of all streams calls this
-            end.set_exception(error)
+            self._end = None
+            if not end.done():
+                end.set_exception(error)
 
-    def _send(
-        self,
-        events: list[GenerationEvent],
-        opening: bytes = b"",
-        render_end: Callable[[], bytes] | None = None,
-    ) -> None:
-        """Sends what `events` look like after `opening`, and the end with them, in one piece.
+    def _pump_events(self, end: asyncio.Future[list[GenerationEvent]]) -> None:
+        """The same of whatever is there; of the last events `end` is told."""
+        events = self._stream.take_now()
+        if self._stream.is_over and events:
+            end.set_result(events)
+        else:
+            self._send(events)
 
-        The end is rendered last, for renderers remember what came before.
-        """
-        rendered = _render(self._renderer, events)
-        data = opening + rendered
-        if render_end is not None:
-            data += render_end()
+    def _send(self, events: list[GenerationEvent]) -> None:
+        """Sends what `events` look like, in one piece."""
+        data = self._render(events)
         if data:
-            self._exchange.send_events(data, is_last=render_end is not None)
-        if rendered and self._waits_for_text:
+            self._exchange.send_events(data)
+
+    def _render(self, events: list[GenerationEvent]) -> bytes:
+        """What `events` look like; the first text of all is noted."""
+        data = _render(self._renderer, events)
+        if data and self._waits_for_text:
             self._waits_for_text = False
             self._on_first_text()
+        return data
 
 
 def create_head(context: RequestContext) -> ReplyHead:

@@ -114,7 +114,8 @@ class Attempts:
         if context.num_attempts > 1:
             self._telemetry.count_retry()
         self.note(context, need, plan)
-        number, opened_s = context.num_attempts, self.sources.monotonic_s()
+        number = context.first_attempt + context.num_attempts
+        opened_s = self.sources.monotonic_s()
         try:
             grant = create_grant(context, need, plan, number)
             stream, hand_over = self._opener.open(context, need, plan, grant, body)
@@ -196,7 +197,7 @@ class Attempts:
         return (
             isinstance(error, ContextTooLong)
             and self._count_attempts(context) < self.settings.max_attempts
-            and self._fleet.has_longer(plan.card)
+            and self._fleet.roster.has_longer(plan.card)
         )
 
     def may_try_again(self, context: RequestContext, *, is_refused: bool = False) -> bool:
@@ -206,7 +207,7 @@ class Attempts:
         Leaving a node that is being emptied is neither: operators want it of all that run there.
         """
         node_id = context.node_id
-        node = None if node_id is None else self._fleet.find(node_id)
+        node = None if node_id is None else self._fleet.roster.find(node_id)
         if node is not None and node.is_leaving and node.node_id not in context.emptied:
             context.emptied |= {node.node_id}
             return True

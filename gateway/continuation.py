@@ -111,16 +111,19 @@ class Forwarded:
         Nothing must be pending of the stream that `last` ended.
         """
         error = self.find_error(last)
-        if error is None or not may_retry(error) or not self._can_resume():
+        if error is None:
             return None
-        return await self._resume(error)
+        if may_retry(error) and self._can_resume():
+            return await self._resume(error)
+        if not self.stream.is_aborted:  # the node has failed, though nobody can go on
+            self._attempts.close(self.context, self.attempt, error)
+        return None
 
     async def _resume(self, error: ServiceError) -> list[GenerationEvent] | None:
         """What the next node begins with; None when there is none."""
         before, context, attempts = self.attempt, self.context, self._attempts
         progress, plan = before.stream.progress, before.plan
         min_context = self._find_min_context()
-        self._set_usage_aside()
         attempts.close(context, before, error)
         if not attempts.may_try_again(context):
             return None
@@ -146,6 +149,7 @@ class Forwarded:
             error=error.code,
         )
         attempt.is_continuation = True
+        self._set_usage_aside()
         attempt.stream.resume(before.stream)
         self.attempt = attempt
         self._asker.watch(attempt.stream.abort)
@@ -208,7 +212,8 @@ class Forwarded:
 
     def _find_min_context(self) -> int:
         """Tokens that the next node's context must have: the prompt's and those of the answer, as
-        far as they are there or asked for.
+        far as they are there or asked for, and one more. No more than the lost node's had: of an
+        answer that has filled it only the end is missing.
         """
         request, usage = self._request, self.stream.read_usage()
         if usage is None or not isinstance(request, GenerateRequest):
@@ -216,7 +221,9 @@ class Forwarded:
         sampling = request.sampling
         wanted = 0 if sampling.is_max_tokens_default else sampling.max_tokens or 0
         num_output = max(wanted, usage.num_completion_tokens + 1)
-        return max(self.attempt.need.min_context, usage.num_prompt_tokens + num_output)
+        num_tokens = usage.num_prompt_tokens + num_output
+        window = self.attempt.plan.card.context_window
+        return max(self.attempt.need.min_context, min(num_tokens, window))
 
     def _set_usage_aside(self) -> None:
         """Counts the prompt once more, for us and not for the client."""

@@ -47,11 +47,11 @@ class Forwarder:
 
     def __init__(self, fleet: Fleet, attempts: Attempts, parts: PlaceParts) -> None:
         """`fleet` chooses, `attempts` carry; `parts` are what searches for places need."""
-        self.find_model: Final = fleet.find_model
+        self.find_model: Final = fleet.roster.find_model
         self._fleet = fleet
         self._attempts = attempts
         self._parts = parts
-        self.entry: Final = Entry(fleet, is_strict=attempts.settings.strict_entry)
+        self.entry: Final = Entry(fleet.roster, is_strict=attempts.settings.strict_entry)
 
     async def forward(
         self,
@@ -143,7 +143,9 @@ class Forwarder:
         error = self._find_error(context, stream, events[-1])
         if error is not None:
             context.usage = stream.read_usage()
-            self._attempts.close(context, attempt, error)
+            # A step may take longer than a node has to say that it has ended one who left.
+            counted = None if stream.is_aborted else error
+            self._attempts.close(context, attempt, counted)
             raise error
         return events
 

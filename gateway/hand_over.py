@@ -268,7 +268,8 @@ class HandOver:
                 break
             self._num_tries += 1
             prefill = self._prefill
-            attempt = _PROMPT_ATTEMPTS + self._context.num_attempts * _MAX_TRIES + self._num_tries
+            attempt = self._context.first_attempt + _PROMPT_ATTEMPTS
+            attempt += self._context.num_attempts * _MAX_TRIES + self._num_tries
             grant = create_grant(self._context, self._need, prefill, attempt)
             self._asked = attempt, self._parts.sources.monotonic_s()
             try:
@@ -288,12 +289,14 @@ class HandOver:
 
     def _is_lawful(self) -> bool:
         """True where the node may have the prompt by now. Nothing here waits for the store: where
-        something has changed there since the answer got its place, and be it another account, the
-        prompt stays with it.
+        something has changed there since the answer got its place, and be it another account, or
+        another region's law, the prompt stays with it.
         """
         plan = msgspec.structs.replace(self._plan, prefill=self._prefill)
-        is_current = self._parts.is_current(self._need.generation)
-        return is_current and self._parts.fleet.is_lawful(plan, self._need)
+        need, fleet = self._need, self._parts.fleet
+        is_law_known = need.has_laws_of(fleet.roster.laws.version)
+        is_current = is_law_known and self._parts.is_current(need.generation)
+        return is_current and fleet.is_lawful(plan, need)
 
     def _hear_computing(self, event: TransferEvent) -> None:
         """What the other node has exported goes on as it is."""

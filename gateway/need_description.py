@@ -10,7 +10,12 @@ from contracts.ids import ModelName
 from contracts.inference import GenerateRequest, NodeRequest
 from gateway.request_context import Asker, RequestContext
 from gateway.routing.fleet import Fleet
-from gateway.routing.region_policy import find_allowed, find_jurisdictions, list_preferred
+from gateway.routing.region_policy import (
+    find_allowed,
+    find_disputed,
+    find_jurisdictions,
+    list_preferred,
+)
 from gateway.routing.route_plan import RouteNeed
 from gateway.routing.wishes import format_refusal, intersect, narrow, read_wishes
 from tenancy.interfaces import Principal
@@ -27,17 +32,21 @@ def describe_need(
     assert principal is not None
     wishes = read_wishes(asker.headers)
     context.wants_explanation = wishes.is_explained
-    rules, laws = principal.region_rules, fleet.laws
+    rules, laws = principal.region_rules, fleet.roster.laws
     lying_there = laws.list_regions(wishes.jurisdictions) if wishes.jurisdictions else ()
     allowed = narrow(find_allowed(rules, laws), wishes, lying_there)
     jurisdictions = find_jurisdictions(rules, wishes.jurisdictions)
+    disputed = find_disputed(rules, wishes.jurisdictions, wishes.regions, laws)
     if not has_choice:
         return RouteNeed(
             request.model,
             allowed,
             jurisdictions=jurisdictions,
+            disputed=disputed,
             generation=context.generation,
+            laws=laws.version,
             num_prompts=count_prompts(request),
+            has_bad_words=isinstance(request, GenerateRequest) and bool(request.bad_words),
             adapter=request.adapter if isinstance(request, GenerateRequest) else None,
             leaves_nothing=not principal.may_be_kept,
         )
@@ -52,17 +61,32 @@ def describe_need(
     if jurisdictions is None and not rules.prefers:
         return need
     preferred = list_preferred(rules, laws)
-    return msgspec.structs.replace(need, jurisdictions=jurisdictions, preferred=preferred)
+    return msgspec.structs.replace(
+        need,
+        jurisdictions=jurisdictions,
+        disputed=disputed,
+        preferred=preferred,
+        laws=laws.version,
+    )
 
 
 def narrow_need(fleet: Fleet, need: RouteNeed, current: Principal, generation: int) -> RouteNeed:
-    """`need` with nothing that the account's rules do not allow in that generation."""
-    rules = current.region_rules
+    """`need` with nothing that the account's rules do not allow in that generation, nor by what is
+    said of the laws of regions now.
+    """
+    rules, laws = current.region_rules, fleet.roster.laws
+    before, jurisdictions = need.allowed_regions, find_jurisdictions(rules, need.jurisdictions)
+    allowed = intersect(before, find_allowed(rules, laws))
+    if jurisdictions is not None:
+        allowed = intersect(allowed, sorted(laws.list_regions(jurisdictions)))
+    named = None if before is None else need.disputed.union(before)
     return msgspec.structs.replace(
         need,
-        allowed_regions=intersect(need.allowed_regions, find_allowed(rules, fleet.laws)),
-        jurisdictions=find_jurisdictions(rules, need.jurisdictions),
+        allowed_regions=allowed,
+        jurisdictions=jurisdictions,
+        disputed=find_disputed(rules, need.jurisdictions, named, laws),
         generation=generation,
+        laws=laws.version,
     )
 
 
@@ -73,7 +97,7 @@ def find_context_window(fleet: Fleet, context: RequestContext, model: ModelName)
     """
     assert context.principal is not None
     rules = context.principal.region_rules
-    allowed, jurisdictions = find_allowed(rules, fleet.laws), find_jurisdictions(rules, None)
+    allowed, jurisdictions = find_allowed(rules, fleet.roster.laws), find_jurisdictions(rules, None)
     return fleet.find_context_window(RouteNeed(model, allowed, jurisdictions=jurisdictions))
 
 

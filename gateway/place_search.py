@@ -136,13 +136,15 @@ class PlaceSearch:
             raise (failure if is_lost else error) from None
 
     async def narrow(self, need: RouteNeed) -> RouteNeed:
-        """`need` with no region that the account's rules do not allow by now.
+        """`need` with no region that the account's rules do not allow by now, where laws may have
+        changed as well as rules.
 
         Raises: `Unauthenticated`, `AccountSuspended`, `StoreUnavailable`.
         """
         context = self._context
         assert context.principal is not None
-        if self._standing.is_current(need.generation):
+        is_law_known = need.has_laws_of(self._fleet.roster.laws.version)
+        if is_law_known and self._standing.is_current(need.generation):
             return need
         current = await self._standing.find(context.principal, need.generation)
         return narrow_need(self._fleet, need, current, self._standing.generation)
@@ -175,7 +177,7 @@ class PlaceSearch:
             return
         node_id = place.plan.node_id
         if isinstance(failure, PoolSaturated):
-            node = self._fleet.find(node_id)
+            node = self._fleet.roster.find(node_id)
             self._refused[node_id] = 0 if node is None else node.num_reports
         if node_id in self._tried:
             self._spent |= {node_id}

@@ -80,7 +80,7 @@ def watch_nodes(telemetry: Telemetry, fleet: Fleet, links: NodeLinks, sources: S
         "node",
         lambda: {
             node.node_id: sources.monotonic_s() - node.reported_s
-            for node in fleet.snapshots
+            for node in fleet.roster.snapshots
             if node.num_reports
         },
     )
@@ -94,5 +94,7 @@ def watch_nodes(telemetry: Telemetry, fleet: Fleet, links: NodeLinks, sources: S
         "hearth_gateway_role_suggested",
         "1 while hot standby thinks another role better for the node, where it may have one.",
         "node",
-        lambda: {node.node_id: float(node.suggested_role is not None) for node in fleet.snapshots},
+        lambda: {
+            node.node_id: float(node.suggested_role is not None) for node in fleet.roster.snapshots
+        },
     )

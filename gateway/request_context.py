@@ -20,6 +20,8 @@ from tenancy.interfaces import Principal
 
 UNKNOWN_MODEL: Final = ModelName("")
 _REQUEST_ID_BITS: Final = 74
+_ATTEMPTS_OF_A_RUN: Final = 1 << 20
+"""More than any run of an item makes, those at a prompt alone included."""
 
 
 class Tally(Protocol):
@@ -96,6 +98,8 @@ class RequestContext(msgspec.Struct):
     """The node of the latest attempt, and its region."""
     region: RegionId | None = None
     num_attempts: int = 0
+    first_attempt: int = 0
+    """Attempts are numbered from here: a node takes no number twice under the same request id."""
     emptied: frozenset[NodeId] = frozenset()
     """Nodes that it left because they were to be emptied: at each of them one attempt is free."""
     usage: Usage | None = None
@@ -197,14 +201,19 @@ class OpenRequests:
         """True when half of the requests are open that may be."""
         return self._num_open * 2 >= self._limits.max_concurrent_requests
 
-    def begin(self, route: str, request_id: RequestId | None = None) -> RequestContext:
-        """A new request's context; `end` must follow. An item of a batch brings its own id."""
+    def begin(
+        self, route: str, request_id: RequestId | None = None, num_runs: int = 0
+    ) -> RequestContext:
+        """A new request's context; `end` must follow. An item of a batch brings its own id, under
+        which it has been run `num_runs` times.
+        """
         self._num_open += 1
         unix_s = self._sources.unix_s()
         return RequestContext(
             request_id=request_id
             or create_request_id(int(unix_s * 1000), self._sources.random_bits(_REQUEST_ID_BITS)),
             is_repeatable=request_id is not None,
+            first_attempt=num_runs * _ATTEMPTS_OF_A_RUN,
             route=route,
             started_s=self._sources.monotonic_s(),
             started_unix_s=unix_s,

@@ -15,7 +15,16 @@ from urllib.parse import urlsplit
 import msgspec
 
 from contracts.adapters import MAX_ADAPTER_BYTES
-from contracts.ids import AccountId, GatewayId, NodeId, RegionId, is_account_id, is_node_id
+from contracts.ids import (
+    JURISDICTION_FORM,
+    AccountId,
+    GatewayId,
+    NodeId,
+    RegionId,
+    is_account_id,
+    is_jurisdiction,
+    is_node_id,
+)
 from contracts.sections import LogSettings, MetricsSettings, Port, TlsSettings, TracingSettings
 from contracts.settings import Secret
 
@@ -319,9 +328,13 @@ class RegionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The origin of the gateways there, named to clients who must not enter here."""
 
     def __post_init__(self) -> None:
-        """Raises: `ValueError` for a malformed name or origin."""
+        """Raises: `ValueError` for a malformed name, jurisdiction or origin."""
         if not is_node_id(self.name):
             raise ValueError(f"`{self.name}` is not a region's name.")
+        if not is_jurisdiction(self.jurisdiction):
+            raise ValueError(
+                f"`{self.jurisdiction}` names no jurisdiction: it takes {JURISDICTION_FORM}."
+            )
         if self.entry is not None and _ORIGIN.fullmatch(self.entry) is None:
             raise ValueError(f"`{self.entry}` is not an origin such as https://weur.example.com.")
 

@@ -47,6 +47,7 @@ def create_model_executor(settings: CoreSettings) -> Executor | EncoderExecutor:
         kv_dtype=settings.engine.kv_dtype,
         block_size=settings.engine.block_size,
         kv_bytes=settings.engine.kv_bytes,
+        kv_least_bytes=settings.engine.kv_least_bytes,
         swap_bytes=settings.engine.swap_bytes,
         adapter_bytes=settings.engine.asked_adapter_bytes,
         max_adapter_rank=settings.engine.max_adapter_rank,

@@ -43,7 +43,9 @@ def create_node(
     """
     status = create_status(settings)
     sources = TextSources(datetime.now, time.monotonic, secrets.randbits)
-    keeper = create_keeper(settings.placement, time.monotonic, status.publish_soon)
+    keeper = create_keeper(
+        settings.placement, time.monotonic, status.publish_soon, settings.shared_kv_bytes
+    )
 
     def note_change() -> None:
         """A core came, went, moved or became idle."""

@@ -38,6 +38,16 @@ class KvGroupKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class KvSlabs:
+    """How a group shares memory with other models: so many blocks at a time come and go."""
+
+    blocks_each: int
+    """Blocks of a slab; a group's are all in slabs."""
+    num_own: int
+    """Slabs that never go."""
+
+
+@dataclass(frozen=True, slots=True)
 class KvGroup:
     """Layers that share a block table. Units: `block_bytes` covers all layers of the group.
 
@@ -54,6 +64,8 @@ class KvGroup:
     """Blocks of this group; None: as many as `ExecutorInfo.num_blocks`."""
     num_host_blocks: int = 0
     """Blocks of host memory for what preempted sequences have computed."""
+    slabs: KvSlabs | None = None
+    """None: all blocks are always there. Else only the first of them are at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +91,7 @@ class ExecutorInfo:
     weights_bytes: int = 0
     """What the weights have really taken on the device."""
     kv_bytes: int = 0
-    """The same of the KV memory."""
+    """The same of the KV memory that is always there."""
     num_tensor_ranks: int = 1
     """Processes that share each layer, and with it the KV of each token."""
     num_stages: int = 1
@@ -170,11 +182,20 @@ class BlockMove:
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardPlan:
-    """One step. Order of effects: release rows, drop blocks, move out, zero, move in, add rows,
-    compute, copy out, sample.
+class BlockRange:
+    """Neighbouring blocks of one group: from `first` to before `end`."""
 
-    Without scheduled work there are blocks to be zeroed.
+    group: int
+    first: BlockId
+    end: BlockId
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardPlan:
+    """One step. Order of effects: release rows, drop blocks, move out, zero, give up, move in, add
+    rows, compute, copy out, sample.
+
+    Without scheduled work there are blocks to be zeroed or given up.
     """
 
     step: int
@@ -185,6 +206,9 @@ class ForwardPlan:
     """Decode first, then prefill chunks."""
     zeroed: tuple[tuple[BlockId, ...], ...] = ()
     """Blocks of which nothing may remain, one tuple per KV group; () when there are none."""
+    given_up: tuple[BlockRange, ...] = ()
+    """Slabs whose memory is another model's once this step is over. They hold zeros when they come
+    back, of which nobody is told."""
     moved_out: tuple[BlockMove, ...] = ()
     """Blocks of preempted sequences to be kept in host memory."""
     moved_in: tuple[BlockMove, ...] = ()

@@ -11,7 +11,16 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from contracts.ids import GatewayId, ModelName, NodeId, RegionId, is_model_name, is_node_id
+from contracts.ids import (
+    JURISDICTION_FORM,
+    GatewayId,
+    ModelName,
+    NodeId,
+    RegionId,
+    is_jurisdiction,
+    is_model_name,
+    is_node_id,
+)
 from contracts.node_roles import NodeRole
 from contracts.placement import ServiceClass
 from contracts.sections import LogSettings, MetricsSettings, Port, TlsSettings, TracingSettings
@@ -26,6 +35,7 @@ PATH_FROM_STDIN: Final = "-"
 """What a core process is told in place of its settings' path, which then comes as a line."""
 
 MAX_RANKS: Final = 64
+BLOCK_SIZES: Final = (16, 32, 64)
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Price = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
@@ -66,11 +76,15 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     device: DeviceChoice = DeviceChoice.CPU
     block_size: Positive = 16
-    """Tokens of KV memory handed out together."""
+    """Tokens of KV memory handed out together: 16, 32 or 64."""
     kv_dtype: KvDtypeChoice = KvDtypeChoice.AUTO
     """In what keys and values are kept: `auto`, what a model computes in, or `fp8_e4m3`."""
     kv_bytes: Positive = 512 * 1024 * 1024
     """KV memory of each model."""
+    kv_least_bytes: Positive | None = None
+    """What of that a model always has; the rest, up to `kv_bytes`, it takes of what models share
+    (`kv_shared_bytes`) while it needs it and they do not. It bounds a request's length. None: all
+    is the model's own. On a CPU alone, for models of one process."""
     adapter_bytes: NotNegative | None = None
     """Memory of each model for the adapters (LoRA) that requests bring, beside weights and KV; a
     sixteenth of the weights unless it is said, 2 MiB at least and 2 GiB at most."""
@@ -112,8 +126,14 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Threads a core computes with; None shares what the process may use among the models."""
 
     def __post_init__(self) -> None:
-        """Checks that the scheduler takes these."""
+        """Checks that the scheduler and workers take these."""
         self.create_scheduler_settings()
+        if self.block_size not in BLOCK_SIZES:
+            raise ValueError("block_size is 16, 32 or 64")
+        if self.kv_least_bytes is not None and self.kv_least_bytes > self.kv_bytes:
+            raise ValueError("kv_least_bytes is a part of kv_bytes")
+        if self.kv_least_bytes is not None and self.device != DeviceChoice.CPU:
+            raise ValueError("kv_least_bytes: a GPU's models have KV memory of one size so far")
         if self.tiers is not None and not self.prefix_caching:
             raise ValueError("tiers keep prefixes: they need `prefix_caching`")
 
@@ -121,6 +141,11 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     def asked_adapter_bytes(self) -> int | None:
         """What is kept free for adapters; None: a part of the weights."""
         return self.adapter_bytes if self.max_adapter_rank else 0
+
+    @property
+    def most_shared_bytes(self) -> int:
+        """The most that such a model can take of what models share."""
+        return 0 if self.kv_least_bytes is None else self.kv_bytes - self.kv_least_bytes
 
     def create_scheduler_settings(self) -> SchedulerSettings:
         """The scheduler's section."""
@@ -247,12 +272,16 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     node_id: NodeId = NodeId("node-1")
     region: RegionId = RegionId("local")
     jurisdiction: str = ""
+    """Whose law holds there, such as `eu`; empty: this node does not say."""
     listen: ListenSettings = ListenSettings()
     gateways: tuple[GatewaySettings, ...] = ()
     models: tuple[ServedModelSettings, ...] = ()
     upstreams: tuple[UpstreamSettings, ...] = ()
     """Models that engines of others compute."""
     engine: EngineSettings = EngineSettings()
+    kv_shared_bytes: NotNegative | None = None
+    """KV memory beside what is each model's own (`kv_least_bytes`), for whichever needs it. None:
+    as much as the one of them can take that can take most."""
     placement: PlacementSettings | None = None
     """None: all models stay on the device."""
     adapters: AdapterSettings = AdapterSettings()
@@ -284,9 +313,13 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
 
     def __post_init__(self) -> None:
-        """Checks the id's shape and that nothing is named twice."""
+        """Checks the shape of id and jurisdiction, and that nothing is named twice."""
         if not is_node_id(self.node_id):
             raise ValueError("node_id has letters, digits, `-`, `_`, `.`; at most 63")
+        if self.jurisdiction and not is_jurisdiction(self.jurisdiction):
+            raise ValueError(
+                f"`{self.jurisdiction}` names no jurisdiction: it takes {JURISDICTION_FORM}"
+            )
         for what, names in (
             ("model", [model.name for model in (*self.models, *self.upstreams)]),
             ("gateway", [gateway.gateway_id for gateway in self.gateways]),
@@ -294,6 +327,29 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
             if len(set(names)) < len(names):
                 raise ValueError(f"a {what} is listed twice")
         self._check_roles()
+        self._check_shared_kv()
+
+    @property
+    def shared_kv_bytes(self) -> int:
+        """KV memory for whichever model needs it, beside what is each one's own."""
+        if self.kv_shared_bytes is not None:
+            return self.kv_shared_bytes
+        engines = (model.engine or self.engine for model in self.models)
+        return max((engine.most_shared_bytes for engine in engines), default=0)
+
+    def _check_shared_kv(self) -> None:
+        """Memory that is shared has somebody who takes it, in one process, and room."""
+        sharing = [
+            model
+            for model in self.models
+            if (model.engine or self.engine).kv_least_bytes is not None
+        ]
+        if self.kv_shared_bytes and not sharing and self.engine.kv_least_bytes is None:
+            raise ValueError("kv_shared_bytes is for models whose engine has `kv_least_bytes`")
+        if any(model.num_ranks > 1 for model in sharing):
+            raise ValueError("kv_least_bytes: a model of several processes does not share its KV")
+        if self.placement is not None and self.shared_kv_bytes >= self.placement.device_bytes:
+            raise ValueError("kv_shared_bytes is a part of the placement's device_bytes")
 
     def _check_roles(self) -> None:
         """A node that may be turned has to be able to do its part in either role."""

@@ -10,6 +10,7 @@ from gpu_pool.copy_room import share_copy_room
 from gpu_pool.cpu_share import count_usable_cpus, read_cpu_quota, share_threads
 from gpu_pool.server.core_process import CoreLauncher
 from gpu_pool.server.core_supervisor import CoreSupervisor, RestartPolicy
+from gpu_pool.server.kv_broker import KvBroker
 from gpu_pool.settings import CoreSettings, EngineSettings, PoolSettings, ServedModelSettings
 
 CreateSupervisor = Callable[[ServedModelSettings, EngineSettings], CoreSupervisor]
@@ -21,12 +22,13 @@ def share_node(
     policy: RestartPolicy,
     note_change: Callable[[], None],
 ) -> CreateSupervisor:
-    """What makes supervisors, each with its model's share of this node's disk and CPUs.
+    """What makes supervisors, each with its model's share of this node's disk, CPUs and KV memory.
 
     `note_change` is called when a core comes, goes, moves or becomes idle.
     """
     disk_bytes = None if settings.placement is None else settings.placement.disk_bytes
     copy_room = share_copy_room(settings.models, disk_bytes)
+    kv_broker = KvBroker(settings.shared_kv_bytes)
     num_threads = share_threads(count_usable_cpus(), read_cpu_quota(), len(settings.models))
 
     def create_supervisor(model: ServedModelSettings, engine: EngineSettings) -> CoreSupervisor:
@@ -42,6 +44,6 @@ def share_node(
             parent_pid=0,
             copy_room_bytes=copy_room.get(model.path),
         )
-        return CoreSupervisor(core, launcher, policy, time.monotonic, note_change)
+        return CoreSupervisor(core, launcher, policy, time.monotonic, note_change, kv_broker)
 
     return create_supervisor

@@ -98,4 +98,12 @@ def measure_weights(model_dir: Path) -> int:
     origin = read_origin(model_dir)
     if origin is not None:
         return origin.num_bytes
-    return sum(path.stat().st_size for path in model_dir.glob("*.safetensors"))
+    return sum(path.stat().st_size for path in list_weight_files(model_dir))
+
+
+def list_weight_files(model_dir: Path) -> list[Path]:
+    """The files of the weights, which may be yet to be fetched. Raises: as `read_origin`."""
+    origin = read_origin(model_dir)
+    if origin is not None:
+        return [model_dir / file.name for file in origin.files]
+    return list(model_dir.glob("*.safetensors"))

@@ -24,9 +24,14 @@ NOWHERE_S: Final = 60.0
 class Standing:
     """How long each demand would wait with what has been placed so far; one per plan."""
 
-    def __init__(self, state: FleetState, demands: Iterable[Demand]) -> None:
-        """Every model is as far away as the planner found it."""
+    def __init__(
+        self, state: FleetState, demands: Iterable[Demand], preference_s: float = 0.0
+    ) -> None:
+        """Every model is as far away as the planner found it. `preference_s`: the wait that being
+        served elsewhere than one prefers is taken for.
+        """
         self._state = state
+        self._preference_s = preference_s
         self._by_model: dict[ModelName, list[Demand]] = {}
         for demand in demands:
             self._by_model.setdefault(demand.key.model, []).append(demand)
@@ -68,8 +73,10 @@ class Standing:
         return 1 - nobody
 
     def _estimate_wait_s(self, demand: Demand, node: NodeState, tier: Tier) -> float:
-        """From the request's entry to the model's first step there."""
+        """From the request's entry to the model's first step there, or what that is as bad as."""
         way_s = self._state.measure_latency_s(demand.key.entry, node.region)
+        if demand.key.has_rather(node.region):
+            way_s += self._preference_s
         bytes_ = node.models[demand.key.model].weights_bytes
         return way_s + node.speeds.estimate_wake_s(bytes_, tier)
 

@@ -1,8 +1,8 @@
 """What is remembered of requests: how long they pause, and when in the day they begin again.
 
-Owns histories by model, entry region and allowed regions, and what they foretell. Takes every time
-as a parameter; must not know nodes. Units: seconds since 1970, unless named otherwise.
-Read next: `hot_standby.cost`.
+Owns histories by model, entry region and regions that are allowed and preferred, and what they
+foretell. Takes every time as a parameter; must not know nodes. Units: seconds since 1970, unless
+named otherwise. Read next: `hot_standby.cost`.
 """
 
 import math
@@ -39,6 +39,12 @@ class DemandKey:
     """Where the gateways are that they come to."""
     allowed: tuple[RegionId, ...] | None
     """Where they may be computed; None means anywhere."""
+    preferred: tuple[RegionId, ...] = ()
+    """Where they are computed before all others; empty: nowhere."""
+
+    def has_rather(self, region: RegionId) -> bool:
+        """True for who prefers other regions than this one."""
+        return bool(self.preferred) and region not in self.preferred
 
     def may_use(self, region: RegionId) -> bool:
         """True where the law lets these requests go."""
@@ -249,12 +255,12 @@ class DemandBook:
 def _to_key(sample: DemandSample, entry: RegionId) -> DemandKey:
     """The sample's key at a gateway in `entry`."""
     allowed = None if sample.allowed_regions is None else tuple(sorted(sample.allowed_regions))
-    return DemandKey(sample.model, entry, allowed)
+    return DemandKey(sample.model, entry, allowed, tuple(sorted(sample.preferred_regions)))
 
 
-def _order(key: DemandKey) -> tuple[str, str, bool, tuple[RegionId, ...]]:
+def _order(key: DemandKey) -> tuple[str, str, bool, tuple[RegionId, ...], tuple[RegionId, ...]]:
     """Sorts keys, of which some name no regions."""
-    return key.model, key.entry, key.allowed is None, key.allowed or ()
+    return key.model, key.entry, key.allowed is None, key.allowed or (), key.preferred
 
 
 def _find_slot(unix_s: float) -> int:

@@ -66,7 +66,7 @@ class _Planner:
         self._settings = settings
         self._now_s = now_s
         self.draft = Draft(state)
-        self.standing = Standing(state, demands)
+        self.standing = Standing(state, demands, settings.preference_s)
         for node in state.nodes:
             for name, model in node.models.items():
                 is_remote = model.tier is Tier.REMOTE

@@ -46,6 +46,9 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """With more than so many in flight for each, another replica is started."""
     calm_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.5
     """Below this share of them the last replica may go."""
+    preference_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.5
+    """The wait that being served elsewhere than an account prefers counts for: more than the way to
+    most regions, less than a model takes from the disk. 0: preferences count for nothing."""
 
 
 class MoveSettings(msgspec.Struct, frozen=True, kw_only=True):

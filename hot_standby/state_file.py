@@ -28,6 +28,7 @@ class _KeptHistory(msgspec.Struct, frozen=True, kw_only=True):
     allowed: tuple[RegionId, ...] | None
     starts_per_slot: _Profile
     days_per_slot: _Days
+    preferred: tuple[RegionId, ...] = ()
 
 
 _decoder: Final = msgspec.json.Decoder(list[_KeptHistory])
@@ -53,7 +54,7 @@ class StateFile:
             return []
         return [
             (
-                DemandKey(each.model, each.entry, each.allowed),
+                DemandKey(each.model, each.entry, each.allowed, each.preferred),
                 DemandHistory(
                     starts_per_slot=list(each.starts_per_slot),
                     days_per_slot=list(each.days_per_slot),
@@ -73,6 +74,7 @@ class StateFile:
                 allowed=key.allowed,
                 starts_per_slot=tuple(history.starts_per_slot),
                 days_per_slot=tuple(history.days_per_slot),
+                preferred=key.preferred,
             )
             for key, history in histories
         ]

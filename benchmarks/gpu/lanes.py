@@ -38,6 +38,7 @@ _NUM_REQUESTS: Final = 13
 _SPECIAL: Final = {
     "penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.4},
     "biases": {"logit_bias": ((17, 9.0), (18, -100.0))},
+    "bad words": {"bad_spellings": (*((n, n) for n in range(400)), (17,), (3, 4, 5))},
     "scores": {"num_logprobs": 3},
     "filters": {"top_k": 20, "top_p": 0.9},
 }

@@ -21,7 +21,7 @@ from gpu_pool.kernels.linear import packing_with
 from gpu_pool.models.network import CausalModel, CausalNetwork, Network
 from gpu_pool.models.parameters import count_parameters
 from gpu_pool.parallel.ranks import Ranks
-from gpu_pool.weights.packing import FindPacked
+from gpu_pool.weights.formats.pieces import FindPacked
 from gpu_pool.weights.reader import JoinParts, ParameterReader
 from gpu_pool.worker.lanes import LaneChoice
 from gpu_pool.worker.plan_worker import Worker

@@ -23,6 +23,7 @@ from gateway.routing.law_table import LawTable
 from gateway.routing.locality import Locality
 from gateway.routing.regions import Region, RegionCatalogue
 from gateway.routing.rings import SHORTEST_REPORT_MS
+from gateway.routing.roster import Roster
 from gateway.routing.route_plan import RouteBounds, RouteNeed, RoutePlan
 from gateway.routing.sessions import SessionMap
 from gateway.sources import Sources
@@ -82,7 +83,7 @@ class Production:
         self._watchers: dict[NodeId, list[tuple[Fleet, int]]] = {}
         """Who hears of each node, and in which of the moments at which nodes report."""
         for fleet in (fleet for fleets in self.fleets for fleet in fleets):
-            for node in fleet.snapshots:
+            for node in fleet.roster.snapshots:
                 each = round(fleet.choose_report_ms(node.node_id) / SHORTEST_REPORT_MS)
                 self._watchers.setdefault(node.node_id, []).append((fleet, each))
 
@@ -147,4 +148,4 @@ def _create_fleet(nodes: Sequence[SimulatedNode], entry: Entry, sources: Sources
     }
     catalogue = RegionCatalogue(entry.region, regions)
     locality = Locality(SessionMap(100_000, 600.0))
-    return Fleet(known, _BOUNDS, LawTable(catalogue), locality, sources)
+    return Fleet(Roster(known, LawTable(catalogue)), _BOUNDS, locality, sources)

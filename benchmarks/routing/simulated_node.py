@@ -78,8 +78,9 @@ class SimulatedNode:
         self.num_resident += num_held
         self.num_open += 1
         self.now_s = now_s
-        self.sessions.note(request.session)
-        self.prefixes.note(_ACCOUNTS[request.tenant % len(_ACCOUNTS)], pack_keys(request.keys))
+        account_id = _ACCOUNTS[request.tenant % len(_ACCOUNTS)]
+        self.sessions.note(account_id, request.session)
+        self.prefixes.note(account_id, pack_keys(request.keys))
         self._keep(request.session, request.num_prompt + request.num_output)
         self._keep(("shared", request.tenant), request.num_shared)
         return self.free_s, self.free_s + request.num_output * STEP_S, hit

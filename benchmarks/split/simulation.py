@@ -22,6 +22,7 @@ from gateway.routing.law_table import LawTable
 from gateway.routing.locality import Locality
 from gateway.routing.regions import RegionCatalogue
 from gateway.routing.rings import SHORTEST_REPORT_MS
+from gateway.routing.roster import Roster
 from gateway.routing.route_plan import PrefillPlan, RouteBounds, RouteNeed, RoutePlan
 from gateway.routing.sessions import SessionMap
 from gateway.sources import Sources
@@ -80,9 +81,8 @@ class Simulation:
         self._now_s = 0.0
         clock = Sources(lambda: self._now_s, lambda: self._now_s, random.Random(5).getrandbits)
         self._fleet = Fleet(
-            {core.node_id: None for core in cores},
+            Roster({core.node_id: None for core in cores}, LawTable(RegionCatalogue(REGION, {}))),
             RouteBounds(report_ttl_s=5.0, max_waiting_per_model=512),
-            LawTable(RegionCatalogue(REGION, {})),
             Locality(SessionMap(1000, 600.0)),
             clock,
         )

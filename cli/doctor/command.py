@@ -93,7 +93,12 @@ def _count(number: int, noun: str) -> str:
 async def examine_settings(settings: "GatewaySettings", findings: Findings) -> None:
     """Runs every check, those that wait for others last."""
     from cli.doctor.fleet_checks import check_nodes
-    from cli.doctor.gateway_checks import check_descriptors, check_keys, check_settings
+    from cli.doctor.gateway_checks import (
+        check_descriptors,
+        check_entries,
+        check_keys,
+        check_settings,
+    )
     from cli.doctor.membership_checks import check_membership
     from cli.doctor.price_checks import check_prices
     from cli.doctor.residency_checks import check_regions, check_residency
@@ -101,6 +106,7 @@ async def examine_settings(settings: "GatewaySettings", findings: Findings) -> N
     from cli.doctor.trace_checks import check_traces
 
     check_settings(settings, findings)
+    check_entries(settings, findings)
     check_keys(settings, findings)
     check_disk(settings, findings)
     check_descriptors(settings, findings)

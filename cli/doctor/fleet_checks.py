@@ -5,9 +5,11 @@ Read next: `gateway.upstream.probe`.
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cli.doctor.finding import Area, Findings, Level
+from cli.doctor.residency_checks import list_enrolled
 from cli.doctor.store_checks import note_skew
 from contracts.ids import RegionId
 from contracts.settings import SettingsError
@@ -25,6 +27,7 @@ async def check_nodes(settings: "GatewaySettings", findings: Findings) -> set[st
             continue  # its key is a finding already
         _note(node, probe, findings)
         _note_place(settings, node, probe, findings)
+    _note_disputes(settings, probes, findings)
     return {model for probe in probes if probe is not None for model in probe.models}
 
 
@@ -97,6 +100,35 @@ def _note_place(
         "Correct `region` or `jurisdiction` in the node's settings, or `[[nodes]]` and "
         "`[[routing.regions]]` in these, and restart what was changed.",
     )
+
+
+def _note_disputes(
+    settings: "GatewaySettings", probes: Sequence["NodeProbe | None"], findings: Findings
+) -> None:
+    """Takes note of regions whose nodes, and enrolments, do not all name the same law; those of the
+    catalogue are under its law, and who says otherwise there is named by `_note_place`.
+    """
+    catalogue = {region.name for region in settings.routing.regions}
+    said: dict[str, dict[str, list[str]]] = {}
+    for node, probe in zip(settings.nodes, probes, strict=True):
+        if probe is not None and probe.region is not None and node.region in (None, probe.region):
+            laws = said.setdefault(probe.region, {})
+            laws.setdefault(probe.jurisdiction or "none", []).append(node.node_id)
+    for node_id, enrolment in list_enrolled(settings).items():
+        laws = said.setdefault(enrolment.region, {})
+        laws.setdefault(enrolment.jurisdiction or "none", []).append(node_id)
+    for region, laws in sorted(said.items()):
+        if len(laws) < 2 or region in catalogue:
+            continue
+        words = [f"{law} by {', '.join(sorted(laws[law]))}" for law in sorted(laws)]
+        findings.add(
+            Area.NODES,
+            Level.PROBLEM,
+            f"Different things are said of whose law holds in {region} ({'; '.join(words)}): who "
+            "is bound to one of them is not computed there.",
+            "Correct `jurisdiction` in those nodes' settings or enrolments, or name the region in "
+            "`[[routing.regions]]`.",
+        )
 
 
 def _note_engine(

@@ -66,6 +66,43 @@ def check_settings(settings: "GatewaySettings", findings: Findings) -> None:
         )
 
 
+def check_entries(settings: "GatewaySettings", findings: Findings) -> None:
+    """Whether whoever may not enter here is told where to, and entries are named for somebody."""
+    area, own, is_strict = Area.CONFIGURATION, settings.region, settings.routing.strict_entry
+    others = [region for region in settings.routing.regions if region.name != own]
+    entries = [region.name for region in others if region.entry is not None]
+    unnamed = [region.name for region in others if region.entry is None]
+    if is_strict and not entries:
+        findings.add(
+            area,
+            Level.WARNING,
+            f"`routing.strict_entry` refuses who may not enter in {own}, and no other region of "
+            "`[[routing.regions]]` names an `entry`: nobody is told where to go instead.",
+            "Name the origins of the gateways there, such as `entry = "
+            '"https://enam.example.com"`; where there are none, turn `strict_entry` off, for such '
+            "requests can enter nowhere.",
+        )
+    elif is_strict and unnamed:
+        findings.add(
+            area,
+            Level.NOTE,
+            f"`routing.strict_entry` refuses who may not enter in {own}, and {', '.join(unnamed)} "
+            f"{'names' if len(unnamed) == 1 else 'name'} no `entry`: who is bound to that alone is "
+            "not told where to go.",
+            "Name the origin of the gateways there, if there are some.",
+        )
+    elif entries and not is_strict:
+        findings.add(
+            area,
+            Level.NOTE,
+            f"`[[routing.regions]]` names an `entry` for {', '.join(entries)}, and "
+            "`routing.strict_entry` is off: requests of every account enter here, and nobody is "
+            "told of it.",
+            "Turn `routing.strict_entry` on where requests of accounts that are bound to other "
+            "regions must not enter.",
+        )
+
+
 def check_keys(settings: "GatewaySettings", findings: Findings) -> None:
     """The key ring, the keys of the pairs and the audit log's heads."""
     from gateway.upstream.pair_key_file import load_pair_key

@@ -107,7 +107,7 @@ class ModelPages:
     def _list_open(self, caller: Caller) -> list[ModelCard]:
         """The models that the caller may use: others do not exist for them."""
         principal = caller.require_principal()
-        return [card for card in self._fleet.list_models() if may_use(principal, card.name)]
+        return [card for card in self._fleet.roster.list_models() if may_use(principal, card.name)]
 
 
 def _to_listed(card: ModelCard) -> ListedModel:

@@ -72,7 +72,7 @@ class NodePages:
     async def list(self, request: Request, caller: Caller) -> Response:
         """Every node with its last report, and those that are enrolled and have not come."""
         absent = [create_unknown(node_id) for node_id in self._membership.list_absent()]
-        return reply([self._describe(node) for node in (*self._fleet.snapshots, *absent)])
+        return reply([self._describe(node) for node in (*self._fleet.roster.snapshots, *absent)])
 
     async def drain(self, request: Request, caller: Caller) -> Response:
         """The node gets nothing new: from here at once, from other gateways within two seconds."""

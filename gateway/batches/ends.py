@@ -26,7 +26,7 @@ _PAUSE_FACTOR: Final = 4
 _MAX_PAUSE_S: Final = 60.0
 TURN_FACTOR: Final = 2
 """Times the pause of a model, that of an account whose item found no room there: others' are tried
-first when the model's is over."""
+first when the model's is over. So are items of the account's other models, where it is bound."""
 _OF_ACCOUNT: Final = (RateLimited, ConcurrencyLimited, AccountSuspended)
 _WAITING: Final = (*_OF_ACCOUNT, CapacityError, NodeUnreachable, StoreUnavailable, UnknownModel)
 

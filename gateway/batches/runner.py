@@ -72,6 +72,7 @@ class BatchRunner:
         self._num_of_account: Counter[AccountId] = Counter()
         self._busy_models: ShutOut[ModelName] = ShutOut()
         self._busy_accounts: ShutOut[AccountId] = ShutOut()
+        self._busy_pairs: ShutOut[tuple[AccountId, ModelName]] = ShutOut()
         self._news = asyncio.Event()
         self._is_stopping = False
         self._num_waiting = 0
@@ -146,6 +147,7 @@ class BatchRunner:
             self._lease_ms,
             except_models=self._busy_models.list_names(now_s),
             except_accounts=self._busy_accounts.list_names(now_s),
+            except_pairs=self._busy_pairs.list_names(now_s),
             entering=self._service.entry.place,
         )
         for item in items:
@@ -179,7 +181,7 @@ class BatchRunner:
         hopeless = self._find_hopeless(item)
         asked = _NOTHING if item.asked is None else decode_input(item.asked)
         reference = asked.reference
-        context = self._requests.begin(ROUTE, item.request_id)
+        context = self._requests.begin(ROUTE, item.request_id, item.num_lost)
         self._requests.trace(context, (), ROUTE)
         status = _PUT_BACK
         try:
@@ -191,6 +193,7 @@ class BatchRunner:
             # Where there was room for this one, there is for the next.
             self._busy_models.discard(item.model)
             self._busy_accounts.discard(item.account_id)
+            self._busy_pairs.discard((item.account_id, item.model))
         except ServiceError as error:
             end = End.FAILED if error is hopeless else find_end(error, item.num_lost)
             if end is not End.FAILED:
@@ -239,7 +242,7 @@ class BatchRunner:
         self, item: BatchItem, error: ServiceError, end: End, *, is_narrow: bool
     ) -> None:
         """Lets the item wait. `is_narrow`: it may not go everywhere, so that it says nothing of the
-        room that others have.
+        room that others have, and its account's items of other models may find some.
 
         Raises: `StoreUnavailable`.
         """
@@ -249,6 +252,9 @@ class BatchRunner:
             now_s = self._sources.monotonic_s()
             if is_narrow or is_of_account(error):
                 self._busy_accounts.add(item.account_id, now_s + pause_s)
+                if not is_of_account(error):
+                    pair = item.account_id, item.model
+                    self._busy_pairs.add(pair, now_s + TURN_FACTOR * pause_s)
             else:
                 self._busy_models.add(item.model, now_s + pause_s)
                 self._busy_accounts.add(item.account_id, now_s + TURN_FACTOR * pause_s)

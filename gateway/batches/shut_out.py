@@ -3,9 +3,10 @@
 Owns the moments; belongs to one runner. Must not know why.
 """
 
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-NameT = TypeVar("NameT", bound=str)
+NameT = TypeVar("NameT", bound=Hashable)
 
 
 class ShutOut(Generic[NameT]):

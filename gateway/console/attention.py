@@ -26,7 +26,7 @@ def list_concerns(fleet: Fleet, now_s: float) -> list[Concern]:
     """Everything that is not as it should be, the urgent first."""
     concerns: list[Concern] = []
     troubled = fleet.health.list_troubled(now_s)
-    for node in fleet.snapshots:
+    for node in fleet.roster.snapshots:
         name = node.node_id
         if not node.is_connected:
             told = "has never connected" if node.region is None else "is not connected"
@@ -44,6 +44,6 @@ def list_concerns(fleet: Fleet, now_s: float) -> list[Concern]:
             concerns.append(Concern(name, f"This node is {text}.", is_open))
         for model, reason in node.failed.items():
             concerns.append(Concern(name, f"{model} did not start: {reason}", True))
-    if not fleet.snapshots:
+    if not fleet.roster.snapshots:
         concerns.append(Concern("Fleet", "No node is configured, so no model can answer.", True))
     return sorted(concerns, key=lambda concern: not concern.is_urgent)

@@ -116,7 +116,7 @@ class FleetPages:
 
     async def show_models(self, request: Request, caller: Caller) -> Response:
         """Every model that any node has offered, or should."""
-        snapshots = self._parts.fleet.snapshots
+        snapshots = self._parts.fleet.roster.snapshots
         models = [
             ShownModel(
                 card,
@@ -126,7 +126,7 @@ class FleetPages:
                     if card.name in node.cards or card.name in node.failed
                 ),
             )
-            for card in self._parts.fleet.list_models()
+            for card in self._parts.fleet.roster.list_models()
         ]
         offered = {model.card.name for model in models}
         failed = [
@@ -187,7 +187,7 @@ class FleetPages:
         now_s = self._parts.sources.monotonic_s()
         troubled = self._parts.fleet.health.list_troubled(now_s)
         regions: dict[str, list[ShownNode]] = {}
-        for node in self._parts.fleet.snapshots:
+        for node in self._parts.fleet.roster.snapshots:
             shown = _to_shown(node, now_s, troubled.get(node.node_id))
             regions.setdefault(node.region or "", []).append(shown)
         return self._parts.renderer.show(

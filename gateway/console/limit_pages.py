@@ -165,7 +165,7 @@ class LimitPages:
             status=200 if error is None else 400,
             account=account,
             tokens=await administration.list_api_tokens(account.account_id),
-            models=[card.name for card in self._parts.fleet.list_models()],
+            models=[card.name for card in self._parts.fleet.roster.list_models()],
             form=form,
             error=error,
             is_new=is_new,

@@ -51,7 +51,7 @@ class OverviewPage:
         today = parts.today
         cost = await parts.ledger.sum_usage(Step.DAY, today - 1, today + 1)
         rates = parts.history.list_rates()
-        snapshots = parts.fleet.snapshots
+        snapshots = parts.fleet.roster.snapshots
         return parts.renderer.show(
             request,
             caller,
@@ -61,7 +61,7 @@ class OverviewPage:
             yesterday=cost.get(today - 1, _NOTHING),
             num_nodes=len(snapshots),
             num_connected=sum(node.is_connected for node in snapshots),
-            num_models=len(parts.fleet.list_models()),
+            num_models=len(parts.fleet.roster.list_models()),
             num_ready=len({n for s in snapshots for n, load in s.loads.items() if load.is_ready}),
             num_running=sum(load.num_running for s in snapshots for load in s.loads.values()),
             num_waiting=sum(

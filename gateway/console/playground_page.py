@@ -81,7 +81,7 @@ class PlaygroundPage:
                 error = wrong
         models = [
             card.name
-            for card in self._parts.fleet.list_models()
+            for card in self._parts.fleet.roster.list_models()
             if card.task == Task.TEXT_GENERATION
         ]
         tokens = caller.require_session().playground_tokens

@@ -76,7 +76,7 @@ class RoutingPage:
             caller,
             "routing.html",
             decisions=[explain(decision) for decision in islice(wanted, MAX_SHOWN)],
-            models=[card.name for card in self._parts.fleet.list_models()],
+            models=[card.name for card in self._parts.fleet.roster.list_models()],
             model=model,
             account_id=account_id,
             num_kept=MAX_DECISIONS,

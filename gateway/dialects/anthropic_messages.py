@@ -30,7 +30,15 @@ from gateway.dialects.anthropic_replies import (
 from gateway.dialects.chat_fields import NO_REASONING, ReasoningEffort
 from gateway.dialects.constraints import create_schema_constraint
 from gateway.dialects.dialect import Body, Dialect, FindModel, ParsedRequest
-from gateway.dialects.fields import Lora, Options, StopTexts, TokenCount, bound_top_p, to_model_name
+from gateway.dialects.fields import (
+    BadWords,
+    Lora,
+    Options,
+    StopTexts,
+    TokenCount,
+    bound_top_p,
+    to_model_name,
+)
 from gateway.dialects.strict_json import decode_json
 from gateway.dialects.tools import MAX_TOOLS, ToolName, create_tool
 
@@ -107,6 +115,8 @@ class MessagesBody(CountTokensBody, frozen=True, kw_only=True):
     options: Options | None = None
     lora: Lora | None = None
     """An extension: Anthropic has none of these."""
+    bad_words: BadWords | None = None
+    """Likewise: words that the answer must not contain."""
 
 
 _decoder: Final = msgspec.json.Decoder(MessagesBody)
@@ -138,6 +148,7 @@ def parse_messages(body: Body, model: str | None, find_model: FindModel) -> Pars
             reject_if_busy=fields.options is not None and bool(fields.options.reject_if_busy),
             constraint=_find_constraint(fields),
             tool_choice=_to_tool_choice(fields.tool_choice, prompt.tools),
+            bad_words=fields.bad_words or (),
         ),
         MessageForm(),
         fields.lora or None,

@@ -156,7 +156,7 @@ class ChatEvents:
 
     def render_text(self, text: str) -> bytes:
         """A chunk with more content; the fixed parts are not encoded anew."""
-        return b"%b%b%b" % (self._before_text, encoder.encode(text), self._after_text)
+        return self._before_text + encoder.encode(text) + self._after_text
 
     def render_event(self, event: MiddleEvent) -> bytes:
         """A chunk with whatever has come."""

@@ -89,6 +89,7 @@ def parse_completion(body: Body, model: str | None, find_model: FindModel) -> Pa
             reject_if_busy=fields.rejects_if_busy,
             num_choices=num_choices,
             echoes_prompt=bool(fields.echo),
+            bad_words=fields.bad_words or (),
         ),
         CompletionForm(
             num_answers,

@@ -31,6 +31,9 @@ LogitBias = Annotated[
     dict[str, Annotated[float, msgspec.Meta(ge=-100, le=100)]], msgspec.Meta(max_length=1024)
 ]
 """Token ids as texts, for JSON's keys are texts."""
+BadWord = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern="[^ ]")]
+"""More than spaces: those in front of a word are no part of it."""
+BadWords = Annotated[tuple[BadWord, ...], msgspec.Meta(max_length=128)]
 
 
 Lora = Annotated[str, msgspec.Meta(max_length=MAX_FINETUNE_NAME)]
@@ -69,6 +72,8 @@ class SamplingFields(OptionFields, frozen=True, kw_only=True):
     stop: StopText | StopTexts | None = None
     ignore_eos: bool | None = None
     logit_bias: LogitBias | None = None
+    bad_words: BadWords | None = None
+    """An extension, as vLLM has it: words that the answer must not contain."""
 
 
 def to_sampling_params(

@@ -73,6 +73,7 @@ def parse_chat_completion(body: Body, model: str | None, find_model: FindModel) 
             stream=bool(fields.stream),
             reject_if_busy=fields.rejects_if_busy,
             num_choices=num_choices,
+            bad_words=fields.bad_words or (),
             constraint=find_constraint(fields),
             tool_choice=to_tool_choice(
                 fields.tool_choice, fields.parallel_tool_calls, prompt.tools

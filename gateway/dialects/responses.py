@@ -15,6 +15,7 @@ from gateway.dialects.chat_fields import ReasoningEffort
 from gateway.dialects.constraints import ResponseFormat, to_constraint
 from gateway.dialects.dialect import Body, Dialect, FindModel, ParsedRequest
 from gateway.dialects.fields import (
+    BadWords,
     Lora,
     NumLogprobs,
     Options,
@@ -80,6 +81,8 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
     prompt: Any = None
     lora: Lora | None = None
     """An extension: OpenAI has none of these."""
+    bad_words: BadWords | None = None
+    """Likewise: words that the answer must not contain."""
 
 
 _decoder: Final = msgspec.json.Decoder(ResponsesBody)
@@ -129,6 +132,7 @@ def to_response_request(
         reject_if_busy=fields.options is not None and bool(fields.options.reject_if_busy),
         constraint=_find_constraint(fields),
         tool_choice=to_tool_choice(fields.tool_choice, fields.parallel_tool_calls, tools),
+        bad_words=fields.bad_words or (),
     )
     form = ResponseForm(_to_echo(fields, temperature), is_wrapped)
     return ParsedRequest(request, form, fields.lora or None)

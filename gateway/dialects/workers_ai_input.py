@@ -101,6 +101,7 @@ def create_request(
         stream=bool(fields.stream),
         reject_if_busy=fields.rejects_if_busy,
         num_choices=fields.n or 1,
+        bad_words=fields.bad_words or (),
         constraint=find_native_constraint(fields),
         tool_choice=to_tool_choice(fields.tool_choice, fields.parallel_tool_calls, tools),
     )

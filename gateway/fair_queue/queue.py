@@ -75,7 +75,7 @@ class FairQueue:
 
     def count_by_model(self) -> dict[str, float]:
         """How many wait for each model that nodes offer; nobody is a number, too."""
-        counts = dict.fromkeys((str(card.name) for card in self._fleet.list_models()), 0.0)
+        counts = dict.fromkeys((str(card.name) for card in self._fleet.roster.list_models()), 0.0)
         return counts | {model: queue.crowd.num_requests for model, queue in self._queues.items()}
 
     async def wait(self, waiter: Waiter, asker: Asker) -> RoutePlan:
@@ -130,7 +130,7 @@ class FairQueue:
         now_s = self._sources.monotonic_s()
         for waiter in [one for one in self._answers if one.until_s <= now_s]:
             self._fail(waiter, self._create_refusal(waiter, _LATE), QueueEnd.LATE)
-        num_left = count_kinds(len(self._fleet.snapshots))
+        num_left = count_kinds(len(self._fleet.roster.snapshots))
         for model in list(self._queues):
             if not num_left:
                 break
@@ -191,7 +191,7 @@ class FairQueue:
         """A node has news: it gets whoever is next, one by one, until it has no room."""
         if not self._answers:
             return
-        node = self._fleet.find(node_id)
+        node = self._fleet.roster.find(node_id)
         if node is None or node.region is None:
             return
         for model in [model for model in self._queues if model in node.loads]:
@@ -256,8 +256,8 @@ class FairQueue:
         Of a kind, the first that finds no room speaks for all. Clients can make up many kinds: of
         more than `num_left` the others are looked at the next time. Returns what is left of that.
         """
-        regions = frozenset(node.region for node in self._fleet.snapshots)
-        laws = frozenset(node.jurisdiction for node in self._fleet.snapshots)
+        regions = frozenset(node.region for node in self._fleet.roster.snapshots)
+        laws = frozenset(node.jurisdiction for node in self._fleet.roster.snapshots)
         stuck = queue.stuck
 
         def place_next() -> bool:
@@ -286,7 +286,7 @@ class FairQueue:
         refused = {
             other
             for other, count in waiter.refused.items()
-            if (node := self._fleet.find(other)) is not None and node.num_reports == count
+            if (node := self._fleet.roster.find(other)) is not None and node.num_reports == count
         }
         return msgspec.structs.replace(need, tried=need.tried | refused)
 
@@ -315,5 +315,5 @@ def _list_demands(need: RouteNeed) -> object:
     but for the model, the law and who has been tried, which are looked at by themselves.
     """
     rank = 0 if need.adapter is None else need.adapter.rank
-    demands = rank, need.revision, need.num_prompts, need.min_context
+    demands = rank, need.revision, need.num_prompts, need.has_bad_words, need.min_context
     return *demands, need.rejects_busy, need.leaves_nothing

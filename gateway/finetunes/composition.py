@@ -49,12 +49,14 @@ def create_finetunes(
     """Nothing runs yet."""
     resolver = AdapterResolver(
         directory,
-        lambda model: find_max_rank(fleet.snapshots, model),
+        lambda model: find_max_rank(fleet.roster.snapshots, model),
         lambda: cache.is_trusted,
         settings.max_cached,
     )
     sweeper = PieceSweeper(directory, settings.sweep_s)
     for refresh in (resolver.forget, sweeper.wake):
         cache.add_follower(refresh)
-    desk = FinetuneDesk(settings, fleet.find_model, lambda: fleet.snapshots, sources.monotonic_s)
+    desk = FinetuneDesk(
+        settings, fleet.roster.find_model, lambda: fleet.roster.snapshots, sources.monotonic_s
+    )
     return Finetunes(desk, resolver, sweeper, directory, entry)

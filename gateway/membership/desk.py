@@ -73,7 +73,7 @@ class MembershipDesk:
         self._pool = pool
         self._sources = sources
         self._open = open_one
-        self._configured = frozenset(node.node_id for node in pool.fleet.snapshots)
+        self._configured = frozenset(node.node_id for node in pool.fleet.roster.snapshots)
         self._members: dict[NodeId, _Member] = {}
         self._last_unix_ms: dict[NodeId, int] = {}
         """Of the last heartbeat that was believed, also of nodes that have left."""
@@ -147,7 +147,9 @@ class MembershipDesk:
     def _expect(self, enrolled: dict[NodeId, EnrolledNode]) -> None:
         """Those of `enrolled` that are no members are counted on all the same."""
         absent = enrolled.keys() - self._members.keys()
-        self._pool.fleet.expect({node_id: enrolled[node_id].vouched for node_id in sorted(absent)})
+        self._pool.fleet.roster.expect(
+            {node_id: enrolled[node_id].vouched for node_id in sorted(absent)}
+        )
 
     def _follow_operators(self, enrolled: dict[NodeId, EnrolledNode]) -> None:
         """Lets go of nodes whose enrolment has ended or changed; a new key alone changes none."""

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from contracts.ids import NodeId, RegionId, is_node_id
+from contracts.ids import JURISDICTION_FORM, NodeId, RegionId, is_jurisdiction, is_node_id
 from contracts.settings import SettingsError
 from gateway.routing.snapshots import Vouched
 from gateway.settings import NodeSettings
@@ -126,6 +126,9 @@ def read_enrolment(folder: Path, node_id: NodeId) -> EnrolledNode:
         raise SettingsError(f"{path} cannot be used: {error}.") from error
     if not is_node_id(enrolment.region):
         raise SettingsError(f"{path}: `{enrolment.region}` is not a region's name.")
+    law = enrolment.jurisdiction
+    if law and not is_jurisdiction(law):
+        raise SettingsError(f"{path}: `{law}` names no jurisdiction: it takes {JURISDICTION_FORM}.")
     return EnrolledNode(node_id, enrolment, folder)
 
 

@@ -143,8 +143,10 @@ class ClientConnection(HttpToolsProtocol):
         ]
         if self._body_since_s is not None and self.cycle.response_complete:
             waits.append((self._body_since_s, _DISCARD_S))
-        if any(since_s is not None and now_s - since_s > limit_s for since_s, limit_s in waits):
-            self.transport.abort()
+        for since_s, limit_s in waits:
+            if since_s is not None and now_s - since_s > limit_s:
+                self.transport.abort()
+                return
 
     def data_received(self, data: bytes) -> None:
         """Reads what has come, of very much only as much as is served."""

@@ -32,7 +32,7 @@ _EVENT_STREAM: Final = (
 )
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _CHUNK: Final = b"%x\r\n%b\r\n"
-_LAST_CHUNK: Final = _CHUNK + b"0\r\n\r\n"
+_END: Final = b"0\r\n\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 _PING: Final = b": ping\n\n"
 """A comment, which readers of events skip and whatever lies between takes for a sign of life."""
@@ -74,13 +74,14 @@ class HttpExchange:
         "_broken",
         "_connection",
         "_has_sent",
-        "_http_version",
         "_is_body_whole",
+        "_is_chunked",
         "_is_coded",
         "_is_memory_full",
         "_num_body_bytes",
         "_on_lost",
         "_quiet_since_s",
+        "_transport",
         "_waiter",
         "_wants_continue",
         "extra_headers",
@@ -114,7 +115,8 @@ class HttpExchange:
         self.tap: Callable[[bytes], None] | None = None
         """Hears the body of the answer as it is sent."""
         self._connection = connection
-        self._http_version = http_version
+        self._transport = connection.transport
+        self._is_chunked = http_version != "1.0"
         self._wants_continue = connection.expect_100_continue
         self._is_coded = connection.is_coded
         self._body: bytes | bytearray = b""
@@ -180,7 +182,7 @@ class HttpExchange:
 
     def cut(self) -> None:
         """Ends the connection at once, so that a broken answer cannot look complete."""
-        self._connection.transport.abort()
+        self._transport.abort()
 
     # -- called by the connection
 
@@ -250,8 +252,8 @@ class HttpExchange:
         for name, value in self.headers:
             if name == _CONTENT_LENGTH:
                 _check_length(value, limits.max_body_bytes)
-        if self._wants_continue and not self._connection.transport.is_closing():
-            self._connection.transport.write(_CONTINUE)
+        if self._wants_continue and not self._transport.is_closing():
+            self._transport.write(_CONTINUE)
         try:
             async with asyncio.timeout(limits.body_timeout_s):
                 while not (self._is_body_whole or self.is_lost):
@@ -275,7 +277,7 @@ class HttpExchange:
             self.tap(body)
         self.response_started = True
         connection = self._connection
-        connection.transport.write(
+        self._transport.write(
             b"%b%b%b%b%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
             % (
                 STATUS_LINE[status],
@@ -289,33 +291,34 @@ class HttpExchange:
         )
         self._complete()
 
-    def start_events(self, headers: bytes) -> None:
-        """Begins a stream of server-sent events."""
+    def start_events(self, headers: bytes, events: bytes) -> None:
+        """Begins a stream of server-sent events with those that are there already, if any."""
         if self.is_lost:
             return
         self.response_started = True
         framing = self.extra_headers + (b"" if self.keep_alive else _CLOSE)
-        if self._http_version != "1.0":  # there, closing ends an answer
+        if self._is_chunked:  # else closing ends an answer
             framing += _CHUNKED
         connection = self._connection
         connection.stream = self
         default = connection.format_default_headers()
-        connection.transport.write(
-            b"%b%b%b%b%b\r\n" % (STATUS_LINE[200], default, headers, framing, _EVENT_STREAM)
-        )
+        head = b"%b%b%b%b%b\r\n" % (STATUS_LINE[200], default, headers, framing, _EVENT_STREAM)
+        self._transport.write(head + (self._frame(events) if events else b""))
 
-    def send_events(self, events: bytes, *, is_last: bool) -> None:
-        """Sends whole events, at least one."""
+    def send_events(self, events: bytes) -> None:
+        """Sends whole events, at least one. The same as `_frame`, without a call for each event."""
         if self.is_lost:
             return
         if self.tap is not None:
             self.tap(events)
         self._has_sent = True
-        if self._http_version != "1.0":
-            end = _LAST_CHUNK if is_last else _CHUNK
-            events = end % (len(events), events)
-        self._connection.transport.write(events)
-        if is_last:
+        self._transport.write(_CHUNK % (len(events), events) if self._is_chunked else events)
+
+    def end_events(self, events: bytes) -> None:
+        """Sends the last events."""
+        if not self.is_lost:
+            framed = self._frame(events)
+            self._transport.write(framed + _END if self._is_chunked else framed)
             self._complete()
 
     def sweep(self, now_s: float) -> None:
@@ -329,16 +332,22 @@ class HttpExchange:
         elif now_s - self._quiet_since_s >= self._connection.limits.ping_after_s:
             self._quiet_since_s = now_s
             if not self.is_blocked:
-                is_chunked = self._http_version != "1.0"
-                ping = b"%x\r\n%b\r\n" % (len(_PING), _PING) if is_chunked else _PING
-                self._connection.transport.write(ping)
+                ping = _CHUNK % (len(_PING), _PING) if self._is_chunked else _PING
+                self._transport.write(ping)
+
+    def _frame(self, events: bytes) -> bytes:
+        """Events as they go out, of which whoever listens is told."""
+        if self.tap is not None:
+            self.tap(events)
+        self._has_sent = True
+        return _CHUNK % (len(events), events) if self._is_chunked else events
 
     def _complete(self) -> None:
         """What uvicorn does at the end of an answer."""
         self._connection.stream = None
         self.response_complete = True
         if not self.keep_alive:
-            self._connection.transport.close()
+            self._transport.close()
         self._connection.on_response_complete()
 
     def _release_body(self) -> None:

@@ -1,4 +1,4 @@
 """Which node serves a request, and why.
 
-Read next: `gateway.routing.choose_node` (pure), `gateway.routing.fleet` (what is known of nodes).
+Read next: `gateway.routing.choose_node` (pure), `gateway.routing.roster` (what is known of nodes).
 """

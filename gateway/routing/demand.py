@@ -1,4 +1,4 @@
-"""Counts requests by model and by where they may be computed, for hot standby to read.
+"""Counts requests by model, by where they may be computed and had rather be, for hot standby.
 
 Owns the only tally of demand; it holds counts and no account, and its memory is bounded. Read
 next: `contracts.demand`, `gateway.routing.fleet`.
@@ -11,7 +11,7 @@ from contracts.ids import ModelName, RegionId
 
 MAX_REGION_SETS: Final = 64
 """Of a model, that are counted on their own."""
-_Key = tuple[ModelName, tuple[RegionId, ...] | None]
+_Key = tuple[ModelName, tuple[RegionId, ...] | None, tuple[RegionId, ...]]
 
 
 class _Tally:
@@ -37,16 +37,23 @@ class DemandRecorder:
     def __len__(self) -> int:
         return len(self._tallies)
 
-    def note(self, model: ModelName, allowed: tuple[RegionId, ...] | None, unix_ms: int) -> None:
+    def note(
+        self,
+        model: ModelName,
+        allowed: tuple[RegionId, ...] | None,
+        unix_ms: int,
+        preferred: tuple[RegionId, ...] = (),
+    ) -> None:
         """A request for `model`, which some node offers, has come.
 
         Headers can name any set of regions: of those beyond `MAX_REGION_SETS` only the first region
-        is counted, where the request may go as well.
+        is counted, where the request may go as well, and not what is preferred.
         """
-        key = (model, allowed)
+        key = (model, allowed, preferred)
         tally = self._tallies.get(key)
-        if tally is None and allowed and self._num_sets.get(model, 0) >= MAX_REGION_SETS:
-            key = (model, allowed[:1])
+        is_set = bool(allowed or preferred)
+        if tally is None and is_set and self._num_sets.get(model, 0) >= MAX_REGION_SETS:
+            key = (model, allowed and allowed[:1], ())
             tally = self._tallies.get(key)
         if tally is None:
             tally = self._begin(key)
@@ -76,6 +83,7 @@ class DemandRecorder:
                 num_arrivals=tally.num_arrivals,
                 last_arrival_unix_ms=tally.last_unix_ms,
                 gaps=tuple(tally.gaps),
+                preferred_regions=preferred,
             )
-            for (model, allowed), tally in self._tallies.items()
+            for (model, allowed, preferred), tally in self._tallies.items()
         )

@@ -43,7 +43,7 @@ class DrainDesk:
 
     def require_node(self, node_id: NodeId) -> None:
         """Raises `NotFound` for a node that this gateway is not configured for."""
-        if all(node.node_id != node_id for node in self._fleet.snapshots):
+        if all(node.node_id != node_id for node in self._fleet.roster.snapshots):
             raise NotFound("This gateway's settings name no such node; `hearth nodes` lists them.")
 
     async def refresh(self) -> None:

@@ -26,6 +26,7 @@ _NOT_FOR_THIS_ACCOUNT: Final = frozenset(
     {Rejection.RETENTION, Rejection.RESIDENCY, Rejection.MODEL_ABSENT, Rejection.ADAPTER}
 )
 _ONE_BY_ONE: Final = frozenset({Rejection.PROMPTS, Rejection.RESIDENCY, Rejection.MODEL_ABSENT})
+_HEEDLESS: Final = frozenset({Rejection.BAD_WORDS, Rejection.RESIDENCY, Rejection.MODEL_ABSENT})
 _LACK_OF_CAPACITY: Final = frozenset({Rejection.SATURATED, Rejection.BUSY, Rejection.REPORT_STALE})
 
 
@@ -39,6 +40,12 @@ def explain_empty_choice(
     if not any(is_lawful(node, need) for node in takers):
         if Rejection.UNKNOWN in reasons and _may_be_lawful_yet(need):
             return NoEndpoint("Not every node has been reached yet, please try again.")
+        disputed = sorted(need.disputed & {node.region for node in takers})
+        if disputed:
+            return NoEndpoint(
+                "Nodes and operators differ on whose law holds where this model is served "
+                f"({', '.join(disputed)}), please try again."
+            )
         is_lawful_somewhere = any(is_lawful(node, need) for node in nodes)
         is_refused = takers or (holders and not any(is_lawful(node, need) for node in holders))
         if need.is_bound and (is_refused or not is_lawful_somewhere):
@@ -61,6 +68,10 @@ def explain_empty_choice(
     if Rejection.PROMPTS in reasons and reasons <= _ONE_BY_ONE:
         return UnsupportedFeature(
             "No node that serves this model takes so many prompts in one request.", param="prompt"
+        )
+    if Rejection.BAD_WORDS in reasons and reasons <= _HEEDLESS:
+        return UnsupportedFeature(
+            "No node that serves this model keeps words out of answers.", param="bad_words"
         )
     if reasons & _LACK_OF_CAPACITY:
         return PoolSaturated("Capacity temporarily exceeded, please try again.")

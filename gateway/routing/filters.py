@@ -34,6 +34,8 @@ def find_rejection(
         return Rejection.OTHER_REVISION
     if card.max_prompts < need.num_prompts:
         return Rejection.PROMPTS
+    if need.has_bad_words and not card.takes_bad_words:
+        return Rejection.BAD_WORDS
     if card.context_window < need.min_context:
         return Rejection.CONTEXT
     if need.leaves_nothing and card.may_keep:

@@ -99,16 +99,16 @@ class PlacementDesk:
         return FleetView(
             gateway_id=self._gateway_id,
             boot_id=self._boot_id,
-            region=self._fleet.catalogue.own,
+            region=self._fleet.roster.catalogue.own,
             unix_ms=int(self._sources.unix_s() * 1000),
-            nodes=tuple(self._to_view(node) for node in self._fleet.snapshots),
+            nodes=tuple(self._to_view(node) for node in self._fleet.roster.snapshots),
             demand=self._fleet.demand.list_samples(),
             rules=rules,
         )
 
     def _list_having(self, model: ModelName) -> list[NodeSnapshot]:
         """Nodes in reach that move the model's weights."""
-        nodes = self._fleet.snapshots
+        nodes = self._fleet.roster.snapshots
         return [node for node in nodes if node.is_connected and model in node.placements]
 
     def _try(self, plan: PlacementPlan) -> None:
@@ -121,7 +121,7 @@ class PlacementDesk:
         self._plans[plan.node_id] = plan
 
     def _find(self, node_id: NodeId) -> NodeSnapshot:
-        for node in self._fleet.snapshots:
+        for node in self._fleet.roster.snapshots:
             if node.node_id == node_id:
                 return node
         raise NotFound("This gateway's settings name no such node; `hearth nodes` lists them.")
@@ -149,12 +149,13 @@ class PlacementDesk:
 
     def _to_view(self, node: NodeSnapshot) -> NodeView:
         region, age_s = node.region, self._sources.monotonic_s() - node.reported_s
+        catalogue = self._fleet.roster.catalogue
         return NodeView(
             node_id=node.node_id,
             boot_id=node.boot_id,
             region=region,
             jurisdiction=node.jurisdiction,
-            latency_s=0.0 if region is None else self._fleet.catalogue.measure_latency_s(region),
+            latency_s=0.0 if region is None else catalogue.measure_latency_s(region),
             is_connected=node.is_connected,
             is_draining=node.is_leaving,
             report_age_s=None if region is None else round(age_s, 3),

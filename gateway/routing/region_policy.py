@@ -30,6 +30,24 @@ def find_jurisdictions(rules: RegionRules, wished: frozenset[str] | None) -> fro
     return allowed if wished is None else allowed & wished
 
 
+def find_disputed(
+    rules: RegionRules,
+    wished: frozenset[str] | None,
+    regions: Collection[RegionId] | None,
+    laws: LawTable,
+) -> frozenset[RegionId]:
+    """Regions that rules and request would allow, were it not that some say another law holds
+    there; `wished` are the request's jurisdictions, `regions` those that it names, None means any.
+    """
+    jurisdictions = find_jurisdictions(rules, wished)
+    disputed = laws.list_disputed(jurisdictions) if jurisdictions else frozenset[RegionId]()
+    if not disputed:
+        return disputed
+    for named in (rules.allowed_regions, regions):
+        disputed = disputed if named is None else disputed.intersection(named)
+    return disputed
+
+
 def list_preferred(rules: RegionRules, laws: LawTable) -> tuple[frozenset[RegionId], ...]:
     """Groups of regions in the order in which a request is to look for room."""
     regions = [frozenset((region,)) for region in rules.preferred_regions]

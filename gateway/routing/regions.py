@@ -1,7 +1,7 @@
 """The regions that are known, where they lie and how far away they are from this gateway.
 
 Pure data from settings. Owns no policy: which regions an account may use is tenancy's to say.
-Read next: `gateway.routing.fleet`.
+Read next: `gateway.routing.roster`.
 """
 
 from collections.abc import Iterable, Mapping

@@ -112,6 +112,23 @@ def find_first_ring(need: RouteNeed, rings: Sequence[Ring]) -> Ring | None:
     return min(lawful, key=lambda ring: rank_region(need, ring.region), default=None)
 
 
+def describe_demand(
+    need: RouteNeed, rings: Rings
+) -> tuple[tuple[RegionId, ...] | None, tuple[RegionId, ...]]:
+    """The regions of `rings` that may compute the request, None for any, and of them those where it
+    looks for room before all others: none where it has no preference among them.
+    """
+    allowed = need.allowed_regions
+    if allowed is None and not need.preferred:
+        return None, ()
+    # Clients may name regions that are none: those must make no difference.
+    lawful = {region for region in rings.regions if allowed is None or region in allowed}
+    found = (group & lawful for group in need.preferred)
+    first = next((group for group in found if group), lawful)
+    preferred = () if first == lawful else tuple(sorted(first))
+    return None if allowed is None else tuple(sorted(lawful)), preferred
+
+
 def measure_earshot_s(
     nodes: Iterable[NodeSnapshot],
     measure_latency_s: Callable[[RegionId], float],

@@ -30,6 +30,8 @@ class Rejection(StrEnum):
     """It has other weights under the model's name: half an answer cannot be continued there."""
     PROMPTS = "prompts"
     """It takes fewer prompts at once than the request has."""
+    BAD_WORDS = "bad_words"
+    """It would write the words that the request forbids."""
     CONTEXT = "context"
     """Its context is too short for the request, as nodes with one as short have said."""
     RETENTION = "retention"
@@ -128,10 +130,14 @@ class RouteNeed(msgspec.Struct, frozen=True):
     """None means any, an empty tuple none at all."""
     jurisdictions: frozenset[str] | None = None
     """Where a node has to stand by its own word, too; None: anywhere."""
+    disputed: frozenset[RegionId] = frozenset()
+    """Regions that would be among the allowed if all that is said of their law were the same."""
     preferred: tuple[frozenset[RegionId], ...] = ()
     """Groups of regions: where one has room, nobody goes on to the next, or anywhere else."""
     generation: int = 0
     """Of the store, whose rules these are."""
+    laws: int = 0
+    """The version of the table of laws that told regions by jurisdiction."""
     tried: frozenset[NodeId] = frozenset()
     """Nodes that refused this request already."""
     revision: str | None = None
@@ -146,6 +152,8 @@ class RouteNeed(msgspec.Struct, frozen=True):
     prefix_keys: tuple[int, ...] = ()
     """Names of ever longer beginnings of the prompt, in the account's own namespace."""
     num_prompts: int = 1
+    has_bad_words: bool = False
+    """There are words that the answer must not contain."""
     num_prompt_bytes: int = 0
     """Of all prompts together, as are the next two."""
     num_prompt_tokens: int = 0
@@ -163,6 +171,10 @@ class RouteNeed(msgspec.Struct, frozen=True):
     """Nothing of it may remain where it is computed."""
     may_move: bool = False
     """What is computed of the prompt may leave the node that computes it."""
+
+    def has_laws_of(self, version: int) -> bool:
+        """True when no law of that version is news: it is bound to none, or knows them."""
+        return self.jurisdictions is None or self.laws == version
 
     @property
     def is_bound(self) -> bool:

@@ -1,6 +1,6 @@
 """What is taken over from a node's report, and which reports are not believed.
 
-Read next: `gateway.routing.fleet` (what becomes of it), `contracts.fleet`.
+Read next: `gateway.routing.roster` (what becomes of it), `contracts.fleet`.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ import structlog
 from contracts.fleet import NodeReport
 from contracts.ids import NodeId, RegionId, is_node_id
 from contracts.placement import MemoryUse
+from contracts.short_text import shorten
 from gateway.routing.regions import RegionCatalogue
 from gateway.routing.route_plan import NodeSnapshot
 
@@ -116,7 +117,7 @@ def _create_snapshot(report: NodeReport, before: NodeSnapshot, now_s: float) -> 
         num_reports=before.num_reports + 1,
         cards={card.name: card for card in report.models},
         loads={load.name: load for load in report.loads},
-        failed={model.name: model.reason for model in report.failed},
+        failed={model.name: shorten(model.reason) for model in report.failed},
         placements={placement.name: placement for placement in report.placements},
         memory=report.memory,
         is_drained=before.is_drained,

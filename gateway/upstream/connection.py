@@ -2,12 +2,12 @@
 
 Owns the streams that are open on it. The reader never waits for a client and the writer puts all
 that is pending into one frame. An answer to an earlier attempt is dropped; a malformed entry ends
-its own stream only. When the socket ends, every stream fails.
-Read next: `gateway.upstream.node_stream`, `gateway.upstream.outbox`.
+its own stream only. When the socket ends, every stream fails; so does it when a node says more of
+itself than is read. Read next: `gateway.upstream.node_stream`, `gateway.upstream.outbox`.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol, cast, get_args
 
@@ -22,7 +22,6 @@ from contracts.errors import (
     ServiceError,
     StreamBroken,
 )
-from contracts.fleet import NodeReport
 from contracts.grant import Grant, GrantSealer
 from contracts.ids import NodeId
 from contracts.inference import Delta, GenerationEvent
@@ -40,18 +39,18 @@ from contracts.wire import (
     CONNECTION_STREAM,
     AdapterWanted,
     Credit,
-    FromNode,
     FromNodeEntry,
     Hello,
     NewKey,
-    NewKeyKept,
     Place,
-    Report,
+    decode_frame,
     decode_frame_from_node,
+    decode_from_node,
     encode_frame,
 )
 from gateway.sources import Sources
 from gateway.upstream.node_stream import CREDIT_WINDOW, NodeStream
+from gateway.upstream.node_word import NodeWord, ReportExcess, WordListener
 from gateway.upstream.outbox import Outbox
 
 log = structlog.get_logger(__name__)
@@ -76,12 +75,8 @@ class StreamBounds:
     """A connection without any frame for so long is dead, or might as well be."""
 
 
-class ConnectionListener(Protocol):
+class ConnectionListener(WordListener, Protocol):
     """Who looks after a connection from outside."""
-
-    def on_report(self, report: NodeReport) -> None:
-        """The node has said how it is."""
-        ...
 
     def on_lost(self, connection: "NodeConnection") -> None:
         """The connection is over; its streams fail next, and must find no way back to it."""
@@ -105,19 +100,19 @@ class NodeConnection:
         self._socket = socket
         self._connection_key = connection_key
         self._sealer = GrantSealer(connection_key)
-        self._key_kept: asyncio.Future[str] | None = None
-        """What the node says of a new key, while that is awaited."""
         self._bounds = bounds
         self._listener = listener
         self._sources = sources
         self._outbox = Outbox()
         self._streams: dict[int, NodeStream] = {}
-        self._noted: list[NodeStream] = []
-        """Streams whose listeners are to be told of this frame's events."""
+        self._noted: list[Callable[[], None]] = []
+        """Who is to be told of this frame's events."""
+        self.note: Final = self._noted.append
         self._num_opened = 0
         self._writer_waiter: asyncio.Future[None] | None = None
         self._reader: asyncio.Task[None] | None = None
         self._heard_s = self._swept_s = sources.monotonic_s()
+        self._word = NodeWord(node_id, listener, self._heard_s)
         self._is_closed = False
 
     @property
@@ -184,18 +179,13 @@ class NodeConnection:
 
         Raises: `NodeUnreachable`.
         """
-        kept: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._key_kept = kept
         sealed = seal_pair_key(key, self._connection_key, nonce)
         self._outbox.add(CONNECTION_STREAM, 0, NewKey(nonce, sealed))
         self._wake_writer()
         try:
-            async with asyncio.timeout(KEY_ANSWER_S):
-                return await kept
+            return await self._word.wait_for_key(KEY_ANSWER_S)
         except TimeoutError:
             raise NodeUnreachable("The node did not say that it keeps the new key.") from None
-        finally:
-            self._key_kept = None
 
     def close_if_idle(self) -> None:
         """Ends the connection once no stream is left on it."""
@@ -208,10 +198,6 @@ class NodeConnection:
         for stream in ended:
             self.drop(stream, error)
         return len(ended)
-
-    def note(self, stream: NodeStream) -> None:
-        """Tells the stream's listener when the frame has been read to its end."""
-        self._noted.append(stream)
 
     async def run(self, hello: Hello) -> None:
         """Sends our proof, then carries frames until the socket ends; then fails every stream."""
@@ -258,30 +244,57 @@ class NodeConnection:
             self._heard_s = self._sources.monotonic_s()
             if message.type is not aiohttp.WSMsgType.BINARY:
                 return
+            frame = message.data
             try:
-                entries = decode_frame_from_node(message.data)
+                if self._word.begin(len(frame)):
+                    self._take(decode_frame_from_node(frame))
+                else:
+                    await self._take_large(frame)
             except msgspec.MsgspecError:
                 log.error("frame_malformed", node_id=self._node_id)
                 return
-            streams = self._streams
-            for entry in entries:
-                stream = streams.get(entry.stream_id)
-                event = entry.message
-                if type(event) is not Delta or stream is None or stream.attempt != entry.attempt:
-                    self._receive(entry)
-                elif not stream.push_text(event):
-                    self.drop(stream, _create_excess())
-            if self._noted:
-                noted, self._noted = self._noted, []
-                for stream in noted:
-                    stream.notify()
+            except ReportExcess as excess:
+                log.error(excess.event, node_id=self._node_id, **excess.bounds)
+                return
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tells all who listen of the frame that was read."""
+        if self._noted:
+            noted = self._noted.copy()
+            self._noted.clear()
+            for listener in noted:
+                listener()
+
+    async def _take_large(self, frame: bytes) -> None:
+        """The same of a frame in which a report may be too large, or many: others have a turn after
+        each. Raises: `msgspec.MsgspecError`, `ReportExcess`.
+        """
+        for entry in decode_frame(frame):
+            is_own = entry.stream_id == CONNECTION_STREAM
+            if is_own:
+                self._word.begin_one(len(entry.message))
+            self._take((decode_from_node(entry),))
+            if is_own:
+                await asyncio.sleep(0)
+
+    def _take(self, entries: Iterable[FromNodeEntry]) -> None:
+        """Gives entries to their streams. Raises: `ReportExcess`."""
+        streams = self._streams
+        for entry in entries:
+            stream = streams.get(entry.stream_id)
+            event = entry.message
+            if type(event) is not Delta or stream is None or stream.attempt != entry.attempt:
+                self._receive(entry)
+            elif not stream.push_text(event):
+                self.drop(stream, stream.explain_excess())
 
     def _receive(self, entry: FromNodeEntry) -> None:
         """Gives one entry to its stream."""
         stream = self._streams.get(entry.stream_id)
         if stream is None or stream.attempt != entry.attempt:
             if entry.stream_id == CONNECTION_STREAM:
-                self._receive_own(entry.message)
+                self._word.hear(entry.message, self._heard_s)
             return
         event = entry.message
         if type(event) not in _ANSWERS:
@@ -297,20 +310,7 @@ class NodeConnection:
         if stream.is_over:
             del self._streams[stream.stream_id]
         elif not is_within_credit:
-            self.drop(stream, _create_excess())
-
-    def _receive_own(self, message: FromNode | None) -> None:
-        """Handles a message of the connection itself."""
-        if isinstance(message, Report):
-            if message.report.node_id == self._node_id:
-                self._listener.on_report(message.report)
-            else:
-                log.error("report_of_another_node", node_id=self._node_id)
-        elif isinstance(message, NewKeyKept) and self._key_kept is not None:
-            if not self._key_kept.done():
-                self._key_kept.set_result(message.refusal)
-        else:
-            log.error("connection_message_malformed", node_id=self._node_id)
+            self.drop(stream, stream.explain_excess())
 
     def _find_overdue(self, stream: NodeStream, now_s: float) -> ServiceError | None:
         """The error of a stream whose wait is over, None while it may go on: one whose adapter is
@@ -349,8 +349,3 @@ class NodeConnection:
         waiter = self._writer_waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-
-
-def _create_excess() -> StreamBroken:
-    """The error of a stream whose node does not keep to its credit."""
-    return StreamBroken("The node sent more than it was asked for.")

@@ -8,13 +8,13 @@ Read next: `gateway.upstream.connection`.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
 
 from contracts.adapters import AdapterWanted
-from contracts.errors import ServiceError, to_error_report
+from contracts.errors import PayloadTooLarge, ServiceError, StreamBroken, to_error_report
 from contracts.ids import NodeId
 from contracts.inference import (
     Accepted,
@@ -22,6 +22,8 @@ from contracts.inference import (
     Failed,
     Finished,
     GenerationEvent,
+    PromptScored,
+    TokenLogprob,
     Usage,
 )
 from contracts.kv_transfer import KvImport, KvRelease, KvStop, KvTicket, TransferEvent
@@ -29,9 +31,18 @@ from gateway.request_context import Tally, create_tally
 from gateway.upstream.progress import Progress
 
 CREDIT_WINDOW: Final = 64
+_ENOUGH_TAKEN: Final = CREDIT_WINDOW // 2
+"""Of which the node is told at once."""
 _MAX_BUFFERED: Final = CREDIT_WINDOW + 512
 """Deltas within the window, and events that need no credit: ends of choices, and what a node has
-merged meanwhile and sends at the end, a few for each choice and tool call."""
+merged meanwhile and sends at the end, a few for each choice and tool call. Those that bring scores
+are counted by these."""
+_MAX_WHOLE: Final = 16_384
+"""The same of an answer in one piece, of which nothing is taken before its end: 128 choices of 128
+parts, such as tool calls."""
+MAX_SCORES: Final = 2 << 20
+"""Of tokens and their alternatives, that are held at once: they come in pieces of a few hundred, or
+as many as a step has, and those of prompts need no credit."""
 _PROMPT, _CACHED, _GENERATED, _REASONING = range(4)
 
 
@@ -64,8 +75,9 @@ class StreamOwner(Protocol):
         """The ticket as this connection's node believes it."""
         ...
 
-    def note(self, stream: "NodeStream") -> None:
-        """Calls `notify` of `stream` once all of the moment's events are here."""
+    @property
+    def note(self) -> Callable[[Callable[[], None]], None]:
+        """Has a listener called once all of the moment's events are here."""
         ...
 
 
@@ -89,6 +101,8 @@ class NodeStream:
         "_is_resumed",
         "_listener",
         "_num_cached_elsewhere",
+        "_num_scored",
+        "_num_scores",
         "_num_taken",
         "_owner",
         "_tally",
@@ -148,6 +162,8 @@ class NodeStream:
         self._told: Usage | None = None
         # Accepted needs no credit, so that the first event taken does not count.
         self._num_taken = -1
+        self._num_scored = self._num_scores = 0
+        """Events that brought scores, behind others that wait, and what they brought."""
 
     async def take(self) -> list[GenerationEvent]:
         """All events since the last call, at least one; the last of all is Finished or Failed."""
@@ -165,13 +181,34 @@ class NodeStream:
 
     def take_now(self) -> list[GenerationEvent]:
         """All events since the last call, if there are any; never waits."""
-        events = self._events
-        self._events = []
+        events, self._events = self._events, []
+        self._num_scored = self._num_scores = 0
         self._num_taken += len(events)
-        if self._num_taken >= CREDIT_WINDOW // 2 and not self.is_over:
+        if self._num_taken >= _ENOUGH_TAKEN:
+            self._send_credit()
+        return events
+
+    def take_text(self) -> str | None:
+        """The same where that is one piece of plain text, as nearly always; else None, and nothing
+        is taken.
+        """
+        events = self._events
+        if len(events) != 1:
+            return None
+        event = events[0]
+        if type(event) is not Delta or event.choice_index or event.logprobs:
+            return None
+        events.clear()
+        self._num_taken += 1
+        if self._num_taken >= _ENOUGH_TAKEN:
+            self._send_credit()
+        return event.text
+
+    def _send_credit(self) -> None:
+        """Lets the node send as much again as was taken."""
+        if not self.is_over:
             self._owner.send_credit(self, self._num_taken)
             self._num_taken = 0
-        return events
 
     async def take_all(self) -> list[GenerationEvent]:
         """Every event once the stream is over, for answers that are given in one piece."""
@@ -183,28 +220,54 @@ class NodeStream:
     def push(self, event: GenerationEvent) -> bool:
         """Adds an event and wakes the task that waits for it. Called by the connection only.
 
-        False when the node has sent more than its credit allows.
+        False when more has come than is held; `explain_excess` says why.
         """
         events = self._events
         if type(event) is Delta:
             return self.push_text(event)
         events.append(self._note(event))
         if self._listener is not None:
-            self._owner.note(self)
+            self._owner.note(self._listener)
         self._wake()
-        return len(events) <= _MAX_BUFFERED
+        return self._has_room(event.logprobs if type(event) is PromptScored else ())
 
     def push_text(self, delta: Delta) -> bool:
         """The same for plain text, which nearly every event is: each of its calls counts."""
-        events = self._events
-        self._tally[_GENERATED] += len(delta.token_ids)
-        self.progress.note_text(delta)
+        progress, events = self.progress, self._events
+        progress.token_ids += delta.token_ids
+        progress.num_text_chars += len(delta.text)
+        self._tally[_GENERATED] = len(progress.token_ids)
         events.append(delta)
-        if self._listener is None:
+        if len(events) > 1:  # who is to be told is told already, or does not want to be
+            is_plain = not delta.logprobs and len(events) <= _MAX_BUFFERED
+            return is_plain or self._has_room(delta.logprobs)
+        listener = self._listener
+        if listener is not None:
+            note = self._owner.note
+            note(listener)
+        else:
             self._wake()
-        elif len(events) == 1:  # else it is to be told already, or does not want to be
-            self._owner.note(self)
-        return len(events) <= _MAX_BUFFERED
+        return True
+
+    def explain_excess(self) -> ServiceError:
+        """Why a stream of which more has come than is held ends: its request asks for too much, or
+        its node sends more than its credit allows.
+        """
+        if self._num_scores > MAX_SCORES:
+            return PayloadTooLarge(
+                "The answer has more scores of tokens than one may have, please ask for fewer at "
+                "once."
+            )
+        return StreamBroken("The node sent more than it was asked for.")
+
+    def _has_room(self, scores: Sequence[TokenLogprob]) -> bool:
+        """True while what waits is no more than is held; the latest event has brought `scores`."""
+        if scores:
+            self._num_scored += 1
+            self._num_scores += sum(1 + len(score.top) for score in scores)
+        max_events = _MAX_WHOLE if self._waits_for_end else _MAX_BUFFERED
+        is_within = len(self._events) - self._num_scored <= max_events
+        return is_within and self._num_scores <= MAX_SCORES
 
     def _wake(self) -> None:
         """Wakes the task that waits if this is what it waits for, and tells of the end."""
@@ -264,12 +327,8 @@ class NodeStream:
         """Ends the stream with an error of our own, unless it is over. Called by the connection."""
         if not self.is_over:
             self.push(Failed(to_error_report(error)))
-            self.notify()
-
-    def notify(self) -> None:
-        """Tells the listener that there are events. Called by the connection."""
-        if self._listener is not None and self._events:
-            self._listener()
+            if self._listener is not None:
+                self._listener()
 
     def abort(self) -> None:
         """Asks the node to end the stream; it answers with what was consumed. Idempotent."""

@@ -5,7 +5,6 @@ Read next: `contracts.inference.Resumption`, `gateway.upstream.node_stream` (whi
 """
 
 from contracts.inference import (
-    Delta,
     GenerationEvent,
     PromptScored,
     ReasoningDelta,
@@ -40,10 +39,8 @@ class Progress:
         """Scores of the prompt have come, or a part of them."""
 
     def note(self, event: GenerationEvent) -> None:
-        """An event has come that is no plain text: see `note_text`."""
-        if isinstance(event, Delta):
-            self.note_text(event)
-        elif isinstance(event, ReasoningDelta):
+        """An event has come that is no text, of which the stream itself takes note."""
+        if isinstance(event, ReasoningDelta):
             self.token_ids += event.token_ids
             self.num_reasoning += len(event.token_ids)
             self.num_reasoning_chars += len(event.text)
@@ -53,11 +50,6 @@ class Progress:
             self.num_argument_chars += len(event.arguments)
         elif isinstance(event, PromptScored):
             self.has_scores = True
-
-    def note_text(self, delta: Delta) -> None:
-        """Text has come; most events are this."""
-        self.token_ids += delta.token_ids
-        self.num_text_chars += len(delta.text)
 
     def to_resumption(self) -> Resumption:
         """Where another node is to go on."""

@@ -6,17 +6,16 @@ Groups with a window or chunks are bounded: they cost each sequence a ring, and 
 the other groups alone. Stages are cut where the tightest GPU holds most.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from gpu_pool.capacity.gpus import Gpus
-from gpu_pool.capacity.stored_size import UNPACKED_BITS, StoredBits, count_stored_bytes
 from gpu_pool.kernels.fp8_slots import Fp8Slots
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.network import CausalNetwork, KvLayers
-from gpu_pool.models.parameters import Split
+from gpu_pool.models.parameters import ParameterSource
 from gpu_pool.parallel.place import ParallelShape, RankPlace
 from gpu_pool.parallel.tensor_group import ALONE
 
@@ -53,7 +52,8 @@ class Stage:
 
 
 _ENDLESS: Final = 1 << 62
-_COPIED: Final = (Split.WHOLE, Split.FIRST)
+MeasureBytes = Callable[[Mapping[str, ParameterSource], int], int]
+"""What parameters take on each of so many ranks."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,12 @@ class Layout:
         return min(stage.count_tokens(self.num_sequences) for stage in self.stages)
 
     @property
+    def is_endless(self) -> bool:
+        """True where every layer has a window or chunks, so that tokens cost nothing beyond the
+        sequences' rings."""
+        return self.num_tokens == _ENDLESS
+
+    @property
     def tightest(self) -> Stage:
         """The stage that limits the rest."""
         return min(self.stages, key=lambda stage: stage.count_tokens(self.num_sequences))
@@ -78,14 +84,13 @@ class Layout:
 class ModelSize:
     """A network's sizes, layer by layer."""
 
-    def __init__(self, network: CausalNetwork, bits: StoredBits, kv_element_bytes: int) -> None:
-        """Counts what a checkpoint of that network takes."""
+    def __init__(
+        self, network: CausalNetwork, measure: MeasureBytes, kv_element_bytes: int
+    ) -> None:
+        """`measure` says whether weights count as they are stored or as they are loaded."""
         self._network = network
+        self._measure_bytes = measure
         self._kv_element_bytes = kv_element_bytes
-        self._sizes = {
-            name: sum(count_stored_bytes(part, bits) for part in source.parts)
-            for name, source in network.parameters.items()
-        }
 
     @property
     def num_layers(self) -> int:
@@ -100,15 +105,11 @@ class ModelSize:
 
     @property
     def weight_bytes(self) -> int:
-        """The whole checkpoint."""
-        tied = self._sizes["head"] if self.is_tied else 0
-        return sum(self._sizes.values()) - tied
-
-    @property
-    def unpacked_bytes(self) -> int:
-        """The same as it is computed with, once quantised weights are unpacked."""
-        tensors = {part.name: part for s in self._network.parameters.values() for part in s.parts}
-        return sum(count_stored_bytes(part, lambda _: UNPACKED_BITS) for part in tensors.values())
+        """All weights once."""
+        parameters = dict(self._network.parameters)
+        if self.is_tied:
+            del parameters["head"]
+        return self._measure_bytes(parameters, 1)
 
     def measure_kv(self, tensor: int = 1) -> KvBytes:
         """Keys and values of all layers on one of `tensor` ranks."""
@@ -149,10 +150,9 @@ class ModelSize:
 
     def _measure(self, prefix: str, tensor: int) -> int:
         """The parameters whose names begin so, on one rank."""
-        return sum(
-            size if self._network.parameters[name].split in _COPIED else -(-size // tensor)
-            for name, size in self._sizes.items()
-            if name.startswith(prefix)
+        parameters = self._network.parameters
+        return self._measure_bytes(
+            {name: parameters[name] for name in parameters if name.startswith(prefix)}, tensor
         )
 
 
@@ -219,7 +219,12 @@ def _count_heads(group: KvLayers, tensor: int) -> int:
 def explain(best: Layout, others: Sequence[Layout]) -> str:
     """Why `best` is that, in a sentence or two."""
     if best.num_tokens < 0:
-        return "No layout fits: weights and overhead alone are more than the GPUs hold."
+        if all(min(s.room_bytes for s in lay.stages) < 0 for lay in others):
+            return "No layout fits: weights and overhead alone are more than the GPUs hold."
+        return (
+            f"No layout fits: the rings of {best.num_sequences} sequences are more than weights "
+            "and overhead leave."
+        )
     tight = best.tightest
     words = (
         f"tensor {best.tensor} x pipeline {len(best.stages)} keeps most KV: its tightest GPU has "

@@ -30,6 +30,9 @@ from gpu_pool.plan import ExecutorInfo
 MAX_LOGPROBS: Final = 100
 MAX_BIASES: Final = 1024
 MAX_BIAS: Final = 1000.0
+MAX_SPELLINGS: Final = 512
+MAX_SPELLING_TOKENS: Final = 64
+"""Together they bound what a row keeps of its bad words: 32,768 tokens."""
 
 
 class Admission:
@@ -45,6 +48,7 @@ class Admission:
     ) -> None:
         """`draw_seed` serves requests that bring no seed."""
         self._ngram = settings.ngram
+        self._keeps_prefixes = settings.prefix_caching
         self._info = info
         self._kv = kv
         self._draw_seed = draw_seed
@@ -72,9 +76,10 @@ class Admission:
             num_prompt_tokens=len(request.token_ids) - request.num_generated_tokens,
             table=self._kv.create_table(
                 request.account_id,
-                request.cache_salt,
+                request.cache_salt if self._keeps_prefixes else request.choices_salt,
                 b"" if adapter is None else adapter.digest,
                 is_private=request.retention is RetentionClass.NONE,
+                priority=request.priority,
             ),
             adapter=adapter,
             matcher=None if grammar is None else self._match(grammar, request),
@@ -158,3 +163,22 @@ def _check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
                 f"A `logit_bias` must lie between -{MAX_BIAS:g} and {MAX_BIAS:g}.",
                 param="logit_bias",
             )
+    if sampling.bad_spellings:
+        _check_spellings(sampling.bad_spellings, vocab_size)
+
+
+def _check_spellings(spellings: tuple[tuple[int, ...], ...], vocab_size: int) -> None:
+    """Raises: `InvalidRequest` for bad words that are too many or too long, `InvariantBroken`."""
+    if len(spellings) > MAX_SPELLINGS:
+        raise InvalidRequest(
+            f"`bad_words` are spelled in {len(spellings)} ways; there may be {MAX_SPELLINGS}.",
+            param="bad_words",
+        )
+    longest = max(map(len, spellings))
+    if longest > MAX_SPELLING_TOKENS:
+        raise InvalidRequest(
+            f"One of `bad_words` has {longest} tokens; it may have {MAX_SPELLING_TOKENS}.",
+            param="bad_words",
+        )
+    if not all(spellings) or not all(0 <= i < vocab_size for one in spellings for i in one):
+        raise InvariantBroken("The node has spelled a word with tokens that there are not.")

@@ -17,9 +17,11 @@ from gpu_pool.engine.assembly import create_scheduler
 from gpu_pool.engine.messages import (
     AbortSequence,
     AddSequence,
+    ClaimRoom,
     CoreFailed,
     CoreReady,
     ForgetExport,
+    GrantRoom,
     ImportBlocks,
     Ping,
     Pong,
@@ -138,6 +140,10 @@ class EngineCore:
             self._sleep()
         elif isinstance(message, Wake):
             self._cycle.wake()
+        elif isinstance(message, GrantRoom | ClaimRoom):
+            now_ms = int(self._clock() * 1000)
+            self._scheduler.take_room(message, now_ms, is_asleep=self._cycle.is_asleep)
+            self._send_output()
         elif isinstance(message, Ping):
             self._transport.send(Pong())
         else:
@@ -152,6 +158,7 @@ class EngineCore:
             while self._scheduler.has_work:
                 self._step()
             self._scheduler.forget_prefixes()
+            self._send_output()
         self._cycle.sleep()
 
     def _step(self) -> None:
@@ -186,6 +193,9 @@ class EngineCore:
         output = self._scheduler.take_output()
         if output is not None:
             self._transport.send(output)
+        room_news = self._scheduler.take_room_news()
+        if room_news is not None:
+            self._transport.send(room_news)
         news = None if self._exchange is None else self._exchange.take_news()
         if news is not None:
             self._transport.send(news)
@@ -202,7 +212,7 @@ class EngineCore:
             info.context_window,
             info.vocab_size,
             info.block_size,
-            info.num_blocks,
+            self._scheduler.kv.num_blocks,
             info.model_revision,
             info.weights_bytes,
             info.kv_bytes,
@@ -210,4 +220,5 @@ class EngineCore:
             self._scheduler.books.max_running,
             adapter_bytes=info.adapter_bytes,
             max_adapter_rank=info.max_adapter_rank,
+            shares_kv=any(group.slabs is not None for group in info.kv_groups),
         )

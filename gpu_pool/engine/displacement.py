@@ -58,6 +58,22 @@ class Displacement:
         of_account = [s for s in lowest if s.account_id == account_id]
         return of_account[-1] if len(of_account) > 1 else last
 
+    def may_choose(self, priority: int, account_id: AccountId, shares: Shares, step: int) -> bool:
+        """False where nobody gives way to a newcomer of `account_id`, however many blocks it needs:
+        then there is no need to find that out, which takes a look at each block of its prefix.
+        """
+        if len(self._batch) and self._batch[len(self._batch) - 1].priority < priority:
+            return True
+        places = Counter(s.account_id for s in self._batch)
+        if places[account_id] >= shares.num_places:
+            return False
+        held = self._count_held(list(self._batch))
+        return any(
+            sequence.priority == priority
+            and self._may_give_way(sequence, account_id, shares, held, places, step)
+            for sequence in self._batch
+        )
+
     def choose_for_start(
         self, newcomer: Sequence, num_needed: int, num_lacking: int, shares: Shares, step: int
     ) -> list[Sequence]:
@@ -81,13 +97,9 @@ class Displacement:
             if sequence.priority > newcomer.priority:
                 continue
             if sequence.priority == newcomer.priority:
-                is_over = (
-                    held[account_id] > shares.num_blocks or places[account_id] > shares.num_places
-                )
-                is_ahead = self._fair.read(account_id) >= self._fair.read(newcomer.account_id)
-                has_run = step - sequence.started_step >= QUANTUM_STEPS
-                if not (
-                    is_entitled and is_over and is_ahead and (places[account_id] > 1 or has_run)
+                comer = newcomer.account_id
+                if not is_entitled or not self._may_give_way(
+                    sequence, comer, shares, held, places, step
                 ):
                     continue
             freed = self._kv.count_held(sequence.table)
@@ -96,6 +108,22 @@ class Displacement:
             held[account_id] -= freed
             places[account_id] -= 1
         return victims if num_freed >= num_lacking else []
+
+    def _may_give_way(
+        self,
+        sequence: Sequence,
+        comer: AccountId,
+        shares: Shares,
+        held: Counter[AccountId],
+        places: Counter[AccountId],
+        step: int,
+    ) -> bool:
+        """Whether a running sequence's account has more than its share, and was served no less."""
+        account_id = sequence.account_id
+        is_over = held[account_id] > shares.num_blocks or places[account_id] > shares.num_places
+        is_ahead = self._fair.read(account_id) >= self._fair.read(comer)
+        has_run = step - sequence.started_step >= QUANTUM_STEPS
+        return is_over and is_ahead and (places[account_id] > 1 or has_run)
 
     def _count_held(self, sequences: Series[Sequence]) -> Counter[AccountId]:
         """Blocks that each account holds."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from contracts.errors import InvariantBroken
 from gpu_pool.engine.double_tokens import Digest
-from gpu_pool.plan import BlockId, BlockMove, ExecutorInfo, HostBlockId, SequenceId
+from gpu_pool.plan import BlockId, BlockMove, BlockRange, ExecutorInfo, HostBlockId, SequenceId
 
 Slot = tuple[int, BlockId, int]
 """Group, block and offset of a token."""
@@ -41,6 +41,12 @@ class DoubleMemory:
         """Empties a block that nobody reads."""
         require(not self._readers.get((group, block_id)), f"zeroes {block_id}, in use")
         self._poison(group, block_id)
+
+    def give_up(self, blocks: BlockRange) -> None:
+        """Empties a slab of which nobody reads a block."""
+        for block_id in map(BlockId, range(blocks.first, blocks.end)):
+            require(not self._readers.get((blocks.group, block_id)), f"gives up {block_id}, in use")
+            self._poison(blocks.group, block_id)
 
     def clear(self) -> None:
         """Empties all blocks."""

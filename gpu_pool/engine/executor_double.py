@@ -17,6 +17,7 @@ from gpu_pool.engine.double_adapters import DoubleAdapters
 from gpu_pool.engine.double_memory import DoubleMemory, Slot, require
 from gpu_pool.engine.double_tokens import Digest, digest_all, digest_next, score
 from gpu_pool.plan import (
+    NO_TOKEN,
     AdapterFile,
     AdapterNews,
     BlockId,
@@ -97,6 +98,11 @@ class _Row:
         """What the hash of a next token is mixed with; 0 when greedy."""
         return (self.sampling.seed or 0) if self.sampling.temperature > 0 else 0
 
+    def would_complete(self, token_id: int, drawn: list[int]) -> bool:
+        """True when `token_id` behind the answer and `drawn` completes a bad word."""
+        answer = (*self.token_ids[self.num_prompt_tokens :], *drawn, token_id)
+        return any(answer[-len(bad) :] == bad for bad in self.sampling.bad_spellings)
+
 
 class ExecutorDouble:
     """Carries out plans at once and in full; every violation raises `InvariantBroken`."""
@@ -133,7 +139,8 @@ class ExecutorDouble:
         require(not self._is_asleep, "a step without weights")
         require(len(self._results) < self._info.max_in_flight, "too many plans in flight")
         require(plan.step == self._next_step, f"step {plan.step} after {self._next_step - 1}")
-        require(bool(plan.scheduled or any(plan.zeroed)), "a plan without work")
+        has_chores = any(plan.zeroed) or bool(plan.given_up)
+        require(bool(plan.scheduled) or has_chores, "a plan without work")
         self._next_step += 1
         for sequence_id in plan.released:
             self._release(sequence_id)
@@ -144,6 +151,8 @@ class ExecutorDouble:
         for group, block_ids in enumerate(plan.zeroed):
             for block_id in block_ids:
                 self.memory.zero(group, block_id)
+        for blocks in plan.given_up:
+            self.memory.give_up(blocks)
         for new in plan.new:
             self._add_row(new)
         work_of = {work.sequence_id: work for work in plan.scheduled}
@@ -319,27 +328,33 @@ class ExecutorDouble:
         for draft in (*work.draft_token_ids, None):
             content = self.memory.read(self._slot(0, row.tables[0], row.num_computed - 1))
             assert content is not None, "nothing was computed"
-            token_ids.append(self._draw(content, row.seed, work.allowed_tokens))
+            token_ids.append(self._draw(content, row, token_ids, work.allowed_tokens))
             if row.sampling.num_logprobs is not None:
                 scores.append(score(content, token_ids[-1], row.sampling.num_logprobs))
             if token_ids[-1] != draft:
                 break
             row.num_computed += 1
-        row.token_ids += token_ids
+        row.token_ids += [max(token_id, 0) for token_id in token_ids]
         del row.history[row.num_computed :]  # of drafts that were wrong
         return SampledTokens(work.sequence_id, tuple(token_ids), tuple(scores))
 
-    def _draw(self, content: Digest, seed: int, allowed_tokens: bytes | None) -> int:
-        """The token a slot's content leads to, or the next one that is allowed."""
-        token_id = int.from_bytes(digest_next(content, seed)) % self._info.vocab_size
-        if allowed_tokens is None:
+    def _draw(
+        self, content: Digest, row: _Row, drawn: list[int], allowed_tokens: bytes | None
+    ) -> int:
+        """The token a slot's content leads to, or the next one that may follow `drawn`."""
+        vocab_size = self._info.vocab_size
+        token_id = int.from_bytes(digest_next(content, row.seed)) % vocab_size
+        if allowed_tokens is None and not row.sampling.bad_spellings:
             return token_id
-        require(len(allowed_tokens) * 8 >= self._info.vocab_size, "a mask too short")
-        for distance in range(self._info.vocab_size):
-            candidate = (token_id + distance) % self._info.vocab_size
-            if allowed_tokens[candidate // 8] >> candidate % 8 & 1:
+        bits = b"\xff" * vocab_size if allowed_tokens is None else allowed_tokens
+        require(len(bits) * 8 >= vocab_size, "a mask too short")
+        for distance in range(vocab_size):
+            candidate = (token_id + distance) % vocab_size
+            is_allowed = bits[candidate // 8] >> candidate % 8 & 1
+            if is_allowed and not row.would_complete(candidate, drawn):
                 return candidate
-        raise InvariantBroken("Plan: a mask that allows nothing.")
+        require(bool(row.sampling.bad_spellings), "a mask that allows nothing")
+        return NO_TOKEN
 
     def _find_first(self, group: int, position: int) -> int:
         """The first position that the token at `position` sees in a group."""

@@ -30,7 +30,7 @@ class Intake:
         num_drafts, sequence.num_drafts_in_flight = sequence.num_drafts_in_flight, 0
         for num_told, token_id in enumerate(sampled.token_ids):
             if token_id == NO_TOKEN:
-                return num_told, InvariantBroken("What the model computed is not a number.")
+                return num_told, self._explain_no_token(sequence)
             if not 0 <= token_id < self._vocab_size:
                 return num_told, InvariantBroken("The model produced an invalid token.")
             sequence.token_ids.append(token_id)
@@ -45,6 +45,20 @@ class Intake:
             else:
                 sequence.drafter.observe(sequence.token_ids)
         return len(sampled.token_ids), None
+
+    def _explain_no_token(self, sequence: Sequence) -> ServiceError:
+        """Why nothing could be drawn: bad words may have left nothing of what a grammar allows, or
+        of a vocabulary as small as they are many; else no logit was a number.
+        """
+        num_spellings = len(sequence.sampling.bad_spellings)
+        is_bound = sequence.matcher is not None
+        if num_spellings and (is_bound or num_spellings >= self._vocab_size):
+            allowed = "of what its schema allows " if is_bound else ""
+            return ConstraintUnmet(
+                f"The answer cannot go on: `bad_words` leave nothing {allowed}there.",
+                param="bad_words",
+            )
+        return InvariantBroken("What the model computed is not a number.")
 
     def score(self, sequence: Sequence, scored: PromptScores) -> tuple[TokenScore, ...]:
         """The scores of prompt tokens that were not told before a preemption."""

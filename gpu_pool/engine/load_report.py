@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from contracts.errors import InvariantBroken, ServiceError, to_error_report
+from contracts.short_text import shorten
 from gpu_pool.engine.messages import CoreFailed, CoreLoading
 from gpu_pool.engine.transport import Transport
 from gpu_pool.load_progress import LoadProgress, told_to
@@ -31,4 +32,4 @@ def describe_failure(error: Exception) -> CoreFailed:
     reason = str(error) if is_final else f"{type(error).__name__}: {error}"
     if not isinstance(error, ServiceError):
         error = InvariantBroken("Loading the model failed; the node's log says why.")
-    return CoreFailed(to_error_report(error), reason.partition("\n")[0], is_final)
+    return CoreFailed(to_error_report(error), shorten(reason.partition("\n")[0]), is_final)

@@ -14,6 +14,7 @@ from contracts.grant import RetentionClass
 from contracts.ids import AccountId
 from contracts.inference import FinishReason, SamplingParams
 from contracts.kv_transfer import KvExported, TransferEvent
+from gpu_pool.kv.shared_room import RoomWish
 from gpu_pool.kv.tiers.measured_tier import TierFigures
 from gpu_pool.plan import AdapterFile, SequenceId, TokenScore
 
@@ -65,6 +66,9 @@ class AddSequence(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Of its tokens, those that are expected to be cached: a guess from outside, by which the
     server counts a sequence that the core has not looked at."""
     adapter: AdapterFile | None = None
+    choices_salt: bytes = b""
+    """The request's own, where it wants several answers: they share its prompt by that in a core
+    that keeps no prefixes. Empty where there is one."""
 
 
 class AbortSequence(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -125,6 +129,19 @@ class ReleaseExport(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """What it has begun to read it may still be reading."""
 
 
+class GrantRoom(msgspec.Struct, frozen=True, array_like=True, tag=22):
+    """More of the KV memory that the node's models share is this core's."""
+
+    num_bytes: int
+
+
+class ClaimRoom(msgspec.Struct, frozen=True, array_like=True, tag=23):
+    """Some of that memory is to go, as nobody uses it any more; `RoomNews` answers, bit by bit."""
+
+    num_bytes: int
+    """Beside what was claimed before; 0: nothing of that is wanted any more."""
+
+
 class ForgetExport(msgspec.Struct, frozen=True, array_like=True, tag=21):
     """Nobody hears of a sequence's blocks any more; what was told of stays until its lease is over,
     since another node may be reading it."""
@@ -148,6 +165,8 @@ ToCore = (
     | ReleaseExport
     | ForgetExport
     | Ping
+    | GrantRoom
+    | ClaimRoom
 )
 
 
@@ -242,6 +261,8 @@ class CoreReady(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """Kept free for adapters on the device, beside weights and KV memory."""
     max_adapter_rank: int = 0
     """The largest rank of an adapter that a sequence may bring; 0: none may."""
+    shares_kv: bool = False
+    """Beside `kv_bytes`, which stay its own, it takes and gives memory that models share."""
 
 
 class StepOutput(msgspec.Struct, frozen=True, array_like=True, tag=11):
@@ -311,6 +332,17 @@ class TransferNews(msgspec.Struct, frozen=True, array_like=True, tag=16):
     """Blocks can be moved now."""
 
 
+class RoomNews(msgspec.Struct, frozen=True, array_like=True, tag=24):
+    """What becomes of a core's part in the KV memory that the node's models share."""
+
+    given_bytes: int
+    """No longer its own: they can be another's."""
+    wish: RoomWish | None = None
+    """In the place of what it wished before; None: as before."""
+    late_bytes: int | None = None
+    """Of what was claimed, what cannot go before somebody stops using it; None: as before."""
+
+
 class Pong(msgspec.Struct, frozen=True, array_like=True, tag=19):
     """The core has taken in all that was sent before the ping."""
 
@@ -335,6 +367,7 @@ FromCore = (
     | KvTiers
     | CoreLoading
     | Pong
+    | RoomNews
 )
 
 encoder: Final = msgspec.msgpack.Encoder()

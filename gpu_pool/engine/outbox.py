@@ -25,7 +25,7 @@ class Outbox:
         self._prompt_scores: list[PromptScored] = []
         self._tokens: list[SequenceTokens] = []
         self._finished: list[SequenceFinished] = []
-        self._told: tuple[int, int] = (0, 0)
+        self._told: tuple[int, int, int] | None = None
 
     def add_started(self, sequence_id: SequenceId, num_cached_tokens: int) -> None:
         """Notes that a sequence runs for the first time."""
@@ -57,13 +57,15 @@ class Outbox:
 
     def take(self, load: CoreLoad) -> StepOutput | None:
         """Everything noted so far, which is then forgotten; None when there is nothing, nor more or
-        less of prompts to compute than was last told.
+        less of prompts to compute, or of KV memory, than was last told.
         """
-        queued = load.latest_id, load.num_queued_tokens
+        state = load.latest_id, load.num_queued_tokens, load.num_blocks
+        if self._told is None:
+            self._told = (0, 0, load.num_blocks)
         has_events = self._started or self._prompt_scores or self._tokens or self._finished
-        if not has_events and queued == self._told:
+        if not has_events and state == self._told:
             return None
-        self._told = queued
+        self._told = state
         output = StepOutput(
             tuple(self._started),
             tuple(self._tokens),

@@ -24,6 +24,9 @@ from gpu_pool.kv.kv_memory import KvMemory
 
 _MAX_LOOKED_AT = 8
 """Sequences of a line that are looked at in a step while those before them await a prefix."""
+MAX_STEP_SCORES = 4096
+"""Scores of prompts that a step brings, alternatives included: everybody waits while they are
+taken from the device, and again while the server passes them on."""
 
 _Entry = tuple[int, int, bool, int, Sequence | LineKey]
 """Sorts by priority, what the account was served, running before waiting, arrival."""
@@ -61,10 +64,14 @@ class Planner:
         """Somebody could not start in the last step for want of blocks."""
         self._cost = 0
         """What the step in the making costs all accounts together."""
+        self._num_scores_left = 0
+        """Scores of prompts that it may still bring."""
 
     def plan(self, step: Step) -> None:
         """Fills `step`."""
         self._cost = 0
+        self._num_scores_left = MAX_STEP_SCORES
+        self._kv.shared.begin_step()
         if len(self._waiting) and (self._is_short or self._is_full):
             self._make_room(step)
         self._schedule_decodes(step)
@@ -74,6 +81,14 @@ class Planner:
         while not step.work and len(self._batch) > 1 and not self._is_awaiting:
             self._batch.preempt(self._batch[len(self._batch) - 1])  # the rings have run dry
             self._schedule_prompts(step, self._settings.max_batch_tokens)
+
+    def awaits_prefix(self, sequence: Sequence) -> bool:
+        """True where a place is free, and what `sequence` begins with is being computed just now:
+        it waits for neither place nor blocks.
+        """
+        return (
+            not self._is_full and self._kv.find(sequence.table, sequence.reusable_tokens).is_awaited
+        )
 
     @property
     def _is_awaiting(self) -> bool:
@@ -102,6 +117,8 @@ class Planner:
             if is_low and (
                 not len(self._batch) or self._batch[len(self._batch) - 1].priority >= priority
             ):
+                continue
+            if not self._displacement.may_choose(priority, account_id, shares, step.number):
                 continue
             found = self._find_startable((priority, account_id))
             if found is None:
@@ -186,6 +203,7 @@ class Planner:
         """Makes room for the next token; False when `sequence` had to give way for that."""
         start = sequence.num_computed_tokens
         while not self._extend(sequence, start + 1):
+            self._kv.note_full(sequence.table, start + 1)
             candidates = [self._batch[place] for place in range(index, len(self._batch))]
             victim = self._displacement.choose_for_growth(candidates)
             self._batch.preempt(victim)
@@ -254,7 +272,10 @@ class Planner:
             if head is not None:
                 heapq.heappush(heap, (*self._rank(head, is_waiting=True)[:4], key))
             return num_tokens
-        self._is_short |= outcome is _Start.NO_ROOM
+        if outcome is _Start.NO_ROOM:
+            self._is_short = True
+            num_tokens, spare = len(sequence.token_ids), len(self._batch)
+            self._kv.note_lack(sequence.table, prefix, num_tokens, spare)
         if outcome is _Start.NO_PLACE or self._displacement.is_owed(key[1], self._shares):
             if outcome is _Start.NO_ROOM and _has_others(heap, key[1]):
                 sequence.held_cost += self._cost
@@ -307,9 +328,15 @@ class Planner:
     def _schedule_chunk(self, step: Step, sequence: Sequence, limit: int) -> int:
         """Adds at most `limit` tokens of a prompt to the step; returns how many."""
         num_tokens = min(sequence.num_uncomputed_tokens, limit, self._kv.max_step_tokens)
+        num_scores_each = sequence.num_scores_each
+        if num_scores_each:
+            num_tokens = min(num_tokens, self._num_scores_left // num_scores_each)
+        if not num_tokens:
+            return 0  # the scores of others fill the step
         if not self._extend(sequence, sequence.num_computed_tokens + num_tokens):
             self._is_short = True
             return 0
+        self._num_scores_left -= num_tokens * num_scores_each
         step.add(sequence, num_tokens, self._kv.take_new(sequence.table))
         self._copy_out(step, sequence)
         self._charge(sequence.account_id, num_tokens * PREFILL_WEIGHT)

@@ -12,7 +12,14 @@ from contracts.inference import FinishReason
 from gpu_pool.engine.admission import Admission
 from gpu_pool.engine.books import Books
 from gpu_pool.engine.intake import Intake
-from gpu_pool.engine.messages import AddSequence, CoreLoad, StepOutput
+from gpu_pool.engine.messages import (
+    AddSequence,
+    ClaimRoom,
+    CoreLoad,
+    GrantRoom,
+    RoomNews,
+    StepOutput,
+)
 from gpu_pool.engine.outbox import Outbox
 from gpu_pool.engine.planner import Planner
 from gpu_pool.engine.sequence import Sequence
@@ -34,7 +41,7 @@ class Scheduler:
         self._planner = planner
         self._intake = intake
         self._impatient: list[Sequence] = []
-        """Arrived since the last step with `reject_if_busy`."""
+        """Arrived since the last step with `reject_if_busy`, or still waiting for a prefix."""
         self._in_flight: deque[Step] = deque()
         self._latest_id = 0
         self._num_steps = 0
@@ -56,9 +63,19 @@ class Scheduler:
         return self._books
 
     @property
+    def kv(self) -> KvMemory:
+        """The blocks, for whoever looks at them."""
+        return self._kv
+
+    @property
     def has_work(self) -> bool:
         """False when nothing happens until the next message, or the end of a landing or load."""
-        return bool(self._books.has_startable or self._in_flight or self._kv.has_wiped)
+        return bool(self._books.has_startable or self._in_flight or self._has_chores)
+
+    @property
+    def _has_chores(self) -> bool:
+        """Blocks wait for a plan that zeroes them or gives them up, whether it computes or not."""
+        return self._kv.has_wiped or self._kv.shared.has_leaving
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -132,6 +149,28 @@ class Scheduler:
         self._kv.forget()
         self._books.gate.forget()
 
+    def take_room(self, room: GrantRoom | ClaimRoom, now_ms: int, *, is_asleep: bool) -> None:
+        """More of the memory that models share has come, or is to go. Who sleeps takes none."""
+        shared = self._kv.shared
+        if isinstance(room, GrantRoom):
+            shared.take_grant(room.num_bytes)
+        else:
+            self._kv.forget_idle(now_ms)
+            shared.take_claim(room.num_bytes)
+            shared.part_with_owed(len(self._books.batch))
+        if is_asleep:
+            shared.forget()
+
+    def take_room_news(self) -> RoomNews | None:
+        """What the server has to be told of that memory; None when nothing."""
+        shared = self._kv.shared
+        num_running, is_waited = len(self._books.batch), len(self._books.waiting) > 0
+        wish = shared.take_wish(num_running, is_waited=is_waited)
+        given_bytes, late_bytes = shared.take_given(), shared.take_late()
+        if wish is None and late_bytes is None and not given_bytes:
+            return None
+        return RoomNews(given_bytes, wish, late_bytes)
+
     def take_output(self) -> StepOutput | None:
         """What the server has to be told since the last call; None when nothing."""
         return self._outbox.take(self.load)
@@ -159,14 +198,16 @@ class Scheduler:
         step = Step(self._num_steps)
         self._planner.plan(step)
         self._note_starts(step, now_ms)
-        if not step.work and not self._kv.has_wiped:
+        self._kv.shared.part_with_owed(len(self._books.batch))
+        if not step.work and not self._has_chores:
             if self._books.has_startable and not self._in_flight:
                 raise InvariantBroken("There are sequences, and none can be computed.")
             return None
         self._num_steps += 1
         self._in_flight.append(step)
         released = self._books.batch.take_released()
-        return step.to_plan(released, self._kv.take_wiped(), self._kv.take_moves())
+        wiped, given_up = self._kv.take_wiped(), self._kv.shared.take_leaving()
+        return step.to_plan(released, wiped, given_up, self._kv.take_moves())
 
     def update(self, result: ForwardResult) -> None:
         """Takes in the result of the oldest plan in flight.
@@ -250,10 +291,14 @@ class Scheduler:
             if not sequence.has_started:
                 sequence.has_started = True
                 self._outbox.add_started(sequence.sequence_id, sequence.num_cached_tokens)
-        for sequence in self._impatient:
-            if not sequence.has_started and self._books.find(sequence.sequence_id) is sequence:
+        impatient, self._impatient = self._impatient, []
+        for sequence in impatient:
+            if sequence.has_started or self._books.find(sequence.sequence_id) is not sequence:
+                continue
+            if self._planner.awaits_prefix(sequence):
+                self._impatient.append(sequence)
+            else:
                 self._finish(sequence, PoolSaturated("The model is busy."))
-        self._impatient.clear()
 
     def _finish(self, sequence: Sequence, outcome: FinishReason | ServiceError) -> None:
         """Ends a sequence, wherever it stands, and says so."""

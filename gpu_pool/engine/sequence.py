@@ -114,6 +114,14 @@ class Sequence:
         return self.max_tokens - self.num_completion_tokens - 1
 
     @property
+    def num_scores_each(self) -> int:
+        """Scores that each prompt token computed next brings, its alternatives' included."""
+        asked = self.sampling.num_prompt_logprobs
+        if asked is None or self.num_computed_tokens >= self.num_prompt_tokens:
+            return 0
+        return 1 + asked
+
+    @property
     def reusable_tokens(self) -> list[int]:
         """Known tokens that need not be computed if their KV is found.
 

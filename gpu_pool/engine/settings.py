@@ -49,7 +49,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_account_waiting_tokens: int = 3 << 20
     """Tokens of one account's waiting prompts together, unless there is only one."""
     prefix_caching: bool = True
-    """False computes every prompt in full."""
+    """False computes the prompt of every request in full; its choices share it."""
     ngram: NgramSettings | None = None
     """How next tokens are guessed; None does not guess."""
 

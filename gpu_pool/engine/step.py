@@ -11,6 +11,7 @@ from gpu_pool.kv.block import NewBlocks
 from gpu_pool.kv.host_pool import HostMoves
 from gpu_pool.plan import (
     BlockId,
+    BlockRange,
     ForwardPlan,
     ForwardResult,
     NewSequence,
@@ -87,11 +88,12 @@ class Step:
         self,
         released: tuple[SequenceId, ...],
         zeroed: tuple[tuple[BlockId, ...], ...],
+        given_up: tuple[BlockRange, ...],
         moves: HostMoves,
     ) -> ForwardPlan:
         """The plan for the executor."""
         new, scheduled = tuple(self._new), tuple(self._scheduled)
-        return ForwardPlan(self.number, released, new, scheduled, zeroed, *moves)
+        return ForwardPlan(self.number, released, new, scheduled, zeroed, given_up, *moves)
 
     def list_live(self) -> dict[SequenceId, Work]:
         """The work whose results count."""

@@ -1,7 +1,7 @@
 """Product with a weight matrix: y = x · Wᵀ + b.
 
-On a CPU bf16 weights go to the kernels of `gpu_pool.kernels.cpu` where the loader has said so
-(`packing_with`), in a form that only these read.
+On a CPU weights in bf16 or of four bits go to the kernels of `gpu_pool.kernels.cpu` where the
+loader has said so (`packing_with`), in a form that only these read.
 Elsewhere on a CPU with oneDNN the weight is packed once into the layout its kernels read: 1.3 to
 2.2 times faster on few rows, and each row's result is independent of how many rows there are,
 except that one row alone takes a matrix-vector path which adds in another order. In fp32 that
@@ -28,11 +28,12 @@ from gpu_pool.kernels.block_linear import block_linear
 from gpu_pool.kernels.cpu.library import NativeKernels
 from gpu_pool.kernels.fp8_blocks import BlockScaledWeight
 from gpu_pool.kernels.gpu_traits import find_traits
+from gpu_pool.kernels.int4_groups import Int4Weight
 from gpu_pool.kernels.small_linear import MAX_ROWS, small_linear
 from gpu_pool.kernels.small_linear_table import SMALL_LINEAR
 from gpu_pool.kernels.triton_language import uses_triton
 
-PackNatively = Callable[[Tensor], Tensor]
+PackNatively = Callable[[Tensor | Int4Weight], Tensor]
 """What hands out a weight `[M, K]` in the form of our own kernels."""
 _NATIVE_DEVICES: Final = ("cpu", "meta")
 """A weight without content is for who has it packed already."""
@@ -62,6 +63,8 @@ class NativeWeight:
     packed: Tensor
     num_outputs: int
     num_inputs: int
+    group_size: int = 0
+    """Inputs that share a factor, in a weight of four bits; 0: it is in bf16."""
 
 
 Weight = Tensor | PackedWeight | NativeWeight | BlockScaledWeight
@@ -90,11 +93,18 @@ def packing_with(
         _PACKING.reset(token)
 
 
-def pack_weight(weight_MK: Tensor | BlockScaledWeight) -> Weight:
-    """The weight in the fastest form its device has: packed on most CPUs, else as it is."""
+def pack_weight(weight_MK: Tensor | BlockScaledWeight | Int4Weight) -> Weight:
+    """The weight in the fastest form its device has: packed on most CPUs, else as it is.
+
+    One of four bits is for our own kernels alone.
+    """
     if isinstance(weight_MK, BlockScaledWeight):
         return weight_MK
     packing = _PACKING.get()
+    if isinstance(weight_MK, Int4Weight):
+        assert packing is not None, "weights of four bits are read by native kernels alone"
+        packed = packing.pack(weight_MK)
+        return NativeWeight(packing.kernels, packed, *weight_MK.shape, weight_MK.group_size)
     if packing and weight_MK.device.type in _NATIVE_DEVICES and weight_MK.dtype == torch.bfloat16:
         return NativeWeight(packing.kernels, packing.pack(weight_MK), *weight_MK.shape)
     if not _can_pack(weight_MK):
@@ -129,6 +139,7 @@ def linear(x_TK: Tensor, weight: Weight, bias_M: Tensor | None = None) -> Tensor
             weight.packed,
             bias_M,
             weight.num_outputs,
+            weight.group_size,
         )
     if isinstance(weight, PackedWeight):
         assert x_TK.shape[1] == weight.num_inputs, "x_TK and the packed weight disagree on K"

@@ -20,7 +20,5 @@ def create_kv_memory(
         )
         for place, group in enumerate(info.kv_groups)
     ]
-    hasher: BlockHasher | None = None
-    if prefix_caching:
-        hasher = BlockHasher(info.model_revision, info.kv_dtype, info.block_size)
-    return KvMemory(groups, info.block_size, hasher)
+    hasher = BlockHasher(info.model_revision, info.kv_dtype, info.block_size)
+    return KvMemory(groups, info.block_size, hasher, keeps_prefixes=prefix_caching)

@@ -5,6 +5,7 @@ Read next: `block_pool`.
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from contracts.ids import AccountId
 from gpu_pool.plan import BlockId, HostBlockId
@@ -31,6 +32,18 @@ class Block:
         self.older = self.newer = self
 
 
+class AloneCount(NamedTuple):
+    """Blocks of a table that nobody else uses, and what has to be as it was for that to hold."""
+
+    num_blocks: int
+    num_shifts: int
+    """Of the pool."""
+    num_dropped: int
+    """Of the table."""
+    end: int
+    """Blocks behind this index are newer, and the table's alone."""
+
+
 @dataclass(slots=True, eq=False)
 class GroupTable:
     """The blocks that one sequence holds in one KV group. Indices count from the first token."""
@@ -45,6 +58,8 @@ class GroupTable:
     """What the executor believes `num_dropped` to be."""
     num_promised: int = 0
     """Blocks that the sequence will need and nobody else may start with."""
+    alone: AloneCount | None = None
+    """What was counted last; None: nothing since it began."""
 
     @property
     def end(self) -> int:
@@ -80,6 +95,8 @@ class BlockTable:
     groups: tuple[GroupTable, ...]
     is_private: bool = False
     """Nothing may remain: blocks are zeroed when their last user leaves."""
+    priority: int = 0
+    """The sequence's: nobody waits for what one of lower priority computes."""
     keys: list[bytes] = field(default_factory=list[bytes])
     """One per full block hashed so far; they outlive the blocks, for a later return."""
     num_registered: int = 0
@@ -101,7 +118,8 @@ class FoundPrefix:
     num_tokens: int
     """Tokens that need no computing."""
     is_awaited: bool
-    """The block behind it is being computed for another sequence of the same namespace."""
+    """The block behind it is being computed for another sequence of the same namespace, which is
+    served no later than the one that looks."""
     is_swapped: bool = False
     """Not in the cache but in host memory."""
 

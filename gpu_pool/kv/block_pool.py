@@ -12,24 +12,29 @@ from contracts.errors import InvariantBroken, OutOfBlocks
 from contracts.ids import AccountId
 from gpu_pool.kv.block import Block
 from gpu_pool.kv.eviction import FlooredLru
-from gpu_pool.plan import BlockId
+from gpu_pool.kv.slab_map import SlabMap
+from gpu_pool.plan import BlockId, KvSlabs
 
 
 class BlockPool:
-    """All blocks of a group. Every call costs the same however many there are."""
+    """All blocks of a group. Every call costs the same however many there are; to close a slab
+    costs a look at each that floors keep.
+    """
 
-    def __init__(self, num_blocks: int) -> None:
-        """`num_blocks` free blocks without content."""
+    def __init__(self, num_blocks: int, slabs: KvSlabs | None = None) -> None:
+        """`num_blocks` free blocks without content; with `slabs` only the own ones are there."""
         self._blocks = [Block(BlockId(index)) for index in range(num_blocks)]
-        self._free = FlooredLru(num_blocks)
-        for block in reversed(self._blocks):  # the last one added is the first one out
+        self.slabs = None if slabs is None else SlabMap(num_blocks, slabs)
+        self.num_blocks = num_blocks if slabs is None else slabs.num_own * slabs.blocks_each
+        """Those that are there, free or not."""
+        self.num_own = self.num_blocks
+        """Those that are always there."""
+        self._free = FlooredLru(self.num_blocks)
+        for block in reversed(self._blocks[: self.num_blocks]):  # the last added is the first out
             self._free.add(block)
         self._wiped: list[BlockId] = []
-
-    @property
-    def num_blocks(self) -> int:
-        """All blocks, free or not."""
-        return len(self._blocks)
+        self.num_shifts = 0
+        """Grows whenever a block gets a second user, or has one left."""
 
     @property
     def num_free(self) -> int:
@@ -40,6 +45,41 @@ class BlockPool:
     def has_wiped(self) -> bool:
         """True while blocks wait to be zeroed."""
         return bool(self._wiped)
+
+    @property
+    def num_blank(self) -> int:
+        """Free blocks without content to be found."""
+        return self._free.num_blank
+
+    def open_slab(self) -> int:
+        """Lets another slab come; returns its blocks, 0 when all slabs are there."""
+        slab = None if self.slabs is None else self.slabs.open_next()
+        if self.slabs is None or slab is None:
+            return 0
+        ids = self.slabs.list_blocks(slab)
+        self.num_blocks += len(ids)
+        for block_id in reversed(ids):
+            self._free.add(self._blocks[block_id])
+        return len(ids)
+
+    def close_slab(self, num_kept: int) -> range | None:
+        """Lets the slab go that was left longest ago; None when none can.
+
+        It takes one that nobody uses, on no account's floor, and leaves `num_kept` free blocks.
+        """
+        if self.slabs is None or not self.slabs.num_extra:
+            return None
+        if len(self._free) - self.slabs.blocks_each < num_kept:
+            return None
+        for slab in self.slabs.list_unused():
+            ids = self.slabs.list_blocks(slab)
+            blocks = [self._blocks[block_id] for block_id in ids]
+            if not any(block.is_protected for block in blocks):
+                self._retire(blocks)
+                self.slabs.close(slab)
+                self.num_blocks -= len(ids)
+                return ids
+        return None
 
     def activate(self, account_id: AccountId) -> None:
         """Gives an account a floor of blocks that others cannot take from it."""
@@ -70,7 +110,10 @@ class BlockPool:
         block = self._blocks[block_id]
         if block.num_users == 0:
             self._free.remove(block)
+            if self.slabs is not None:
+                self.slabs.note_taken(block_id)
         block.num_users += 1
+        self.num_shifts += block.num_users == 2
 
     def release(
         self, block_ids: Iterable[BlockId], *, wipes: bool = False, is_spared: bool = True
@@ -87,7 +130,10 @@ class BlockPool:
             if block.num_users == 0:
                 raise InvariantBroken(f"Block {block_id} was released more often than it was used.")
             block.num_users -= 1
+            self.num_shifts += block.num_users == 1
             if block.num_users == 0:
+                if self.slabs is not None:
+                    self.slabs.note_left(block_id)
                 if wipes:
                     block.tag += 1
                     block.owner = None
@@ -107,8 +153,11 @@ class BlockPool:
             block.owner = None
             self._free.add(block)
 
-    def mark_cached(self, block_id: BlockId, owner: AccountId) -> int:
-        """Says that the content can be found from now on; returns the tag it is valid under."""
+    def mark_cached(self, block_id: BlockId, owner: AccountId | None) -> int:
+        """Says that the content can be found from now on; returns the tag it is valid under.
+
+        Without an owner the block is the first to be reused.
+        """
         block = self._blocks[block_id]
         assert block.num_users > 0, "content that nobody has computed"
         block.owner = owner
@@ -137,12 +186,25 @@ class BlockPool:
             assert block.num_users == users[block.block_id], f"{block} has {users[block.block_id]}"
         free = [block.block_id for block in self._free]
         unused = [block.block_id for block in self._blocks if block.num_users == 0]
-        assert sorted(free) == unused, f"free list {free}, unused {unused}"
+        if self.slabs is None:
+            assert sorted(free) == unused, f"free list {free}, unused {unused}"
+        else:
+            self.slabs.check([block.num_users for block in self._blocks], set(free))
+            num_used = len(self._blocks) - len(unused)
+            assert len(free) + num_used == self.num_blocks, "blocks are missing"
         assert len(self._free) == len(free), "the free list miscounts"
 
-    @staticmethod
-    def _renew(block: Block) -> BlockId:
+    def _retire(self, blocks: Iterable[Block]) -> None:
+        """Nobody finds what is in these free blocks, or is given them."""
+        for block in blocks:
+            self._free.remove(block)
+            block.tag += 1
+            block.owner = None
+
+    def _renew(self, block: Block) -> BlockId:
         """Makes a free block somebody's new one."""
+        if self.slabs is not None:
+            self.slabs.note_taken(block.block_id)
         block.num_users = 1
         block.tag += 1
         block.owner = None

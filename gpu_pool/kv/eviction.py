@@ -3,7 +3,8 @@
 Owns the order alone; must not know keys or sequences. First go blocks without content to be found,
 then those beyond every account's floor, least recently used first. The newest free blocks of each
 active account, as many as its floor, are spared as long as anything else can be had, so that no
-account can flush another's prefixes. All floors together are at most half of the blocks.
+account can flush another's prefixes. All floors together are at most half of the blocks that are
+always there.
 Every call is constant in time, those that move blocks over a floor on average; only an account that
 becomes active costs a look at each of those that are.
 Read next: `block_pool`, its only caller.
@@ -62,7 +63,7 @@ class FlooredLru:
     """Holds the free blocks of one pool and chooses among them."""
 
     def __init__(self, num_blocks: int) -> None:
-        """Nothing is free. `num_blocks` are all that can ever be."""
+        """Nothing is free. Of `num_blocks`, which are always there, floors are parts."""
         self._max_protected = num_blocks // 2
         self._blank = Ring()
         self._exposed = Ring()
@@ -85,6 +86,11 @@ class FlooredLru:
     def floor(self) -> int:
         """Blocks that each active account keeps."""
         return self._max_protected // max(1, len(self._protected))
+
+    @property
+    def num_blank(self) -> int:
+        """Free blocks without content to be found."""
+        return len(self._blank)
 
     def activate(self, account_id: AccountId) -> None:
         """Gives an account a floor, for which those of all others become lower."""

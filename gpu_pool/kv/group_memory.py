@@ -8,7 +8,7 @@ Read next: `kv_memory` (joins the groups), `reach`.
 from collections.abc import Sequence
 
 from contracts.ids import AccountId
-from gpu_pool.kv.block import BlockTable, GroupTable
+from gpu_pool.kv.block import AloneCount, BlockTable, GroupTable
 from gpu_pool.kv.block_pool import BlockPool
 from gpu_pool.kv.host_pool import HostPool
 from gpu_pool.kv.prefix_index import PrefixIndex
@@ -26,12 +26,13 @@ class GroupMemory:
 
         `place` is the group's index among all.
         """
-        self.pool = BlockPool(num_blocks)
+        self.pool = BlockPool(num_blocks, group.slabs)
         self.host = HostPool(place, group.num_host_blocks)
         self.index = PrefixIndex(self.pool)
         self.reach = Reach(group, block_size)
-        self.max_step_tokens = min(max_step_tokens, self.reach.fit_step(num_blocks))
-        """The same, as far as the blocks allow."""
+        self.max_step_tokens = min(max_step_tokens, self.reach.fit_step(self.pool.num_own))
+        """The same, as far as the blocks allow that are always there."""
+        self.block_bytes = group.block_bytes
         self._block_size = block_size
         self._num_promised = 0
 
@@ -39,6 +40,11 @@ class GroupMemory:
         """Blocks that `account_id` may have and nobody has been promised."""
         available = self.pool.count_available(account_id, takes_floors=takes_floors)
         return available - self._num_promised
+
+    @property
+    def num_promised(self) -> int:
+        """Blocks that are free and nobody may start with."""
+        return self._num_promised
 
     def count_blocks(self, num_tokens: int) -> int:
         """The most blocks that a sequence of `num_tokens` ever holds at once."""
@@ -71,6 +77,7 @@ class GroupMemory:
             self.pool.share(block_id)
         group.num_dropped = num_cached - len(cached)
         group.block_ids = list(cached)
+        group.alone = None
         num_new = self._count_new(len(cached), num_cached, num_tokens)
         if self.reach.is_local:
             group.num_promised = num_new
@@ -91,7 +98,9 @@ class GroupMemory:
         """Gives an empty table cached blocks, its first ones."""
         for block_id in cached:
             self.pool.share(block_id)
-        table.groups[place].block_ids = list(cached)
+        group = table.groups[place]
+        group.block_ids = list(cached)
+        group.alone = None
 
     def restore(
         self,
@@ -145,6 +154,17 @@ class GroupMemory:
             group.num_promised += num_leading
             self._num_promised += num_leading
 
+    def count_alone(self, group: GroupTable) -> int:
+        """Blocks that no other table uses. Counted anew only where somebody began or ceased to
+        share some: it is asked of all who run in every step in which somebody waits.
+        """
+        known, num_shifts = group.alone, self.pool.num_shifts
+        if known and (known.num_shifts, known.num_dropped) == (num_shifts, group.num_dropped):
+            return known.num_blocks + group.end - known.end
+        count = self._recount_alone(group)
+        group.alone = AloneCount(count, num_shifts, group.num_dropped, group.end)
+        return count
+
     def count_missing(self, group: GroupTable, end: int) -> int:
         """Blocks that `group` lacks for the tokens below `end`."""
         return max(0, -(-end // self._block_size) - group.end)
@@ -170,6 +190,7 @@ class GroupMemory:
         self.pool.release(reversed(group.block_ids), wipes=table.is_private, is_spared=is_spared)
         self._num_promised -= group.num_promised
         group.block_ids = []
+        group.alone = None
         group.num_dropped = group.num_dropped_told = group.num_told = group.num_promised = 0
 
     def check(self, groups: Sequence[GroupTable]) -> None:
@@ -177,6 +198,11 @@ class GroupMemory:
         self.pool.check(block_id for group in groups for block_id in group.block_ids)
         assert self._num_promised == sum(group.num_promised for group in groups)
         assert all(group.num_promised >= 0 for group in groups)
+        assert all(self.count_alone(group) == self._recount_alone(group) for group in groups)
+
+    def _recount_alone(self, group: GroupTable) -> int:
+        """The same by a look at each block."""
+        return sum(not self.pool.is_shared(block_id) for block_id in group.block_ids)
 
     def _count_new(self, num_held: int, num_cached: int, num_tokens: int) -> int:
         """Blocks beside the `num_held` cached ones: for all tokens, or to fill the ring."""

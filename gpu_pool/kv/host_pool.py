@@ -37,9 +37,9 @@ class HostPool:
         self._freed_later: list[HostBlockId] = []
         self._freed_by: deque[list[HostBlockId]] = deque()
         """One entry per plan in flight."""
-        self._fetchers: dict[HostBlockId, AccountId] = {}
-        """Whose fetch a block was taken for, until it is free."""
-        self._num_fetched: Counter[AccountId] = Counter()
+        self._landed_for: dict[HostBlockId, AccountId] = {}
+        """Whose KV is brought to a block, until it is free."""
+        self._num_landed: Counter[AccountId] = Counter()
         """Such blocks by account; none stays that has none."""
         self._out: list[BlockMove] = []
         self._in: list[BlockMove] = []
@@ -66,7 +66,13 @@ class HostPool:
         their bound, and of the rest it leaves others their part.
         """
         room = self.num_free - self._num_blocks + _bound_lent(self._num_blocks)
-        return self._bound_share(room, self._num_fetched[account_id])
+        return self._bound_share(room, self._num_landed[account_id])
+
+    def count_landable(self, account_id: AccountId) -> int:
+        """Those of them for what another node has computed for an account: it leaves others their
+        part, whether it was brought by nodes or from tiers.
+        """
+        return self._bound_share(self.num_free, self._num_landed[account_id])
 
     def fits_firmly(self, count: int, num_own: int, num_firm: int) -> bool:
         """True when `count` blocks may be taken that others keep for as long as they like.
@@ -79,8 +85,8 @@ class HostPool:
 
     def _bound_share(self, room: int, num_own: int) -> int:
         """How many of `room` blocks an account may take that has `num_own`: it leaves as many as it
-        has then, or a quarter of all. So one has half of all where nobody else has any, and whoever
-        has none finds some, however many others take theirs.
+        has then, or a quarter of all. So one has all but that quarter where nobody else has any,
+        and whoever has none finds some, however many others take theirs.
         """
         num_enough = _bound_lent(self._num_blocks) - bound_account(self._num_blocks)
         return max(0, (room - num_own) // 2, room - num_enough)
@@ -105,11 +111,11 @@ class HostPool:
         assert count <= len(self._free), "more host blocks than are free"
         return tuple(self._free.pop() for _ in range(count))
 
-    def fetch(self, count: int, account_id: AccountId) -> tuple[HostBlockId, ...]:
+    def land(self, count: int, account_id: AccountId) -> tuple[HostBlockId, ...]:
         """Blocks that an account's KV is brought to; they count as its own until they are free."""
         taken = self.reserve(count)
-        self._fetchers.update(dict.fromkeys(taken, account_id))
-        self._num_fetched[account_id] += count
+        self._landed_for.update(dict.fromkeys(taken, account_id))
+        self._num_landed[account_id] += count
         return taken
 
     def copy_out(self, block_ids: Sequence[BlockId], host_ids: Sequence[HostBlockId]) -> None:
@@ -119,12 +125,12 @@ class HostPool:
     def give_back(self, host_ids: Sequence[HostBlockId]) -> None:
         """Frees reserved blocks that neither a plan nor anybody else writes to."""
         self._free += host_ids
-        for host_id in host_ids if self._fetchers else ():
-            account_id = self._fetchers.pop(host_id, None)
+        for host_id in host_ids if self._landed_for else ():
+            account_id = self._landed_for.pop(host_id, None)
             if account_id is not None:
-                self._num_fetched[account_id] -= 1
-                if not self._num_fetched[account_id]:
-                    del self._num_fetched[account_id]
+                self._num_landed[account_id] -= 1
+                if not self._num_landed[account_id]:
+                    del self._num_landed[account_id]
 
     def take_moves(self) -> HostMoves:
         """The moves since the last call; one call per plan."""
@@ -143,8 +149,8 @@ class HostPool:
         num_freed = len(self._freed_later) + sum(map(len, self._freed_by))
         num_known = len(self._free) + num_freed + num_held
         assert num_known == self._num_blocks, "host blocks have leaked"
-        assert self._num_fetched == Counter(self._fetchers.values()), "fetches are miscounted"
-        assert self._fetchers.keys().isdisjoint(self._free), "a free block is somebody's"
+        assert self._num_landed == Counter(self._landed_for.values()), "landings are miscounted"
+        assert self._landed_for.keys().isdisjoint(self._free), "a free block is somebody's"
 
     def _create_move(self, block_id: BlockId, host_id: HostBlockId) -> BlockMove:
         """A move between the two, either way."""

@@ -15,6 +15,7 @@ from gpu_pool.kv.block_hash import BlockHasher
 from gpu_pool.kv.group_memory import GroupMemory
 from gpu_pool.kv.host_pool import HostMoves
 from gpu_pool.kv.host_run import Prefix
+from gpu_pool.kv.shared_room import SharedRoom
 from gpu_pool.plan import BlockId
 
 _FLOOR_IDLE_MS: Final = 10 * 60 * 1000
@@ -25,17 +26,27 @@ class KvMemory:
     """All blocks of one model."""
 
     def __init__(
-        self, groups: Sequence[GroupMemory], block_size: int, hasher: BlockHasher | None
+        self,
+        groups: Sequence[GroupMemory],
+        block_size: int,
+        hasher: BlockHasher,
+        *,
+        keeps_prefixes: bool = True,
     ) -> None:
-        """Without a `hasher` nothing is ever found again."""
+        """Without `keeps_prefixes` what nobody uses any more is worth nothing, and others are told
+        no names.
+        """
+        self._keeps_prefixes = keeps_prefixes
         self._groups = tuple(groups)
+        self.shared = SharedRoom(groups)
+        """What is here of the memory that a node's models share."""
         self._block_size = block_size
         self._hasher = hasher
         self.nothing_new = NewBlocks(((),) * len(groups), ((),) * len(groups), ())
         """What `take_new` has where the executor knows all."""
         self._has_local = any(group.reach.is_local for group in groups)
-        self._announced: Counter[bytes] = Counter()
-        """Keys of blocks that running sequences are computing."""
+        self._announced: dict[bytes, list[int]] = {}
+        """Keys of blocks that running sequences are computing, with the priorities of these."""
         self._last_use_ms: OrderedDict[AccountId, int] = OrderedDict()
         """Accounts with a floor, the one that was active last at the end."""
 
@@ -46,7 +57,7 @@ class KvMemory:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of the first group, which stands for the load."""
+        """Blocks of the first group, which stands for the load, as far as they are there."""
         return self._groups[0].pool.num_blocks
 
     @property
@@ -71,9 +82,14 @@ class KvMemory:
                 group.pool.activate(account_id)
         self._last_use_ms[account_id] = now_ms
         self._last_use_ms.move_to_end(account_id)
-        while (oldest := next(iter(self._last_use_ms))) != account_id:
-            if now_ms - self._last_use_ms[oldest] < _FLOOR_IDLE_MS:
-                break
+        self.forget_idle(now_ms)
+
+    def forget_idle(self, now_ms: int) -> None:
+        """Takes their floors from accounts that were not seen for long."""
+        while self._last_use_ms:
+            oldest, used_ms = next(iter(self._last_use_ms.items()))
+            if now_ms - used_ms < _FLOOR_IDLE_MS:
+                return
             del self._last_use_ms[oldest]
             for group in self._groups:
                 group.pool.deactivate(oldest)
@@ -85,18 +101,19 @@ class KvMemory:
         adapter_digest: bytes = b"",
         *,
         is_private: bool = False,
+        priority: int = 0,
     ) -> BlockTable:
-        """An empty table; tables of different salts or adapters never find each other's blocks."""
-        root_key = b""
-        if self._hasher is not None:
-            root_key = self._hasher.create_root(cache_salt, adapter_digest)
+        """An empty table; tables of different salts or adapters never find each other's blocks, and
+        those without a salt find none.
+        """
+        root_key = self._hasher.create_root(cache_salt, adapter_digest) if cache_salt else b""
         groups = tuple(GroupTable() for _ in self._groups)
-        return BlockTable(root_key, account_id, groups, is_private)
+        return BlockTable(root_key, account_id, groups, is_private, priority)
 
     def fits(self, num_tokens: int) -> bool:
         """True when a sequence of `num_tokens` can be computed if nobody else is there."""
         return self.max_step_tokens > 0 and all(
-            group.count_blocks(num_tokens) <= group.pool.num_blocks for group in self._groups
+            group.count_blocks(num_tokens) <= group.pool.num_own for group in self._groups
         )
 
     def find(self, table: BlockTable, token_ids: Sequence[int]) -> FoundPrefix:
@@ -117,20 +134,22 @@ class KvMemory:
     def name_prefix(self, table: BlockTable, token_ids: Sequence[int]) -> Prefix:
         """The names of the full blocks that `token_ids` fill, one token always left over."""
         num_blocks = 0
-        if self._hasher is not None and token_ids and not table.is_private:
+        if table.root_key and self._keeps_prefixes and token_ids and not table.is_private:
             num_blocks = (len(token_ids) - 1) // self._block_size
         self._name_all(table, token_ids, num_blocks)
         return Prefix(table.account_id, table.root_key, tuple(table.keys[:num_blocks]))
 
     def _find_cached(self, table: BlockTable, token_ids: Sequence[int]) -> FoundPrefix:
         """The longest prefix in the cache."""
-        if self._hasher is None or not token_ids:
+        if not table.root_key or not token_ids:
             return FoundPrefix(0, 0, is_awaited=False)
         limit = (len(token_ids) - 1) // self._block_size
         num_blocks = self._find_kept(table, token_ids, limit)
         next_key = self._key(table, token_ids, num_blocks) if num_blocks < limit else b""
         num_tokens = num_blocks * self._block_size
-        return FoundPrefix(num_blocks, num_tokens, is_awaited=next_key in self._announced)
+        makers = self._announced.get(next_key, ())
+        is_awaited = any(priority >= table.priority for priority in makers)
+        return FoundPrefix(num_blocks, num_tokens, is_awaited=is_awaited)
 
     def measure(
         self, table: BlockTable, found: FoundPrefix, num_tokens: int, spare: int
@@ -138,13 +157,21 @@ class KvMemory:
         """Blocks that a start would take, in the group where most of them are missing; and how
         many are missing.
         """
-        sizes: list[tuple[int, int]] = []
-        for place, group in enumerate(self._groups):
-            needed = self._price(table, place, found, num_tokens)
-            room = group.count_room(table.account_id, takes_floors=False)
-            sizes.append((max(0, needed + spare - room), needed))
+        sizes = self._measure_each(table, found, num_tokens, spare)
         lacking, needed = max(sizes)
         return needed, lacking
+
+    def note_lack(self, table: BlockTable, found: FoundPrefix, num_tokens: int, spare: int) -> None:
+        """That start was not to be had: what is missing may come from the node's other models."""
+        if self.shared.is_shared:
+            sizes = self._measure_each(table, found, num_tokens, spare)
+            self.shared.note_lack([lacking for lacking, _ in sizes])
+
+    def note_full(self, table: BlockTable, end: int) -> None:
+        """There was no room for computing up to `end`."""
+        if self.shared.is_shared:
+            groups = zip(self._groups, table.groups, strict=True)
+            self.shared.note_lack([group.count_missing(held, end) for group, held in groups])
 
     def begin(
         self,
@@ -211,6 +238,7 @@ class KvMemory:
 
     def note_done(self) -> None:
         """The oldest plan in flight is over."""
+        self.shared.note_done()
         for group in self._groups:
             group.host.note_done()
 
@@ -239,16 +267,17 @@ class KvMemory:
     def register(self, table: BlockTable, token_ids: Sequence[int], num_computed: int) -> None:
         """Makes full blocks known; of two in use with equal content the first stays known."""
         num_full = num_computed // self._block_size
-        if self._hasher is None or num_full <= table.num_registered:
+        if not table.root_key or num_full <= table.num_registered:
             return
+        owner = table.account_id if self._keeps_prefixes else None
         for index in range(table.num_registered, num_full):
             key = self._key(table, token_ids, index)
             for group, held in zip(self._groups, table.groups, strict=True):
                 if held.num_dropped <= index < held.end:
                     block_id = held.block_ids[index - held.num_dropped]
-                    group.index.enter(key, block_id, table.account_id)
+                    group.index.enter(key, block_id, owner)
             if index < table.num_announced:
-                self._withdraw(key)
+                self._withdraw(key, table.priority)
         table.num_registered = num_full
 
     def disown(self, table: BlockTable) -> Prefix:
@@ -268,7 +297,7 @@ class KvMemory:
         `is_spared=False` where they are taken for somebody else: floors do not hold them back.
         """
         for key in table.keys[table.num_registered : table.num_announced]:
-            self._withdraw(key)
+            self._withdraw(key, table.priority)
         for place, group in enumerate(self._groups):
             group.release(table, place, is_spared=is_spared)
         table.num_registered = table.num_announced = 0
@@ -277,6 +306,7 @@ class KvMemory:
         """Takes note that all blocks, which nobody uses, have lost their content."""
         for group in self._groups:
             group.pool.forget()
+        self.shared.forget()
 
     def take_new(self, table: BlockTable) -> NewBlocks:
         """The blocks that the executor has not been told of, which count as told from here."""
@@ -304,8 +334,7 @@ class KvMemory:
 
     def count_held(self, table: BlockTable) -> int:
         """Blocks of the first group that are the table's alone: what its release would free."""
-        pool = self._groups[0].pool
-        return sum(not pool.is_shared(block_id) for block_id in table.groups[0].block_ids)
+        return self._groups[0].count_alone(table.groups[0])
 
     def check(
         self, tables: Sequence[BlockTable], count_travelling: Callable[[int], int] = lambda _: 0
@@ -319,10 +348,23 @@ class KvMemory:
             swapped = [table.swapped for table in tables if table.swapped is not None]
             num_swapped = sum(len(blocks.groups[place][1]) for blocks in swapped)
             group.host.check(num_swapped + count_travelling(place))
-        announced: Counter[bytes] = Counter()
+        announced: Counter[tuple[bytes, int]] = Counter()
         for table in tables:
-            announced.update(table.keys[table.num_registered : table.num_announced])
-        assert announced == self._announced, "announcements of nobody"
+            keys = table.keys[table.num_registered : table.num_announced]
+            announced.update((key, table.priority) for key in keys)
+        known = ((key, one) for key, makers in self._announced.items() for one in makers)
+        assert announced == Counter(known), "announcements of nobody"
+
+    def _measure_each(
+        self, table: BlockTable, found: FoundPrefix, num_tokens: int, spare: int
+    ) -> list[tuple[int, int]]:
+        """Of each group, how many blocks a start lacks and how many it takes."""
+        sizes: list[tuple[int, int]] = []
+        for place, group in enumerate(self._groups):
+            needed = self._price(table, place, found, num_tokens)
+            room = group.count_room(table.account_id, takes_floors=False)
+            sizes.append((max(0, needed + spare - room), needed))
+        return sizes
 
     def _price(self, table: BlockTable, place: int, found: FoundPrefix, num_tokens: int) -> int:
         """Blocks of one group that a start or return takes."""
@@ -376,7 +418,11 @@ class KvMemory:
     def _find_whole(self, table: BlockTable, token_ids: Sequence[int], limit: int) -> int:
         """Leading blocks, at most `limit`, that all groups have which keep everything."""
         whole = [group for group in self._groups if not group.reach.is_local]
-        for index in range(limit):
+        named = table.keys[:limit]
+        num_found = min((group.index.count_leading(named) for group in whole), default=limit)
+        if num_found < len(named):
+            return num_found
+        for index in range(len(named), limit):
             key = self._key(table, token_ids, index)
             if any(group.index.find(key) is None for group in whole):
                 return index
@@ -391,30 +437,31 @@ class KvMemory:
 
     def _announce(self, table: BlockTable, token_ids: Sequence[int], first: int) -> None:
         """Tells others that the full blocks from `first` on are being computed."""
-        if self._hasher is None:
+        if not table.root_key:
             return
         self._name_all(table, token_ids, len(token_ids) // self._block_size)
         for index in range(first, len(token_ids) // self._block_size):
-            self._announced[self._key(table, token_ids, index)] += 1
+            makers = self._announced.setdefault(self._key(table, token_ids, index), [])
+            makers.append(table.priority)
             table.num_announced = index + 1
 
-    def _withdraw(self, key: bytes) -> None:
+    def _withdraw(self, key: bytes, priority: int) -> None:
         """Takes back one announcement."""
-        self._announced[key] -= 1
-        if not self._announced[key]:
+        makers = self._announced[key]
+        makers.remove(priority)
+        if not makers:
             del self._announced[key]
 
     def _name_all(self, table: BlockTable, token_ids: Sequence[int], num_blocks: int) -> None:
         """Extends the table's chain to `num_blocks` keys at once."""
         num_known, size = len(table.keys), self._block_size
-        if self._hasher is not None and num_known < num_blocks:
+        if num_known < num_blocks:
             parent = table.keys[-1] if table.keys else table.root_key
             tokens = token_ids[num_known * size : num_blocks * size]
             table.keys += self._hasher.extend_all(parent, tokens)
 
     def _key(self, table: BlockTable, token_ids: Sequence[int], index: int) -> bytes:
         """The key of block `index`; extends the table's chain by at most one."""
-        assert self._hasher is not None, "keys without a hasher"
         if index == len(table.keys):
             size = self._block_size
             parent = table.keys[-1] if table.keys else table.root_key

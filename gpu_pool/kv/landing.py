@@ -3,7 +3,8 @@
 Owns the host blocks that a source fills while its sequence waits. When all have landed, it starts
 with them as one that returns from a preemption does; else it computes its prompt. Blocks of a
 landing that was given up are in quarantine until the source says that nothing writes to them any
-more: time is no proof of that. Must not know how bytes travel.
+more: time is no proof of that. No account's landings take the room of another's (`HostPool`). Must
+not know how bytes travel.
 Read next: `host_run`, `kv_memory` (starts with what has landed), `export` (the other direction).
 """
 
@@ -29,8 +30,8 @@ class Offer:
     """Less is of use as well: where there is room for less, and where less lands. Only of models
     whose layers all look back to the start."""
     leaves_room: bool = False
-    """A quarter of all host blocks is left to others, and other accounts' part of the rest
-    (`HostPool.count_fetchable`)."""
+    """A quarter of all host blocks is left to other uses (`HostPool.count_fetchable`). To other
+    accounts their part is left in any case (`HostPool.count_landable`)."""
     extend: Callable[[], int] | None = None
     """Asked when the deadline has come: a later one while the landing gets on. Same unit."""
 
@@ -219,7 +220,7 @@ class Landings:
         rooms = [
             group.host.count_fetchable(prefix.account_id)
             if offer.leaves_room
-            else group.host.num_free
+            else group.host.count_landable(prefix.account_id)
             for group in self._groups
         ]
         if offer.is_divisible:
@@ -236,9 +237,7 @@ class Landings:
             HostRun(
                 place,
                 first,
-                group.host.fetch(end - first, prefix.account_id)
-                if offer.leaves_room
-                else group.host.reserve(end - first),
+                group.host.land(end - first, prefix.account_id),
                 prefix.keys[first:end],
             )
             for place, (group, first) in enumerate(zip(self._groups, firsts, strict=True))

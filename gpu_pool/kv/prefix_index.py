@@ -6,6 +6,8 @@ at every look-up. Only full blocks are entered, so a shared block is never writt
 Read next: `block_hash` (what a key covers), `group_memory` (the caller).
 """
 
+from collections.abc import Sequence
+
 from contracts.ids import AccountId
 from gpu_pool.kv.block_pool import BlockPool
 from gpu_pool.plan import BlockId
@@ -31,8 +33,18 @@ class PrefixIndex:
             return None
         return entry[0]
 
-    def enter(self, key: bytes, block_id: BlockId, owner: AccountId) -> None:
+    def count_leading(self, keys: Sequence[bytes]) -> int:
+        """How many of the first `keys` are found, up to one that is not."""
+        for place, key in enumerate(keys):
+            entry = self._entries.get(key)
+            if entry is None or not self._pool.is_current(*entry):
+                return place
+        return len(keys)
+
+    def enter(self, key: bytes, block_id: BlockId, owner: AccountId | None) -> None:
         """Points `key` at the block, which is in use, and drops the block's former entry.
+
+        Without an `owner` the content is worth nothing once nobody uses it.
 
         Where somebody uses another block with that content, that one stays known. One that nobody
         uses is about as old as what goes next: the newly computed copy is the one to keep.

@@ -25,6 +25,7 @@ from gpu_pool.kernels.grouped_linear import (
     gather_gated,
     scatter_product,
 )
+from gpu_pool.kernels.int4_groups import Int4Weights
 from gpu_pool.kernels.silu_mul import silu_mul
 from gpu_pool.kernels.triton_language import uses_triton
 from gpu_pool.layers.gated_mlp import GatedMlp
@@ -51,8 +52,8 @@ class ExpertForm:
 class ExpertWeights:
     """The products of all experts that are held; rows of a gate stand before those of up."""
 
-    gate_up_E2FD: Tensor | BlockScaledWeight
-    down_EDF: Tensor | BlockScaledWeight
+    gate_up_E2FD: Tensor | BlockScaledWeight | Int4Weights
+    down_EDF: Tensor | BlockScaledWeight | Int4Weights
     gate_up_bias_E2F: Tensor | None = None
     down_bias_ED: Tensor | None = None
 
@@ -81,7 +82,8 @@ class ExpertNetwork:
 def create_experts(weights: ExpertWeights, form: ExpertForm) -> MixExperts:
     """The experts in the form that their device computes fastest."""
     gate_up = weights.gate_up_E2FD
-    if uses_triton(gate_up.weight if isinstance(gate_up, BlockScaledWeight) else gate_up):
+    probe = gate_up.numbers if isinstance(gate_up, Int4Weights) else gate_up
+    if uses_triton(probe.weight if isinstance(probe, BlockScaledWeight) else probe):
         return StackedExperts(weights, form)
     experts = list_experts(weights, form)
     return partial(run_experts, experts=experts, weighs_inputs=form.weighs_inputs)
@@ -113,9 +115,12 @@ class StackedExperts:
     __slots__ = ("_down", "_form", "_gate_up")
 
     def __init__(self, weights: ExpertWeights, form: ExpertForm) -> None:
-        """Takes the weights as they are; none is copied."""
-        self._gate_up = ExpertProduct(weights.gate_up_E2FD, weights.gate_up_bias_E2F, form.gate)
-        self._down = ExpertProduct(weights.down_EDF, weights.down_bias_ED)
+        """Takes the weights as they are; none is copied. Those of four bits are for CPUs."""
+        gate_up, down = weights.gate_up_E2FD, weights.down_EDF
+        assert not isinstance(gate_up, Int4Weights)
+        assert not isinstance(down, Int4Weights)
+        self._gate_up = ExpertProduct(gate_up, weights.gate_up_bias_E2F, form.gate)
+        self._down = ExpertProduct(down, weights.down_bias_ED)
         self._form = form
 
     def __call__(self, x_TD: Tensor, chosen_TC: Tensor, weights_TC: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from gpu_pool.kernels.fp8_blocks import BlockScaledWeight
+from gpu_pool.kernels.int4_groups import Int4Weight
 from gpu_pool.kernels.linear import Weight, linear, pack_weight
 
 AddToRows = Callable[[Tensor, Tensor], None]
@@ -24,7 +25,7 @@ class Linear:
 
     def __init__(
         self,
-        weight_MK: Tensor | BlockScaledWeight,
+        weight_MK: Tensor | BlockScaledWeight | Int4Weight,
         bias_M: Tensor | None = None,
         *,
         name: str = "",

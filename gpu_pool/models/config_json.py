@@ -69,6 +69,7 @@ class DecoderJson(msgspec.Struct, frozen=True):
     rope_theta: float | None = None
     rope_scaling: RopeJson | None = None
     rope_parameters: RopeJson | None = None
+    partial_rotary_factor: float | None = None
     tie_word_embeddings: bool = False
     layer_types: tuple[str, ...] | None = None
     sliding_window: int | None = None
@@ -87,6 +88,12 @@ def require_positive(sizes: Mapping[str, float]) -> None:
     for name, size in sizes.items():
         if size <= 0:
             raise CheckpointError(f"{name} is {size}; it must be positive.")
+
+
+def require_whole_heads(partial_rotary_factor: float) -> None:
+    """Raises where positions would turn a part of each head alone."""
+    if partial_rotary_factor != 1.0:
+        raise CheckpointError("partial_rotary_factor is not supported; heads turn as a whole.")
 
 
 def require_activation(asked: str, *known: str) -> None:
@@ -121,6 +128,8 @@ def read_decoder(
     head_dim = json.head_dim or json.hidden_size // json.num_attention_heads
     if head_dim <= 0 or head_dim % 2:
         raise CheckpointError(f"head_dim is {head_dim}; it must be even and positive.")
+    if json.partial_rotary_factor is not None:
+        require_whole_heads(json.partial_rotary_factor)
     if "rotary" not in switches:
         switches["rotary"] = read_rotary(json)
     return kind(
@@ -164,7 +173,8 @@ def _read_reach(layer_type: str, window: int | None) -> Reach:
 def read_rotary(json: DecoderJson, default_theta: float = 10_000.0) -> RotaryForm:
     """How positions turn heads."""
     rope = json.rope_parameters or json.rope_scaling or RopeJson()
-    theta = rope.rope_theta or json.rope_theta or default_theta
+    said = json.rope_theta if rope.rope_theta is None else rope.rope_theta
+    theta = default_theta if said is None else said
     return read_rope(rope, theta, json.max_position_embeddings)
 
 
@@ -172,8 +182,7 @@ def read_rope(rope: RopeJson, theta: float, context_window: int) -> RotaryForm:
     """How positions turn heads, by one object of rotary settings."""
     if theta <= 0:
         raise CheckpointError(f"rope_theta is {theta}; it must be positive.")
-    if rope.partial_rotary_factor != 1.0:
-        raise CheckpointError("partial_rotary_factor is not supported; heads turn as a whole.")
+    require_whole_heads(rope.partial_rotary_factor)
     scaling = _read_scaling(rope, context_window)
     if isinstance(scaling, YarnScaling) and theta <= 1:
         raise CheckpointError(f"rope type `yarn` needs a rope_theta above 1; it is {theta}.")
@@ -224,7 +233,7 @@ def _read_yarn(rope: RopeJson, context_window: int) -> YarnScaling:
     original = rope.original_max_position_embeddings or context_window
     fast, slow = rope.beta_fast or 32.0, rope.beta_slow or 1.0
     weights = (rope.mscale or 0.0, rope.mscale_all_dim or 0.0)
-    if original <= 0 or slow <= 0 or fast <= slow or min(weights) < 0:
+    if original <= 0 or slow <= 0 or fast < slow or min(weights) < 0:
         raise CheckpointError("The values of rope type `yarn` are out of range.")
     amplitude = rope.attention_factor
     if amplitude is None:

@@ -6,11 +6,9 @@ Read next: `grouped_decoder` and `decoder`, which join them to a network.
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from gpu_pool.kernels.attention_form import PLAIN, AttentionForm
 from gpu_pool.kernels.expert_order import HeldExperts
-from gpu_pool.kernels.fp8_blocks import FP8, BlockScaledWeight
 from gpu_pool.kernels.head_norm import HeadNorm
 from gpu_pool.layers.experts import (
     ExpertForm,
@@ -27,6 +25,7 @@ from gpu_pool.layers.routing import route_by_softmax
 from gpu_pool.models.decoder_config import DecoderConfig
 from gpu_pool.models.decoder_layer import Attention, PreNormLayer
 from gpu_pool.models.parameters import ReadParameter
+from gpu_pool.models.products import read_product
 
 
 def create_layer(
@@ -43,12 +42,6 @@ def read_linear(read: ReadParameter, name: str, has_bias: bool = False) -> Linea
     """The product called `name`, with the bias called after it."""
     bias = read(f"{name}_bias") if has_bias else None
     return Linear(read_product(read, name), bias, name=name)
-
-
-def read_product(read: ReadParameter, name: str) -> Tensor | BlockScaledWeight:
-    """A matrix; where it has stayed in fp8, with the factors called after it."""
-    weight = read(name)
-    return weight if weight.dtype != FP8 else BlockScaledWeight(weight, read(f"{name}_scales"))
 
 
 def create_attention(

@@ -156,6 +156,7 @@ def _describe_product(product: Linear) -> MatrixCall:
         bias=None if product.bias is None else product.bias.data_ptr(),
         num_inputs=weight.num_inputs,
         num_outputs=weight.num_outputs,
+        group_size=weight.group_size,
     )
 
 

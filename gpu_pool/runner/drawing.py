@@ -31,7 +31,7 @@ def draw_tokens(
     for work in drawing:
         drafts = work.item.draft_token_ids
         assert work.span.end == len(work.row.token_ids) + len(drafts), "samples too early"
-        rows += work.row.to_sampling_rows(len(drafts), work.item.allowed_tokens)
+        rows += work.row.to_sampling_rows(drafts, work.item.allowed_tokens)
     logits_RV = compute_logits(select_drawn(drawing, hidden_TD))
     scored = [i for i, row in enumerate(rows) if row.sampling.num_logprobs is not None]
     kept_RV = logits_RV[scored].clone() if scored else None  # sampling changes them

@@ -67,6 +67,7 @@ def draws_plainly(work: Work) -> bool:
         or sampling.num_logprobs is not None
         or sampling.has_penalties
         or sampling.logit_bias
+        or sampling.bad_spellings
     )
 
 

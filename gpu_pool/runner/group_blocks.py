@@ -14,9 +14,10 @@ from gpu_pool.attention.kv_cache import KvCache
 from gpu_pool.attention.reach import Reach
 from gpu_pool.kernels.block_copy import gather_blocks, scatter_blocks
 from gpu_pool.kernels.device_values import to_device
-from gpu_pool.plan import BlockId, BlockMove, HostMemory
+from gpu_pool.plan import BlockId, BlockMove, BlockRange, HostMemory, KvSlabs
 from gpu_pool.runner.block_tags import BlockTags
 from gpu_pool.runner.host_blocks import HostBlocks
+from gpu_pool.weights.pages import Span, discard_pages
 
 _STAGED_BYTES: Final = 64 << 20
 """What moves at once takes beside the blocks, on the device."""
@@ -29,6 +30,8 @@ class KvGroupMemory:
     cache: KvCache
     reach: Reach
     num_host_blocks: int = 0
+    slabs: KvSlabs | None = None
+    """In which its memory comes and goes; None: it stays."""
 
 
 class GroupBlocks:
@@ -75,6 +78,12 @@ class GroupBlocks:
         """Makes blocks clean."""
         if block_ids:
             self._cache.clear(to_device(block_ids, torch.int64, self._blocks.device))
+
+    def give_up(self, blocks: BlockRange) -> None:
+        """Lets the memory of a CPU's blocks go, until they are written again. Raises: `OSError`."""
+        assert self._blocks.device.type == "cpu", "a device's memory stays"
+        gone = self._blocks[blocks.first : blocks.end]
+        discard_pages(Span(gone.data_ptr(), gone.nbytes))
 
     def copy_out(self, moves: Sequence[BlockMove]) -> None:
         """Begins to copy blocks to the host; they are there once the device has come so far."""

@@ -79,11 +79,11 @@ class HostLaidSteps:
     def _draw_adjusted(
         self, drawing: Sequence[Work], logits_BV: Tensor, parameters: DrawParameters
     ) -> Drawn:
-        """Draws behind biases, penalties and masks, with scores; `logits_BV` changes."""
+        """Draws behind all that changes logits, with scores; `logits_BV` changes."""
         scored = list_scored(drawing)
         rows_S = to_device(scored, torch.int64, self._device)
         kept_SV = logits_BV.index_select(0, rows_S)  # what follows changes them
-        rows = [work.row.to_sampling_rows(0, work.item.allowed_tokens)[0] for work in drawing]
+        rows = [work.row.to_sampling_rows((), work.item.allowed_tokens)[0] for work in drawing]
         adjust_logits(logits_BV, rows)
         drawn_B = draw(logits_BV, parameters)
         for row, work in enumerate(drawing):

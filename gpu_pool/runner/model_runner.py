@@ -136,6 +136,8 @@ class ModelRunner:
             group.move_out([move for move in plan.moved_out if move.group == index])
         for group, block_ids in zip(self._groups, plan.zeroed, strict=False):
             group.zero(block_ids)
+        for blocks in plan.given_up:
+            self._groups[blocks.group].give_up(blocks)
         for index, group in enumerate(self._groups):
             group.move_in([move for move in plan.moved_in if move.group == index])
 

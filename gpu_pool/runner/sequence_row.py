@@ -15,6 +15,8 @@ from gpu_pool.attention.kv_cache import Int64Array
 from gpu_pool.lora.loading import LoadedAdapter
 from gpu_pool.plan import BlockId, NewSequence, ScheduledSequence
 from gpu_pool.runner.block_tags import BlockTags
+from gpu_pool.sampling.bad_words import BadWords
+from gpu_pool.sampling.biases import Biases
 from gpu_pool.sampling.penalties import TokenCounts
 from gpu_pool.sampling.sampler import SamplingRow
 
@@ -94,6 +96,8 @@ class SequenceRow:
     """One sequence between its first plan and its release."""
 
     __slots__ = (
+        "_bad_words",
+        "_biases",
         "_counts",
         "adapter",
         "is_new",
@@ -136,11 +140,17 @@ class SequenceRow:
         """What its tokens are computed with besides the model."""
         self.is_new = True
         """No plan has given it blocks yet."""
+        output = new.token_ids[new.num_prompt_tokens :]
         self._counts: TokenCounts | None = None
         if new.sampling.has_penalties:
             prompt = new.token_ids[: new.num_prompt_tokens]
-            output = new.token_ids[new.num_prompt_tokens :]
             self._counts = TokenCounts(prompt, output, vocab_size, device)
+        self._bad_words: BadWords | None = None
+        if new.sampling.bad_spellings:
+            self._bad_words = BadWords(new.sampling.bad_spellings, output, device)
+        self._biases: Biases | None = None
+        if new.sampling.logit_bias:
+            self._biases = Biases(new.sampling.logit_bias, device)
 
     def take_blocks(self, item: ScheduledSequence, known: Sequence[BlockTags]) -> None:
         """Appends the blocks of a plan and lets go of those it says are gone.
@@ -183,17 +193,22 @@ class SequenceRow:
             [table.create_span(start, num_tokens + num_drafts, block_size) for table in self.tables]
         )
 
-    def to_sampling_rows(self, num_drafts: int, allowed_tokens: bytes | None) -> list[SamplingRow]:
+    def to_sampling_rows(
+        self, drafts: tuple[int, ...], allowed_tokens: bytes | None
+    ) -> list[SamplingRow]:
         """What the sampler needs to draw the token behind the newest and behind each draft."""
-        assert not (num_drafts and (self._counts or allowed_tokens)), "drafts with a history"
+        assert not (drafts and (self._counts or allowed_tokens)), "drafts with a history"
         first = len(self.token_ids) + self.num_pending
+        sampling, counts, words = self.sampling, self._counts, self._bad_words
         return [
-            SamplingRow(self.sampling, position, self._counts, allowed_tokens)
-            for position in range(first, first + 1 + num_drafts)
+            SamplingRow(
+                sampling, first + n, counts, allowed_tokens, words, drafts[:n], self._biases
+            )
+            for n in range(len(drafts) + 1)
         ]
 
     def append(self, token_ids: Sequence[int], *, is_counted: bool = False) -> None:
-        """Takes drawn tokens, which penalties look at from now on if they did not already.
+        """Takes drawn tokens, which penalties and bad words look at from now on if they did not.
 
         What stands for no token ends the sequence; steps that are planned go on as if behind the
         first of the vocabulary.
@@ -203,8 +218,13 @@ class SequenceRow:
         if self._counts is not None and not is_counted:
             for token_id in token_ids:
                 self._counts.add(token_id)
+        if self._bad_words is not None and not is_counted:
+            for token_id in token_ids:
+                self._bad_words.add(token_id)
 
     def count_drawn(self, token_ids: Tensor) -> None:
-        """Lets penalties look at tokens that may still be on their way."""
+        """Lets penalties and bad words look at tokens that may still be on their way."""
         if self._counts is not None:
             self._counts.add_drawn(token_ids)
+        if self._bad_words is not None:
+            self._bad_words.add_drawn(token_ids)

@@ -1,9 +1,9 @@
-"""What requests add to their logits, and which tokens grammars leave.
+"""Which tokens grammars leave.
 
 Nothing waits for the device. Shapes: R rows, V vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -11,18 +11,6 @@ from torch import Tensor
 
 from gpu_pool.kernels.device_values import send, to_device
 from gpu_pool.kernels.token_mask import token_mask
-
-
-def add_biases(logits_RV: Tensor, biases: Mapping[int, Sequence[tuple[int, float]]]) -> None:
-    """Changes some rows in place; a token named twice gets both biases."""
-    summed: dict[tuple[int, int], float] = {}
-    for row, pairs in biases.items():
-        for token_id, bias in pairs:
-            summed[row, token_id] = summed.get((row, token_id), 0.0) + bias
-    device = logits_RV.device
-    rows, token_ids = to_device(list(zip(*summed, strict=True)), torch.int64, device)
-    # No place is named twice, so that one addition each is the same in any order.
-    logits_RV[rows, token_ids] += to_device(list(summed.values()), torch.float32, device)
 
 
 def forbid_tokens(logits_RV: Tensor, allowed_tokens: Mapping[int, bytes]) -> None:

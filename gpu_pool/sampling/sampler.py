@@ -1,7 +1,8 @@
 """Draws the next token of every row.
 
-In this order: biases, penalties, a grammar's mask, then `kernels.draw`: temperature, filters, a
-race of noise. Shapes: R rows, V vocabulary. Read next: `penalties`, `restrictions`.
+In this order: biases, penalties, bad words, a grammar's mask, then `kernels.draw`: temperature,
+filters, a race of noise. Shapes: R rows, V vocabulary. Read next: `biases`, `penalties`,
+`bad_words`, `restrictions`.
 """
 
 from collections.abc import Sequence
@@ -14,8 +15,10 @@ from torch import Tensor
 from contracts.inference import SamplingParams
 from gpu_pool.kernels.device_values import to_device
 from gpu_pool.kernels.draw import DrawParameters, draw
+from gpu_pool.sampling.bad_words import BadWords
+from gpu_pool.sampling.biases import Biases
 from gpu_pool.sampling.penalties import TokenCounts
-from gpu_pool.sampling.restrictions import add_biases, forbid_tokens
+from gpu_pool.sampling.restrictions import forbid_tokens
 
 _SMALLEST_TEMPERATURE: Final = torch.finfo(torch.float32).tiny
 _MASK_64: Final = (1 << 64) - 1
@@ -32,6 +35,12 @@ class SamplingRow:
     """Set exactly where penalties apply."""
     allowed_tokens: bytes | None = None
     """A bit per token, as `ScheduledSequence.allowed_tokens` has it."""
+    bad_words: BadWords | None = None
+    """Set exactly where there are some."""
+    drafts: tuple[int, ...] = ()
+    """Guessed tokens between what `bad_words` knows of the answer and the drawn one."""
+    biases: Biases | None = None
+    """Set exactly where there are some."""
 
 
 def sample(logits_RV: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
@@ -41,13 +50,14 @@ def sample(logits_RV: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
 
 
 def adjust_logits(logits_RV: Tensor, rows: Sequence[SamplingRow]) -> None:
-    """Biases, penalties and masks, in place; launches for rows that ask, and waits for nothing."""
-    biases = {i: row.sampling.logit_bias for i, row in enumerate(rows) if row.sampling.logit_bias}
-    if biases:
-        add_biases(logits_RV, biases)
+    """All that changes logits, in place; launches for rows that ask, and waits for nothing."""
     for i, row in enumerate(rows):
+        if row.biases is not None:
+            row.biases.add_to(logits_RV[i])
         if row.counts is not None:
             row.counts.penalise(logits_RV[i], row.sampling)
+        if row.bad_words is not None:
+            row.bad_words.forbid(logits_RV[i], row.drafts)
     masks = {i: row.allowed_tokens for i, row in enumerate(rows) if row.allowed_tokens is not None}
     if masks:
         forbid_tokens(logits_RV, masks)

@@ -31,11 +31,13 @@ from gpu_pool.engine.messages import (
     CoreSlept,
     CoreWoken,
     KvTiers,
+    RoomNews,
     SleepRefused,
 )
 from gpu_pool.server.core_process import CoreLauncher, CoreProcess
 from gpu_pool.server.core_watch import CoreWatch
 from gpu_pool.server.engine_client import EngineClient
+from gpu_pool.server.kv_broker import KvBroker
 from gpu_pool.settings import CoreSettings
 
 
@@ -71,6 +73,7 @@ class CoreSupervisor:
         policy: RestartPolicy,
         monotonic_s: Callable[[], float],
         on_change: Callable[[], None],
+        kv_broker: KvBroker,
     ) -> None:
         """`on_change` is called whenever readiness changes and when the model becomes idle."""
         self._settings = settings
@@ -78,6 +81,7 @@ class CoreSupervisor:
         self._policy = policy
         self._monotonic_s = monotonic_s
         self._on_change = on_change
+        self._kv_broker = kv_broker
         self._core: CoreProcess | None = None
         self._changed = asyncio.Event()
         self._failure: ServiceError | None = None
@@ -284,6 +288,8 @@ class CoreSupervisor:
         self._failure = None
         self._reason = ""
         self._num_failed_loads = 0
+        if ready.shares_kv and self._core is not None:
+            self._kv_broker.join(self._settings.model.name, self._core.client)
         self._set_ready(is_ready=True)
         self._log.info("the model is ready", num_blocks=ready.num_blocks)
 
@@ -320,6 +326,10 @@ class CoreSupervisor:
         self._is_asleep = False
         self._log.info("the model is awake", seconds=woken.seconds, num_bytes=woken.num_bytes)
         self._tell()
+
+    def on_room_news(self, news: RoomNews) -> None:
+        """It gives or wishes KV memory that models share. Raises: `InvariantBroken`."""
+        self._kv_broker.hear(self._settings.model.name, news)
 
     # -- moves -----------------------------------------------------------------------------------
 
@@ -398,6 +408,7 @@ class CoreSupervisor:
 
     def _forget(self, core: CoreProcess) -> None:
         """The core is gone, and nothing of it is kept."""
+        self._kv_broker.leave(self._settings.model.name)
         self._core = self._stuck = self._loading = None
         self._is_asleep = self._is_ready = False
         self._tell()

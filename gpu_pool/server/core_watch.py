@@ -2,7 +2,7 @@
 
 Only silence counts that this process was there to hear: while its own event loop was held up, or
 the whole machine stood still, nothing can be said about the core. Must not know what becomes of a
-silent core. Read next: `core_supervisor` (the caller), `engine_client` (what was heard).
+silent core. Read next: `core_supervisor` (the caller), `engine_client` (what was heard), `silence`.
 """
 
 import asyncio
@@ -10,29 +10,10 @@ from collections.abc import Callable
 from typing import Final
 
 from gpu_pool.server.engine_client import EngineClient
+from gpu_pool.silence import Silence
 
 _PING_AFTER_S: Final = 4.0
 _LOOKS_PER_PING: Final = 4
-_LATE_FACTOR: Final = 2
-"""A look that comes later than so many times its turn tells nothing."""
-
-
-class Silence:
-    """How long a core has owed a word, from one look at it to the next."""
-
-    def __init__(self, look_s: float) -> None:
-        """It has just been heard; looks are `look_s` apart."""
-        self._look_s = look_s
-        self._num_heard = 0
-        self.length_s = 0.0
-
-    def look(self, elapsed_s: float, num_heard: int, *, is_owed: bool) -> None:
-        """Takes note of how many words have come in all, `elapsed_s` after the look before."""
-        if num_heard != self._num_heard or not is_owed:
-            self._num_heard = num_heard
-            self.length_s = 0.0
-        elif elapsed_s <= _LATE_FACTOR * self._look_s:
-            self.length_s += elapsed_s
 
 
 class CoreWatch:

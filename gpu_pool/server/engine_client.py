@@ -18,6 +18,7 @@ from gpu_pool.engine.messages import (
     AbortSequence,
     AddSequence,
     AddTexts,
+    ClaimRoom,
     CoreFailed,
     CoreLoad,
     CoreLoading,
@@ -26,11 +27,13 @@ from gpu_pool.engine.messages import (
     CoreWoken,
     ForgetExport,
     FromCore,
+    GrantRoom,
     ImportBlocks,
     KvTiers,
     Ping,
     Pong,
     ReleaseExport,
+    RoomNews,
     SequenceFinished,
     Shutdown,
     Sleep,
@@ -118,6 +121,10 @@ class CoreListener(Protocol):
 
     def on_woken(self, woken: CoreWoken) -> None:
         """Its weights are on the device again."""
+        ...
+
+    def on_room_news(self, news: RoomNews) -> None:
+        """It gives or wishes KV memory that models share."""
         ...
 
 
@@ -231,6 +238,17 @@ class EngineClient:
         """Asks the core to wake, as `sleep` does; sequences may be added at once."""
         return self._send(Wake())
 
+    def grant_room(self, num_bytes: int) -> None:
+        """More of the KV memory that models share is the core's."""
+        self._send(GrantRoom(num_bytes))
+
+    def claim_room(self, num_bytes: int) -> None:
+        """So much more of it is to go; 0: nothing is, of what was claimed before. An answer is owed
+        to both: nobody would notice that an idle core is frozen, and others wait for what it has.
+        """
+        self._send(ClaimRoom(num_bytes))
+        self.ping()
+
     def ping(self) -> bool:
         """Asks the core for a word. False when it takes nothing in."""
         self._is_asked = True
@@ -291,6 +309,8 @@ class EngineClient:
                 self._core.on_sleep_refused(message)
             case CoreWoken():
                 self._core.on_woken(message)
+            case RoomNews():
+                self._core.on_room_news(message)
             case StepOutput() | TransferNews() | Pong():
                 pass
 

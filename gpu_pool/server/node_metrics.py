@@ -27,6 +27,7 @@ from contracts.ids import ModelName
 from contracts.placement import Tier
 from contracts.sections import MetricsSettings
 from gpu_pool.engine.messages import KvTiers
+from gpu_pool.server.http_log import create_http_logger
 from gpu_pool.server.machine_metrics import MachineMetrics
 from gpu_pool.server.stream_meter import ModelCounts, NodeMeter
 from gpu_pool.server.tier_metrics import collect_tiers
@@ -138,7 +139,9 @@ class MetricsPort:
         self._registry.register(metrics)
         application = web.Application(client_max_size=1024)
         application.router.add_get("/metrics", self._answer)
-        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
+        self._runner = web.AppRunner(
+            application, access_log=None, logger=create_http_logger(), handle_signals=False
+        )
 
     async def start(self, create_tls: Callable[..., ssl.SSLContext]) -> None:
         """Listens. Raises: `OSError`, `SettingsError`."""

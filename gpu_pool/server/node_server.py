@@ -18,6 +18,7 @@ from gpu_pool.server.adapters.shelf import AdapterShelf
 from gpu_pool.server.heartbeats import create_membership
 from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.http_app import NodeApp, WireSettings
+from gpu_pool.server.http_log import create_http_logger
 from gpu_pool.server.machine_metrics import MachineMetrics
 from gpu_pool.server.node_metrics import MetricsPort, NodeMetrics
 from gpu_pool.server.node_status import NodeStatus
@@ -64,7 +65,11 @@ class NodeServer:
         self._listen = listen
         self._drain_s = drain_s
         self._runner = web.AppRunner(
-            parts.app.application, access_log=None, handle_signals=False, shutdown_timeout=1.0
+            parts.app.application,
+            access_log=None,
+            logger=create_http_logger(),
+            handle_signals=False,
+            shutdown_timeout=1.0,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._log = structlog.get_logger()

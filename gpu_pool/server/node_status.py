@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from contracts.fleet import FailedModel, ModelLoad, NodeReport
+from contracts.fleet import ModelLoad, NodeReport, create_failed_model
 from contracts.ids import BootId, ModelName, NodeId, RegionId
 from contracts.placement import PlacementPlan
 from gpu_pool.engine.messages import KvTiers
@@ -253,7 +253,7 @@ class NodeStatus:
             models=tuple(model.describe() for model in models),
             loads=self._measure_loads(),
             failed=tuple(
-                FailedModel(name=name, reason=reason)
+                create_failed_model(name, reason)
                 for name, reason in failures.items()
                 if reason is not None
             ),

@@ -92,6 +92,7 @@ class PreparedRequest:
                 arrival=self.arriving.arrival if self.arriving and is_first else None,
                 cached_share=self.grant.cached_share,
                 adapter=None if self.lease is None else self.lease.file,
+                choices_salt=self._find_own_salt() if self.request.num_choices > 1 else b"",
             )
 
         return create
@@ -100,11 +101,14 @@ class PreparedRequest:
         """The namespace in which blocks are shared: of the account, or with retention `none` of
         this request alone, so that only its own choices find each other's.
         """
-        salt, grant = self.grant.cache_salt, self.grant
-        if grant.retention is RetentionClass.STANDARD:
-            return salt
-        own = f"hearth kv request\0{grant.request_id}\0{grant.attempt}"
-        return hmac.digest(salt, own.encode(), "sha256")
+        if self.grant.retention is RetentionClass.STANDARD:
+            return self.grant.cache_salt
+        return self._find_own_salt()
+
+    def _find_own_salt(self) -> bytes:
+        """The namespace of this request alone."""
+        own = f"hearth kv request\0{self.grant.request_id}\0{self.grant.attempt}"
+        return hmac.digest(self.grant.cache_salt, own.encode(), "sha256")
 
     def _choose_sampling(self, index: int) -> SamplingParams:
         """The parameters of the prompt's choice `index`; stop strings stay on this side.

@@ -7,20 +7,29 @@ Read next: `generation`.
 import math
 from typing import Final
 
+import msgspec
+
 from contracts.errors import ContextTooLong, Forbidden, InvalidRequest
 from contracts.inference import ChatPrompt, GenerateRequest, SamplingParams
 
 MAX_STOPS: Final = 64
 MAX_STOP_CHARS: Final = 1024
+MAX_BAD_WORDS: Final = 128
+MAX_BAD_WORD_CHARS: Final = 128
 MAX_SEED: Final = 2**63 - 1
 MAX_TEMPERATURE: Final = 100.0
 MAX_PENALTY: Final = 100.0
 MAX_CHOICES: Final = 128
+MAX_SCORES: Final = 1 << 19
+"""Tokens and alternatives to them with their log-probabilities, all answers of a request together:
+some 70 MB where an answer is held until it is whole or read."""
 
 
 def check_request(request: GenerateRequest) -> None:
     """Raises: `InvalidRequest` naming the first field that is out of range or contradicts."""
     _check_sampling(request.sampling)
+    if request.bad_words or request.sampling.bad_spellings:
+        _check_bad_words(request)
     if not 1 <= request.num_choices <= MAX_CHOICES:
         raise InvalidRequest(f"`n` must lie between 1 and {MAX_CHOICES}.", param="n")
     if request.num_answers > MAX_CHOICES:
@@ -59,6 +68,21 @@ def _check_sampling(sampling: SamplingParams) -> None:
         )
 
 
+def _check_bad_words(request: GenerateRequest) -> None:
+    """Raises: `InvalidRequest` for bad words that are too many, too long or nothing but spaces."""
+    words = request.bad_words
+    if request.sampling.bad_spellings:
+        raise InvalidRequest("Bad words are spelled by the node alone.", param="bad_words")
+    if len(words) > MAX_BAD_WORDS:
+        raise InvalidRequest(f"`bad_words` has more than {MAX_BAD_WORDS} words.", param="bad_words")
+    if not all(word.strip(" ") and len(word) <= MAX_BAD_WORD_CHARS for word in words):
+        raise InvalidRequest(
+            f"Each of `bad_words` must have 1 to {MAX_BAD_WORD_CHARS} characters and more than "
+            "spaces.",
+            param="bad_words",
+        )
+
+
 def resolve_max_tokens(
     sampling: SamplingParams, num_prompt_tokens: int, context_window: int, max_total_tokens: int
 ) -> int:
@@ -83,3 +107,35 @@ def resolve_max_tokens(
         )
     left = min(context_window, max_total_tokens) - num_prompt_tokens
     return left if requested is None else min(requested, left)
+
+
+def fit_scores(
+    request: GenerateRequest, num_prompt_tokens: int, context_window: int
+) -> GenerateRequest:
+    """The request, or one for shorter answers where it leaves their length to us and `MAX_SCORES`
+    would not hold those of a whole context. `num_prompt_tokens` are those of all its prompts.
+
+    Raises: `InvalidRequest` for more scores than are held.
+    """
+    sampling = request.sampling
+    room = MAX_SCORES - num_prompt_tokens * _count_scores(sampling.num_prompt_logprobs)
+    each = request.num_answers * _count_scores(sampling.num_logprobs)
+    asked = context_window if sampling.max_tokens is None else sampling.max_tokens
+    if min(asked, context_window) * each <= room:
+        return request
+    is_open = sampling.max_tokens is None or sampling.is_max_tokens_default
+    if is_open and each and room >= each:
+        shorter = msgspec.structs.replace(
+            sampling, max_tokens=room // each, is_max_tokens_default=True
+        )
+        return msgspec.structs.replace(request, sampling=shorter)
+    raise InvalidRequest(
+        f"A request's scores, those of prompts included, may be {MAX_SCORES:,} tokens and "
+        "alternatives to them at most. Ask for fewer `logprobs`, choices or tokens.",
+        param="logprobs",
+    )
+
+
+def _count_scores(num_alternatives: int | None) -> int:
+    """How many scores each token brings; whether it may bring so many is the engine's to say."""
+    return 0 if num_alternatives is None else 1 + max(num_alternatives, 0)

@@ -34,9 +34,19 @@ from gpu_pool.server.constraints import ConstraintCompiler, is_constrained
 from gpu_pool.server.engine_client import EngineClient
 from gpu_pool.server.hosted_core import HostedCore
 from gpu_pool.server.prepared_request import PreparedRequest
-from gpu_pool.server.sampling_limits import MAX_CHOICES, check_request, resolve_max_tokens
+from gpu_pool.server.sampling_limits import (
+    MAX_CHOICES,
+    check_request,
+    fit_scores,
+    resolve_max_tokens,
+)
 from gpu_pool.server.text.model_text import ModelText
-from gpu_pool.server.text.prompt_encoder import MAX_INLINE_CHARS, EncodedPrompt, measure_prompt
+from gpu_pool.server.text.prompt_encoder import (
+    MAX_INLINE_CHARS,
+    MAX_INLINE_WORDS,
+    EncodedPrompt,
+    measure_prompt,
+)
 
 
 class ServedModel:
@@ -70,11 +80,15 @@ class ServedModel:
             return None
         if measure_prompt(request.prompt) > MAX_INLINE_CHARS:
             return None
+        if len(request.bad_words) > MAX_INLINE_WORDS:
+            return None
         lease = self._adapters.find(request, grant)
         if lease is None and request.adapter is not None:
             return None
         with _kept(lease):
             prompt = self._text.encoder.encode(choose_prompt(request), ready.context_window)
+            request = self._text.encoder.spell(request)
+            request = fit_scores(request, len(prompt.token_ids), ready.context_window)
             prepared = self._prepare(client, request, grant, prompt, None)
             return replace(prepared, lease=lease) if lease else prepared
 
@@ -100,6 +114,9 @@ class ServedModel:
                 await encoder.encode_in_thread(one, ready.context_window)
                 for one in request.further_prompts
             ]
+            request = await encoder.spell_in_thread(request)
+            num_tokens = sum(len(one.token_ids) for one in (prompt, *further))
+            request = fit_scores(request, num_tokens, ready.context_window)
             grammar = await self._constraints.compile(request, prompt, ready.vocab_size)
             self._adapters.check(request)  # the core may take less than was expected of it
             lease = await self._adapters.obtain(request, grant, line)
@@ -135,6 +152,7 @@ class ServedModel:
             features=list_features(self._text),
             max_prompts=MAX_CHOICES,
             max_adapter_rank=self._adapters.max_rank,
+            takes_bad_words=True,
         )
 
     def _prepare(

@@ -21,7 +21,10 @@ from gpu_pool.transfer.agent_words import (
     AgentReady,
     AgentStart,
     FromAgent,
+    Ping,
+    Pong,
     ReadEnded,
+    StartRead,
     encoder,
     start_decoder,
     to_agent_decoder,
@@ -84,18 +87,28 @@ def _serve(channel: socket.socket, engine: TransferEngine) -> None:
             return
         if frame is not None:
             message = to_agent_decoder.decode(frame)
-            try:
-                pieces = [Piece(*piece) for piece in message.pieces]
-                reads[message.read_id] = engine.read(message.peer, message.agent, pieces)
-            except TransferFailed as error:
-                sys.stderr.write(f"transfer agent: {error.message}\n")
-                _send(channel, ReadEnded(message.read_id, is_done=False))
+            if isinstance(message, Ping):
+                _send(channel, Pong())
+            else:
+                _begin(channel, engine, reads, message)
         for read_id, read in list(reads.items()):
             state = read.poll()
             if state is not ReadState.PENDING:
                 del reads[read_id]
                 is_done, is_lost = state is ReadState.DONE, state is ReadState.LOST
                 _send(channel, ReadEnded(read_id, is_done, is_lost))
+
+
+def _begin(
+    channel: socket.socket, engine: TransferEngine, reads: dict[int, Read], words: StartRead
+) -> None:
+    """Has the engine read, or says that it cannot."""
+    try:
+        pieces = [Piece(*piece) for piece in words.pieces]
+        reads[words.read_id] = engine.read(words.peer, words.agent, pieces)
+    except TransferFailed as error:
+        sys.stderr.write(f"transfer agent: {error.message}\n")
+        _send(channel, ReadEnded(words.read_id, is_done=False))
 
 
 def _send(channel: socket.socket, message: FromAgent) -> None:

@@ -1,7 +1,7 @@
-"""A core's end of its transfer agent: starts it, hands it reads, ends it.
+"""A core's end of its transfer agent: starts it, hands it reads, ends it, also when it is silent.
 
-`restart` is the fence: a process that is gone writes nothing. Used by one thread, but for `ready`.
-Read next: `agent` (the child), `puller` (the caller).
+`close` is the fence: a process that is gone writes nothing. Used by one thread, but for `ready`.
+Read next: `agent` (the child), `agent_watch`, `puller` (the caller).
 """
 
 import math
@@ -16,10 +16,13 @@ import structlog
 
 from gpu_pool.plan import HostMemory
 from gpu_pool.settings import TransferSettings
+from gpu_pool.transfer.agent_watch import AgentWatch
 from gpu_pool.transfer.agent_words import (
     AgentFailed,
     AgentReady,
     AgentStart,
+    Ping,
+    Pong,
     ReadEnded,
     StartRead,
     encoder,
@@ -57,7 +60,11 @@ class AgentClient:
         self._name = name
         self._groups = [part for part in groups if part.handle is not None]
         self._command = command
-        self._num_lives = 0
+        self.num_lives = 0
+        """Agents that were started, or were to be."""
+        self._num_heard = 0
+        """Words of all of them."""
+        self._watch = AgentWatch(sum(len(part.buffer) for part in self._groups), self._ping)
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self.ready: AgentReady | None = None
@@ -78,7 +85,7 @@ class AgentClient:
         """Starts an agent, which says later that it is ready; False when this machine has no
         process or no handle to spare for it.
         """
-        self._num_lives += 1
+        self.num_lives += 1
         try:
             self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
@@ -107,16 +114,19 @@ class AgentClient:
 
     def wait(self, handle: int, wait_s: float | None) -> tuple[list[ReadEnded], bool]:
         """The reads that have ended, as soon as there are some, `handle` can be read or time is
-        up; and True when the agent is gone, and with it all its reads.
+        up, a second at most; and True when the agent is gone, and with it all its reads. One that
+        is silent for too long is ended here.
         """
-        handles = [handle] if self._channel is None else [handle, self._channel.fileno()]
-        found = _wait_for(handles, wait_s)
+        if self._channel is None:
+            _wait_for([handle], wait_s)
+            return [], False
+        found = _wait_for([handle, self._channel.fileno()], self._watch.bound(wait_s))
         ended: list[ReadEnded] = []
-        while self._channel is not None and self._channel.fileno() in found:
+        while self._channel.fileno() in found:
             try:
                 frame = self._channel.recv(_MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
-                return ended, False
+                break
             except ConnectionError:
                 frame = b""
             if not frame:
@@ -124,6 +134,7 @@ class AgentClient:
                 self.close()
                 return [], True
             message = from_agent_decoder.decode(frame)
+            self._num_heard += 1
             if isinstance(message, AgentReady):
                 self.ready = message
                 self._log.info("the transfer agent is ready")
@@ -131,8 +142,13 @@ class AgentClient:
                 self._log.error("the transfer agent failed", reason=message.reason)
                 self.close()
                 return [], not message.is_final
-            else:
+            elif not isinstance(message, Pong):
                 ended.append(message)
+        num_signs = self.num_lives + self._num_heard
+        if self._watch.is_silent(num_signs, is_ready=self.ready is not None):
+            self._log.warning("the transfer agent is silent and was ended")
+            self.close()
+            return ended, True
         return ended, False
 
     def restart(self) -> bool:
@@ -166,10 +182,14 @@ class AgentClient:
 
     def _describe_start(self) -> AgentStart:
         """What the agent is told first."""
-        settings, name = self._settings, f"{self._name}.{self._num_lives}"
+        settings, name = self._settings, f"{self._name}.{self.num_lives}"
         sizes = tuple(len(part.buffer) for part in self._groups)
         namespace = str(settings.network_namespace or "")
         return AgentStart(settings.engine, name, sizes, settings.host, namespace)
+
+    def _ping(self) -> None:
+        """Asks the agent for a word; where there is no room for that it owes others."""
+        self._send(encoder.encode(Ping()))
 
     def _send(self, frame: bytes) -> bool:
         """Sends unless there is no room; an agent that is gone is noticed in `wait`."""

@@ -30,6 +30,10 @@ class StartRead(msgspec.Struct, frozen=True, array_like=True, tag=1):
     pieces: tuple[tuple[int, int, int], ...]
 
 
+class Ping(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Are you there? Answered between two calls of the engine."""
+
+
 class AgentReady(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """The memory is registered."""
 
@@ -56,9 +60,14 @@ class AgentFailed(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """No other agent would do better: what it needs is not installed."""
 
 
-FromAgent = AgentReady | ReadEnded | AgentFailed
+class Pong(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """A ping's answer."""
+
+
+ToAgent = StartRead | Ping
+FromAgent = AgentReady | ReadEnded | AgentFailed | Pong
 
 encoder: Final = msgspec.msgpack.Encoder()
 start_decoder: Final = msgspec.msgpack.Decoder(AgentStart)
-to_agent_decoder: Final = msgspec.msgpack.Decoder(StartRead)
+to_agent_decoder: Final[msgspec.msgpack.Decoder[ToAgent]] = msgspec.msgpack.Decoder(ToAgent)
 from_agent_decoder: Final[msgspec.msgpack.Decoder[FromAgent]] = msgspec.msgpack.Decoder(FromAgent)

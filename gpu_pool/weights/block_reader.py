@@ -7,6 +7,7 @@ Must not know a family. Read next: `gpu_pool.kernels.fp8_blocks`, `packing`.
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 from torch import Tensor
 
@@ -17,11 +18,19 @@ from gpu_pool.models.parameters import (
     Split,
     count_parameters,
 )
+from gpu_pool.models.products import SCALES
 from gpu_pool.weights.packing import UnpackedSource
 from gpu_pool.weights.reader import JoinParts, ParameterReader
 
-_SUFFIX = "_scales"
 _SCALE_BYTES = 4
+
+
+class BlockSource(Protocol):
+    """What knows which matrices are stored in fp8 blocks."""
+
+    def has_blocks(self, name: str, block_size: tuple[int, int]) -> bool:
+        """True for a matrix in fp8 with a factor per block of that size."""
+        ...
 
 
 class BlockReader:
@@ -49,7 +58,7 @@ class BlockReader:
 
     def read(self, name: str) -> Tensor:
         """The parameter `name`, in the model's dtype or in fp8; or the factors of one in fp8."""
-        stem = name.removesuffix(_SUFFIX)
+        stem = name.removesuffix(SCALES)
         if stem != name and stem in self._scales:
             scales = self._scales.pop(stem)
             return self._join(iter(scales), sum(map(len, scales)))
@@ -76,7 +85,7 @@ class BlockReader:
 
 
 def list_kept(
-    source: UnpackedSource, parameters: Mapping[str, ParameterSource], num_ranks: int
+    source: BlockSource, parameters: Mapping[str, ParameterSource], num_ranks: int
 ) -> dict[str, ParameterSource]:
     """The parameters that stay in fp8."""
     return {
@@ -100,7 +109,7 @@ def _is_whole(part: CheckpointTensor, parameter: ParameterSource, num_ranks: int
 
 
 def measure_kept(
-    source: UnpackedSource, parameters: Mapping[str, ParameterSource], itemsize: int, num_ranks: int
+    source: BlockSource, parameters: Mapping[str, ParameterSource], itemsize: int, num_ranks: int
 ) -> int:
     """Bytes of all parameters, as each of `num_ranks` holds them; others have `itemsize` bytes."""
     kept = list_kept(source, parameters, num_ranks)

@@ -14,7 +14,8 @@ import torch
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.network import CausalNetwork, Network, require_causal
 from gpu_pool.models.registry import ModelFamily, find_family
-from gpu_pool.weights.packing import FindPacked, read_packing
+from gpu_pool.weights.formats.pieces import FindPacked
+from gpu_pool.weights.packing import read_packing
 
 _DTYPES: Final = {
     "bfloat16": torch.bfloat16,
@@ -66,14 +67,30 @@ def read_config(model_dir: Path) -> CheckpointConfig:
     path = model_dir / "config.json"
     content = _read_file(path)
     header = _decode(path, content, _HeaderJson)
+    family, find_packed, dtype = _check_header(header)
+    network = family.describe(content)
+    eos_token_ids = _list_eos(header, model_dir, network.vocab_size)
+    return CheckpointConfig(family, network, dtype, find_packed, eos_token_ids)
+
+
+def find_obstacle(content: bytes) -> str | None:
+    """Why no checkpoint with this `config.json` is loaded; None where nothing in it speaks against
+    that."""
+    try:
+        _check_header(_decode(Path("config.json"), content, _HeaderJson))
+    except CheckpointError as error:
+        return str(error)
+    return None
+
+
+def _check_header(header: _HeaderJson) -> tuple[ModelFamily, FindPacked | None, torch.dtype]:
+    """The family, what finds packed tensors, and the dtype. Raises: `CheckpointError`."""
     if header.auto_map is not None:
         raise CheckpointError("config.json has `auto_map`; code in checkpoints is never run.")
     family = find_family(header.architectures)
     is_packed = header.quantization_config is not None
     find_packed = read_packing(header.quantization_config) if is_packed else None
-    network = family.describe(content)
-    eos_token_ids = _list_eos(header, model_dir, network.vocab_size)
-    return CheckpointConfig(family, network, _find_dtype(header), find_packed, eos_token_ids)
+    return family, find_packed, _find_dtype(header)
 
 
 def _read_file(path: Path) -> bytes:
@@ -88,7 +105,7 @@ def _decode(path: Path, content: bytes, kind: type[StructT]) -> StructT:
     """The struct inside a JSON file."""
     try:
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path}: {error}.") from error
 
 

@@ -46,8 +46,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Of the parameter."""
     view: View | None
     """None: the parameter itself, as it is."""
-    start: int
     num_bytes: int
+    start: int = 0
+    group_size: int = 0
+    """Inputs that share a factor, of a parameter of four bits; its shape is of pairs of numbers."""
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,18 +73,14 @@ class PackedFile:
         self.memory = memory
 
 
-def lay_out(
-    items: Sequence[tuple[str, tuple[int, ...], View | None, int]],
-) -> tuple[tuple[Entry, ...], int]:
-    """An entry for each parameter, shape, view and number of bytes; the bytes of all in the end."""
-    entries: list[Entry] = []
+def lay_out(entries: Sequence[Entry]) -> tuple[tuple[Entry, ...], int]:
+    """The entries, each where it starts; the bytes of all in the end."""
+    placed: list[Entry] = []
     start = 0
-    for parameter, shape, view, num_bytes in items:
-        entries.append(
-            Entry(parameter=parameter, shape=shape, view=view, start=start, num_bytes=num_bytes)
-        )
-        start += _pad(num_bytes)
-    return tuple(entries), start
+    for entry in entries:
+        placed.append(msgspec.structs.replace(entry, start=start))
+        start += _pad(entry.num_bytes)
+    return tuple(placed), start
 
 
 def write_pieces(

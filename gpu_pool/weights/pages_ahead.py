@@ -6,6 +6,9 @@ fifth slower. A control group that has no more kills who takes a page, so a part
 left alone. Must not know what the memory is for. Read next: `cpu_memory`, which asks for it.
 """
 
+import os
+import sys
+import threading
 from collections.abc import Sequence
 from threading import Event, Thread
 from typing import Final
@@ -15,6 +18,8 @@ from gpu_pool.weights.pages import Span, populate_pages
 
 _PIECE_BYTES: Final = 2 << 20
 """A large page: who ends this waits for no more."""
+_NICENESS: Final = 10
+"""A prompt that comes meanwhile is computed first."""
 _MOST_SHARE: Final = 1 / 4
 """Of what is free as it begins: whoever computes takes memory, too."""
 
@@ -43,6 +48,8 @@ class PagesAhead:
         self._thread.join()
 
     def _run(self, _owner: object) -> None:
+        if sys.platform == "linux":  # where threads have a priority of their own
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         num_taken = 0
         for span in self._spans:
             for start in range(0, span.num_bytes, _PIECE_BYTES):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.parameters import CheckpointTensor, ParameterSource, Split
-from gpu_pool.weights.packing import TensorSource
+from gpu_pool.weights.formats.pieces import TensorSource
 
 JoinParts = Callable[[Iterator[Tensor], int], Tensor]
 """Parts whose rows, so many in all, stand below each other: one tensor in its final place."""

@@ -10,14 +10,16 @@ from typing import Final
 
 import torch
 
+from contracts.settings import SettingsError
 from gpu_pool.attention.kv_cache import CreateZeros, KvCache, KvShape
 from gpu_pool.attention.reach import Reach
 from gpu_pool.kernels.cpu.library import NativeKernels
 from gpu_pool.models.network import KvLayers
 from gpu_pool.parallel.ranks import SOLE_RANK, Ranks
-from gpu_pool.plan import KvGroup
+from gpu_pool.plan import KvGroup, KvSlabs
 from gpu_pool.runner.group_blocks import KvGroupMemory
 from gpu_pool.worker.kv_memory import count_blocks, shape_kv
+from gpu_pool.worker.kv_slabs import cut_slabs
 from gpu_pool.worker.settings import WorkerSettings
 
 _USUAL_TOKENS: Final = 8192
@@ -39,6 +41,8 @@ class KvDivision:
     """All groups get the same number of blocks, whatever they keep."""
     num_spare: int = 0
     """Blocks of each group beside those, which are no sequence's."""
+    own_bytes: int | None = None
+    """What is always there; the rest comes and goes. None: all is always there."""
 
     @property
     def stored_dtype(self) -> str:
@@ -78,6 +82,40 @@ class KvDivision:
             settings, self.block_bytes, device, weights_bytes, is_measured=is_measured
         )
 
+    def count_own(self, num_blocks: int) -> int:
+        """Blocks of groups that keep everything which are always there, of `num_blocks`.
+
+        Raises: `SettingsError` when there is none.
+        """
+        if self.own_bytes is None:
+            return num_blocks
+        num_own = min(num_blocks, self.own_bytes // self.block_bytes)
+        if num_own < 1:
+            raise SettingsError(
+                f"A block of KV memory takes {self.block_bytes} bytes. Raise `kv_least_bytes`."
+            )
+        return num_own
+
+    def measure_own(self, groups: Sequence[KvGroup]) -> int | None:
+        """Bytes of the groups that are always there; None: all."""
+        if self.own_bytes is None:
+            return None
+        return sum(
+            group.block_bytes * group.slabs.blocks_each * group.slabs.num_own
+            for group in groups
+            if group.slabs is not None
+        )
+
+    def cut(self, place: int, num_blocks: int) -> tuple[KvSlabs | None, int]:
+        """The slabs of a group where those that keep everything have `num_blocks`, and all blocks
+        of it.
+        """
+        count = self.count_blocks(place, num_blocks)
+        if self.own_bytes is None:
+            return None, count
+        num_own = self.count_blocks(place, self.count_own(num_blocks))
+        return cut_slabs(self.shapes[place].block_bytes(self.dtype), count, num_own)
+
     def count_blocks(self, place: int, num_blocks: int) -> int:
         """Blocks of one group where groups that keep everything have `num_blocks`."""
         reach, size = self.reaches[place], self.shapes[place].block_size
@@ -100,21 +138,19 @@ class KvDivision:
         num_staging = -(-settings.staging_tokens // settings.block_size)
         num_host_blocks += 2 * num_staging  # one account's fetches have half of all
         num_host_blocks = ranks.agree_on_least(num_host_blocks)
-        return [
-            KvGroupMemory(
-                KvCache(
-                    shape,
-                    self.count_blocks(place, num_blocks),
-                    self.dtype,
-                    kernels=kernels,
-                    create_zeros=create_zeros,
-                    num_spare=self.num_spare,
-                ),
-                self.reaches[place],
-                num_host_blocks,
+        groups: list[KvGroupMemory] = []
+        for place, shape in enumerate(self.shapes):
+            slabs, count = self.cut(place, num_blocks)
+            cache = KvCache(
+                shape,
+                count,
+                self.dtype,
+                kernels=kernels,
+                create_zeros=create_zeros,
+                num_spare=self.num_spare,
             )
-            for place, shape in enumerate(self.shapes)
-        ]
+            groups.append(KvGroupMemory(cache, self.reaches[place], num_host_blocks, slabs))
+        return groups
 
     def describe(self, groups: Sequence[KvGroupMemory]) -> tuple[KvGroup, ...]:
         """What the engine is told of the groups."""
@@ -126,6 +162,7 @@ class KvDivision:
                 group.reach.num_tokens,
                 group.cache.num_blocks,
                 group.num_host_blocks,
+                group.slabs,
             )
             for group in groups
         )
@@ -141,7 +178,7 @@ def divide_kv(
     shapes = tuple([shape_kv(group, settings) for group in layers])
     reaches = tuple([group.reach for group in layers])
     is_even = settings.num_blocks is not None
-    return KvDivision(shapes, reaches, dtype, is_even, num_spare)
+    return KvDivision(shapes, reaches, dtype, is_even, num_spare, settings.kv_least_bytes)
 
 
 def _weigh(reach: Reach) -> int:

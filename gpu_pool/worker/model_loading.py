@@ -16,11 +16,12 @@ from gpu_pool.compute_choice import WeightCheck
 from gpu_pool.kernels.cpu.library import NativeKernels
 from gpu_pool.kernels.linear import packing_with
 from gpu_pool.models.network import CausalModel, CausalNetwork, Encoder, EncoderNetwork, Network
-from gpu_pool.models.parameters import ReadParameter, count_parameters
+from gpu_pool.models.parameters import ParameterSource, ReadParameter, count_parameters
 from gpu_pool.parallel.ranks import SOLE_RANK, Ranks
 from gpu_pool.weights.block_reader import BlockReader, measure_kept
 from gpu_pool.weights.checkpoint import Checkpoint, list_tensor_files
 from gpu_pool.weights.guard import WeightGuard
+from gpu_pool.weights.int4_reader import Int4Reader, list_int4, measure_int4
 from gpu_pool.weights.packing import FindPacked, UnpackedSource
 from gpu_pool.weights.reader import JoinParts, ParameterReader
 
@@ -75,8 +76,10 @@ class ModelLoader:
         """Takes what `read_config` says of the folder; `dtype` is what is computed in. One of
         several `ranks` reads its own part.
 
-        Weights are packed for `kernels`, None: for torch. With `keeps_blocks`, what is stored in
-        fp8 blocks stays so where layers can multiply it. Raises: `CheckpointError`.
+        Weights are packed for `kernels`, None: for torch; what is stored in four bits stays so
+        where kernels multiply it. With `keeps_blocks`, so does what is stored in fp8 blocks.
+
+        Raises: `CheckpointError`.
         """
         self._keeps_blocks = keeps_blocks
         self._guard = WeightGuard(model_dir, check)
@@ -89,10 +92,11 @@ class ModelLoader:
     def measure_bytes(self, network: Network) -> int:
         """What the weights will take."""
         num_ranks, itemsize = self._ranks.tensor.size, self._dtype.itemsize
-        if self._keeps_blocks and self._find_packed is not None:
-            with Checkpoint(self._model_dir) as checkpoint:
-                source = UnpackedSource(checkpoint, self._find_packed)
+        with self._open_packed() as source:
+            if source is not None and self._keeps_blocks:
                 return measure_kept(source, network.parameters, itemsize, num_ranks)
+            if source is not None and self._kernels is not None:
+                return measure_int4(source, network.parameters, self._kernels, itemsize, num_ranks)
         return count_parameters(network.parameters, num_ranks) * itemsize
 
     def load_causal(
@@ -133,6 +137,9 @@ class ModelLoader:
         unpacked = (
             None if self._find_packed is None else UnpackedSource(checkpoint, self._find_packed)
         )
+        if unpacked is not None:
+            parts = [part for source in network.parameters.values() for part in source.parts]
+            unpacked.leave_out_zeros({part.name for part in parts})
         rank, num_ranks = self._ranks.tensor.rank, self._ranks.tensor.size
         reader = ParameterReader(
             checkpoint if unpacked is None else unpacked,
@@ -144,11 +151,29 @@ class ModelLoader:
             num_ranks=num_ranks,
         )
         reader.expect_all()
-        if unpacked is None or not self._keeps_blocks:
+        if unpacked is None:
             return reader.read
-        return BlockReader(
-            reader, unpacked, network.parameters, join=join, rank=rank, num_ranks=num_ranks
-        ).read
+        if self._keeps_blocks:
+            return BlockReader(
+                reader, unpacked, network.parameters, join=join, rank=rank, num_ranks=num_ranks
+            ).read
+        kept = self._list_int4(unpacked, network)
+        return Int4Reader(reader, unpacked, kept, join=join, rank=rank, num_ranks=num_ranks).read
+
+    def _list_int4(self, source: UnpackedSource, network: Network) -> dict[str, ParameterSource]:
+        """The parameters that stay in four bits."""
+        if self._kernels is None:
+            return {}
+        return list_int4(source, network.parameters, self._kernels, self._ranks.tensor.size)
+
+    @contextmanager
+    def _open_packed(self) -> Generator[UnpackedSource | None]:
+        """The checkpoint's headers, where it is packed."""
+        if self._find_packed is None:
+            yield None
+            return
+        with Checkpoint(self._model_dir) as checkpoint:
+            yield UnpackedSource(checkpoint, self._find_packed)
 
 
 def list_files(model_dir: Path) -> list[Path]:

@@ -116,8 +116,12 @@ class Places(Protocol):
 class CpuPlaces:
     """Tensors lie where they were made: what packing makes of them is found in the end."""
 
-    def __init__(self) -> None:
-        """What parts were joined in serves again once the whole has been packed."""
+    def __init__(self, own_kv_bytes: int | None = None) -> None:
+        """What parts were joined in serves again once the whole has been packed. `own_kv_bytes` of
+        the KV memory are always there, the rest comes and goes; None: all are.
+        """
+        most = _MOST_AHEAD_BYTES
+        self._most_ahead_bytes = most if own_kv_bytes is None else min(most, own_kv_bytes)
         self._buffers = SpareBuffers(_JOINED_BYTES)
 
     def put(self, tensor: Tensor) -> Tensor:
@@ -154,7 +158,7 @@ class CpuPlaces:
         self._buffers.close()
         portions = find_portions(model, list_parts(model))
         weights = KeptMemory(portions, os.cpu_count() or 1, mapped=copy.span)
-        bytes_ahead = min(weights.num_bytes, _MOST_AHEAD_BYTES)
+        bytes_ahead = min(weights.num_bytes, self._most_ahead_bytes)
         dropped = [DroppedMemory(kv, bytes_ahead)] if kv else ()
         return ModelMemory(weights, dropped, shares_cores=True, copy=copy)
 
@@ -250,10 +254,12 @@ def fill_rows(create: CreateTensor, parts: Iterator[Tensor], num_rows: int) -> T
     return whole
 
 
-def create_places(device: torch.device, weights_bytes: int, kv_bytes: int = 0) -> Places:
-    """The places for a model that takes at most so many bytes."""
+def create_places(
+    device: torch.device, weights_bytes: int, kv_bytes: int = 0, own_kv_bytes: int | None = None
+) -> Places:
+    """The places for a model that takes at most so many bytes, as `CpuPlaces` has the last."""
     if device.type == "cpu":
-        return CpuPlaces()
+        return CpuPlaces(own_kv_bytes)
     if device.type == "cuda" and has_cuda_bindings():
         return GpuPlaces(CudaVirtualMemory(device), weights_bytes, kv_bytes)
     structlog.get_logger().warning(

@@ -21,6 +21,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """KV memory; None takes a share of what is free. `num_blocks`, where set, decides instead."""
     num_blocks: int | None = None
     """Blocks of each KV group."""
+    kv_least_bytes: int | None = None
+    """What of the KV memory is always there; the rest comes and goes as plans say. None: all."""
     swap_bytes: int = 0
     """Host memory for what preempted sequences have computed; 0 computes it again."""
     staging_tokens: int = 0

@@ -50,9 +50,8 @@ def create_executor(
     link = ranks.create_stage_link(network.hidden_size, dtype)
     lane = lane or choose_lane(device, ranks, link)
     division = divide_kv(network.kv_groups, settings, dtype, lane.num_spare_blocks)
-    kernels = None
-    if settings.native_kernels:
-        kernels = find_kernels(device, dtype, settings.cpu_level)
+    has_kernels = settings.native_kernels
+    kernels = find_kernels(device, dtype, settings.cpu_level) if has_kernels else None
     loader = create_loader(
         settings.model_dir,
         checked.find_packed,
@@ -72,9 +71,10 @@ def create_executor(
     context_window = min(
         settings.context_window or network.context_window,
         network.context_window,
-        num_blocks * settings.block_size,
+        division.count_own(num_blocks) * settings.block_size,
     )
-    places = create_places(device, weights_bytes, division.bound_bytes(num_blocks))
+    bound_bytes = division.bound_bytes(num_blocks)
+    places = create_places(device, weights_bytes, bound_bytes, settings.kv_least_bytes)
     model = keeper.load_causal(loader, network, context_window, places.join)
     if is_measured:
         sizes = (context_window, network.vocab_size)
@@ -82,11 +82,11 @@ def create_executor(
         num_blocks = min(num_blocks, fitting)
         context_window = min(context_window, num_blocks * settings.block_size)
     groups = division.create_groups(num_blocks, settings, places.create_zeros, kernels, ranks)
+    described = division.describe(groups)
     revision = keeper.find_revision(loader) if is_sole else ""
-    kv = [group.cache.blocks for group in groups]
-    memory = places.finish(model, kv, keeper.keep(revision))
+    memory = places.finish(model, [group.cache.blocks for group in groups], keeper.keep(revision))
     info = ExecutorInfo(
-        kv_groups=division.describe(groups),
+        kv_groups=described,
         block_size=settings.block_size,
         num_blocks=num_blocks,
         context_window=context_window,
@@ -96,7 +96,7 @@ def create_executor(
         kv_dtype=division.stored_dtype,
         max_in_flight=lane.max_in_flight,
         weights_bytes=memory.weights_bytes,
-        kv_bytes=memory.kv_bytes,
+        kv_bytes=division.measure_own(described) or memory.kv_bytes,
         max_adapter_rank=settings.max_adapter_rank if adapter_bytes else 0,
         adapter_bytes=adapter_bytes,
     )

@@ -22,6 +22,7 @@ from sqlalchemy import (
     null,
     or_,
     select,
+    tuple_,
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -51,6 +52,7 @@ class BatchClaimStore(Store):
         *,
         except_models: Collection[ModelName] = (),
         except_accounts: Collection[AccountId] = (),
+        except_pairs: Collection[tuple[AccountId, ModelName]] = (),
         entering: EntryPlace | None = None,
     ) -> list[BatchItem]:
         """At most `limit` items that nobody else runs until `lease_ms` from now, in their order.
@@ -64,6 +66,9 @@ class BatchClaimStore(Store):
             free.append(batches.c.model.not_in(except_models))
         if except_accounts:
             free.append(batch_items.c.account_id.not_in(except_accounts))
+        if except_pairs:
+            pair = tuple_(batch_items.c.account_id, batches.c.model)
+            free.append(pair.not_in(list(except_pairs)))
         if entering is not None:
             free.append(batch_items.c.account_id.in_(_list_accounts_of(entering)))
         query = (

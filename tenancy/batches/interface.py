@@ -34,12 +34,14 @@ class BatchStore(Protocol):
         *,
         except_models: Collection[ModelName] = (),
         except_accounts: Collection[AccountId] = (),
+        except_pairs: Collection[tuple[AccountId, ModelName]] = (),
         entering: EntryPlace | None = None,
     ) -> list[BatchItem]:
         """At most `limit` items that nobody else runs until `lease_ms` from now.
 
-        Accounts take turns. `owner` is one life of a gateway process. `entering`: where it stands,
-        which is to see none of accounts that are bound to other regions; None: it may see all.
+        Accounts take turns. `owner` is one life of a gateway process; `except_pairs` are an
+        account's items of one model. `entering`: where it stands, which is to see none of accounts
+        that are bound to other regions; None: it may see all.
         """
         ...
 

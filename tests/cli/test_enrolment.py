@@ -68,3 +68,18 @@ def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["node", "join", token, "--key-file", str(file)])
     assert isinstance(refused.exception, CommandFailed)
     assert file.read_text() == "another's\n"
+
+
+@pytest.mark.parametrize("law", ["EU", "e u"])
+def test_a_law_that_has_no_name_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, law: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "gateway.toml"
+    config.write_text("")
+    words = ["node", "enrol", "n1", "--region", "weur", "--jurisdiction", law]
+    words += ["--url", "wss://n1:1", "--config", str(config)]
+    refused = CliRunner().invoke(app, words)
+    assert isinstance(refused.exception, CommandFailed)
+    assert f"`{law}` names no jurisdiction: it takes up to 63" in str(refused.exception)
+    assert list(tmp_path.iterdir()) == [config]

@@ -8,6 +8,7 @@ import pytest
 from cli.process_settings import read_settings
 from gateway.settings import PREFIX as GATEWAY_PREFIX
 from gateway.settings import GatewaySettings
+from gpu_pool.engine.settings import NgramSettings
 from gpu_pool.settings import PREFIX as POOL_PREFIX
 from gpu_pool.settings import PoolSettings
 
@@ -44,6 +45,27 @@ def test_settings_for_kv_memory_are_understood(tmp_path: Path, heading: str) -> 
         (tmp_path / "node.toml").write_text(f'node_id = "node-weur"\n{text}')
         node = read_settings(PoolSettings, tmp_path / "node.toml", POOL_PREFIX, {})
         assert node.engine.tiers is not None or node.transfer is not None
+
+
+def test_the_settings_of_shared_kv_memory_are_understood(tmp_path: Path) -> None:
+    guide = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    section = guide.partition("\n## Models that share KV memory\n")[2].partition("\n## ")[0]
+    (text,) = re.findall(r"```toml\n(.+?)```", section, re.DOTALL)
+    (tmp_path / "node.toml").write_text(text)
+    node = read_settings(PoolSettings, tmp_path / "node.toml", POOL_PREFIX, {})
+    assert node.shared_kv_bytes == node.engine.most_shared_bytes
+
+
+def test_the_guides_settings_for_guesses_are_the_defaults(tmp_path: Path) -> None:
+    guide = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    section = guide.partition("\n## Answers that repeat what was said\n")[2].partition("\n## ")[0]
+    (text,) = re.findall(r"```toml\n(.+?)```", section, re.DOTALL)
+    assert set(re.findall(r"^(\w+) =", text, re.MULTILINE)) == set(NgramSettings.__struct_fields__)
+    for guesses in (text, "[engine.ngram]"):
+        (tmp_path / "node.toml").write_text(f'node_id = "node-weur"\n{guesses}')
+        node = read_settings(PoolSettings, tmp_path / "node.toml", POOL_PREFIX, {})
+        assert node.engine.ngram == NgramSettings()
+    assert PoolSettings(node_id=node.node_id).engine.ngram is None
 
 
 def test_the_sections_of_membership_are_understood(tmp_path: Path) -> None:

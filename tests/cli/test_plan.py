@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu_pool.capacity.known_models import KIMI, SCOUT
+from tests.gpu_pool.capacity.known_models import DEEPSEEK, KIMI, KIMI_TEXT, SCOUT
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,6 +34,9 @@ def test_a_plan_is_a_table_with_a_reason_or_json(tmp_path: Path) -> None:
     tokens = [row["kv_tokens"] for row in report["layouts"]]
     assert tokens == sorted(tokens, reverse=True)
     assert f"{tokens[0]:,}" in table.stdout
+    many = run(str(tmp_path), "--gpus", "80xH200-141G").stdout
+    assert "A model has at most 64 GPUs: it cannot start on 80." in many
+    assert "tensor_parallel = " not in many
     best = report["layouts"][0]
     settings = f"tensor_parallel = {best['tensor']}\npipeline_parallel = {best['pipeline']}\n"
     assert table.stdout.endswith(settings)
@@ -42,13 +45,42 @@ def test_a_plan_is_a_table_with_a_reason_or_json(tmp_path: Path) -> None:
 def test_weights_that_are_unpacked_are_told_and_no_settings_where_they_have_no_room(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "config.json").write_bytes(KIMI)
+    (tmp_path / "config.json").write_bytes(KIMI_TEXT)
     short = run(str(tmp_path), "--gpus", "8xH100-80G").stdout
     assert "1911.8 GiB, for which these GPUs have no room" in short
     assert "tensor_parallel" not in short
     roomy = run(str(tmp_path), "--gpus", "32xH100-80G").stdout
-    assert "weights take 1911.8 GiB.\n" in roomy
+    assert "weights take 1911.8 GiB; KV tokens then: " in roomy
     assert "tensor_parallel = " in roomy
+
+
+def test_weights_in_fp8_blocks_are_counted_as_they_stay_on_gpus(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(DEEPSEEK)
+    planned = run(str(tmp_path), "--gpus", "8xH200-141G").stdout
+    assert "As this version loads them, weights take 630.3 GiB; KV tokens then: 6,0" in planned
+    assert planned.endswith("tensor_parallel = 1\npipeline_parallel = 8\n")
+
+
+def test_what_no_node_would_load_is_planned_without_settings(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(KIMI)
+    printed = run(str(tmp_path), "--gpus", "32xH100-80G").stdout
+    assert "keeps most KV" in printed
+    assert "This version does not load it as it is: config.json has `auto_map`" in printed
+    assert "tensor_parallel = " not in printed
+
+
+def test_tokens_without_a_bound_and_rings_without_room_are_called_so(tmp_path: Path) -> None:
+    windows = json.loads(SCOUT)["text_config"] | {
+        "architectures": ["MistralForCausalLM"],
+        "sliding_window": 4096,
+        "dtype": "bfloat16",
+    }
+    (tmp_path / "config.json").write_text(json.dumps(windows))
+    assert "no bound\n" in run(str(tmp_path), "--gpus", "2xH200-141G").stdout
+    report = json.loads(run(str(tmp_path), "--gpus", "2xH200-141G", "--json").stdout)
+    assert report["layouts"][0]["kv_tokens"] is None
+    crowded = run(str(tmp_path), "--gpus", "2xH200-141G", "--sequences", "100000").stdout
+    assert "the rings of 100000 sequences are more than" in crowded
 
 
 @pytest.mark.parametrize(
@@ -57,6 +89,7 @@ def test_weights_that_are_unpacked_are_told_and_no_settings_where_they_have_no_r
         ("eight H100", SCOUT, "written like 8xH100-80G"),
         ("2xH200-141G", b"{}", "Architecture `none` is not supported"),
         ("2xH200-141G", None, "cannot be read"),
+        ("2xH200-141G --overhead-gib inf", SCOUT, "--overhead-gib is a number of GiB"),
     ],
 )
 def test_what_cannot_be_planned_is_one_sentence(
@@ -64,7 +97,8 @@ def test_what_cannot_be_planned_is_one_sentence(
 ) -> None:
     if content is not None:
         (tmp_path / "config.json").write_bytes(content)
-    failed = run(str(tmp_path), "--gpus", gpus)
+    words = gpus.split() if "--" in gpus else [gpus]
+    failed = run(str(tmp_path), "--gpus", *words)
     assert failed.returncode == 1
     assert said in failed.stderr
     assert len(failed.stderr.splitlines()) == 1

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.ids import create_request_id, is_account_id, is_model_name, is_node_id
+from contracts.ids import (
+    create_request_id,
+    is_account_id,
+    is_jurisdiction,
+    is_model_name,
+    is_node_id,
+)
 
 
 @given(st.integers(0, 2**48 - 1), st.integers(0, 2**74 - 1))
@@ -65,3 +71,13 @@ def test_node_ids_are_host_like_names() -> None:
     assert is_node_id("node-1.weur")
     for wrong in ("", "-a", "a b", "a/b", "a" * 64):
         assert not is_node_id(wrong)
+
+
+@pytest.mark.parametrize("text", ["eu", "us_ca", "de-by", "a.b", "1", "x" * 63])
+def test_a_jurisdiction_has_one_spelling(text: str) -> None:
+    assert is_jurisdiction(text)
+
+
+@pytest.mark.parametrize("text", ["", "EU", "e u", "eu\n", "-eu", "eü", "x" * 64, "eu,us", "\0"])
+def test_what_is_spelt_otherwise_is_none(text: str) -> None:
+    assert not is_jurisdiction(text)

@@ -39,13 +39,13 @@ async def ask_batch(
 
 
 async def wait_for_answers(
-    gateway: RunningGateway, batch_id: str, tenant: Tenant | None = None
+    gateway: RunningGateway, batch_id: str, tenant: Tenant | None = None, model: str = MODEL
 ) -> dict[str, Any]:
     """The result of a batch, once it is done."""
     found: dict[str, Any] = {}
 
     async def is_done() -> bool:
-        reply = await ask_batch(gateway, {"request_id": batch_id}, tenant=tenant)
+        reply = await ask_batch(gateway, {"request_id": batch_id}, tenant=tenant, model=model)
         assert reply.status == 200, reply.body
         found.clear()
         found.update(reply.json["result"])

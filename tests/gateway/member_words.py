@@ -129,7 +129,7 @@ class Scene:
     @property
     def members(self) -> dict[str, Any]:
         """By name."""
-        return {node.node_id: node for node in self.fleet.snapshots}
+        return {node.node_id: node for node in self.fleet.roster.snapshots}
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from aiohttp import WSMsgType, web
 
 from contracts.adapters import AdapterPiece, AdapterWanted
 from contracts.codec import decode_request
-from contracts.errors import ServiceError, to_error_report
+from contracts.errors import Forbidden, ServiceError, to_error_report
 from contracts.fleet import (
     ModelCard,
     ModelFeature,
@@ -163,6 +163,8 @@ class ScriptedNode:
         self.is_ready = True
         self.is_draining = False
         self.reports = True
+        self.takes_grants_again = False
+        """True for tests of connections alone, whose streams are all under one grant."""
         self.script: Script = answer_hello
         self.num_prompt = 7
         """Tokens that it finds in any prompt."""
@@ -319,6 +321,7 @@ class ScriptedNode:
 
     async def _read(self, socket: web.WebSocketResponse, nonces: bytes) -> None:
         streams: dict[tuple[int, int], ScriptedStream] = {}
+        used: set[tuple[str, int]] = set()
         pair_key = self.pair_key
         async for message in socket:
             if message.type is not WSMsgType.BINARY:
@@ -333,6 +336,12 @@ class ScriptedNode:
                     case Open(sealed, num_body_bytes, credit, body, sealed_ticket):
                         connection_key = derive_connection_key(pair_key, nonces)
                         grant = unseal(sealed, connection_key)
+                        use = grant.request_id, grant.attempt
+                        if use in used and not self.takes_grants_again:  # as every node does
+                            spent = Forbidden("The grant has been used on this connection.")
+                            await _putter(socket, key)(Failed(to_error_report(spent)))
+                            continue
+                        used.add(use)
                         stream = ScriptedStream(
                             grant, entry.attempt, num_body_bytes, credit, _putter(socket, key)
                         )

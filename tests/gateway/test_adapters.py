@@ -69,8 +69,8 @@ async def fleet(tmp_path: Path, database_template: Path) -> AsyncGenerator[Fleet
             node.script = fetch_and_answer
         nodes = [one, two, three]
         async with run_gateway(tmp_path, database_template, nodes) as gateway:
-            snapshots = gateway.gateway._pool.fleet
-            await wait_until(lambda: all(node.num_reports for node in snapshots.snapshots))
+            roster = gateway.gateway._pool.fleet.roster
+            await wait_until(lambda: all(node.num_reports for node in roster.snapshots))
             (tmp_path / "files").mkdir()
             reader = FileReader(tmp_path / "files")
             reader.put(CONTENT)

@@ -244,7 +244,9 @@ async def test_items_go_only_where_account_and_request_allow(
         run_gateway(tmp_path, database_template, [node, far]) as gateway,
     ):
         bound = await gateway.add_tenant(["enam"])
-        await wait_until(lambda: len(gateway.gateway._pool.fleet.laws.list_regions(["eu"])) == 2)
+        await wait_until(
+            lambda: len(gateway.gateway._pool.fleet.roster.laws.list_regions(["eu"])) == 2
+        )
         await run_batch(gateway, HI, HI, tenant=bound)
         assert {stream.grant.regions for stream in far.streams} == {("enam",)}
         narrow = {"x-hearth-regions": "weur"}
@@ -291,7 +293,9 @@ async def test_items_that_may_only_go_where_no_room_is_hold_up_nobody_elses(
         ) as gateway,
     ):
         far.script = lambda stream: stream.fail(PoolSaturated("full"))
-        await wait_until(lambda: len(gateway.gateway._pool.fleet.laws.list_regions(["eu"])) == 2)
+        await wait_until(
+            lambda: len(gateway.gateway._pool.fleet.roster.laws.list_regions(["eu"])) == 2
+        )
         hostile = await gateway.add_tenant()
         narrow = {"x-hearth-regions": "enam"}
         await hand_in(gateway, *[HI] * 8, headers=narrow, tenant=hostile)

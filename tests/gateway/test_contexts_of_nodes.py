@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import ContextTooLong
-from contracts.inference import Accepted, Delta
+from contracts.inference import Accepted, Delta, Finished, FinishReason, Usage
 from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until_async
 from tests.gateway.scripted_node import ScriptedNode, ScriptedStream, run_node
 from tests.gateway.test_continuation import go_on
@@ -91,6 +91,32 @@ async def test_an_answer_goes_on_where_the_context_has_room_for_it(
     assert read_text(await asked) == "Hallo"
     assert not nodes[0].streams
     assert len(nodes[2].streams) == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"max_tokens": 3}], ids=["default", "asked for"])
+async def test_an_answer_that_has_filled_its_context_is_ended_elsewhere(
+    gateway: RunningGateway, nodes: list[ScriptedNode], options: dict[str, int]
+) -> None:
+    """Only its end is missing when its node goes: nobody has room for more, nor has to."""
+
+    async def fill_and_go(stream: ScriptedStream) -> None:
+        await stream.put(Accepted(SHORT - 3, 0))
+        await stream.put(Delta("Hal", (1, 2, 3)))
+        nodes[1].drop_connections()
+
+    async def end(stream: ScriptedStream) -> None:
+        await stream.put(Accepted(SHORT - 3, 0))
+        await stream.put(Finished(FinishReason.LENGTH, Usage(SHORT - 3, 0, 3)))
+
+    for node in nodes:
+        node.context_window, node.is_ready = SHORT, node is nodes[1]
+        node.script = fill_and_go if node is nodes[1] else end
+        await node.send_report()
+    reply = await gateway.run({"prompt": "Hi", "stream": True} | options)
+    assert read_text(reply) == "Hal"
+    (stream,) = nodes[0].streams + nodes[2].streams
+    assert stream.request.resumption is not None
+    assert stream.request.resumption.token_ids == (1, 2, 3)
 
 
 async def _is_asked(node: ScriptedNode) -> bool:

@@ -171,7 +171,27 @@ async def test_without_another_node_the_answer_ends_with_an_error_and_is_paid_as
     reply = await pair.run(STREAM)
     assert [event.get("response") for event in reply.events[:2]] == ["Ha", "l"]
     assert reply.events[-1]["errors"][0]["code"] == 7502
-    await wait_until_async(lambda: has_tokens(pair, {"completion": 3}))
+    await wait_until_async(lambda: has_tokens(pair, {"prompt": 7, "completion": 3}))
+
+
+@pytest.mark.parametrize("num_choices", [1, 2], ids=["one goes on", "several end"])
+async def test_a_node_that_breaks_off_answers_is_left_alone(
+    pair: RunningGateway, nodes: list[ScriptedNode], num_choices: int
+) -> None:
+    """Also where nobody can go on: those are no successes, which would prove it to be well."""
+
+    async def answer(stream: ScriptedStream) -> None:
+        is_begun = stream.request.resumption is not None
+        await (go_on(stream) if is_begun else stream.answer("Hallo"))
+
+    nodes[0].script = begin_and_lose(nodes[0], StreamBroken("The engine died."))
+    nodes[1].script = answer
+    message = {"role": "user", "content": "Hi"}
+    body = {"model": nodes[0].models[0], "messages": [message], "stream": True, "n": num_choices}
+    replies = [await pair.chat(body) for _ in range(30)]
+    num_whole = sum(reply.events[-1] == "[DONE]" for reply in replies)
+    assert 5 <= len(nodes[0].streams) < 15  # its breaker counts them
+    assert num_whole == (30 if num_choices == 1 else 30 - len(nodes[0].streams))
 
 
 async def test_a_node_that_cannot_go_on_is_followed_by_one_that_can(

@@ -8,7 +8,8 @@ from pathlib import Path
 from contracts.inference import Accepted, Delta, Finished, FinishReason, Usage
 from tests.gateway.raw_http import connect, format_request, read_head, read_status
 from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until, wait_until_async
-from tests.gateway.scripted_node import ScriptedNode, ScriptedStream
+from tests.gateway.scripted_node import ScriptedNode, ScriptedStream, run_node
+from tests.gateway.test_continuation import are_known
 
 STREAM = {"prompt": "Hi", "stream": True}
 WHOLE = {"prompt": "Hi"}
@@ -244,3 +245,32 @@ async def test_a_quiet_stream_carries_comments_and_a_busy_one_does_not(
         assert await reader.readuntil(b"0\r\n\r\n") == b"\r\n0\r\n\r\n"
         writer.write(format_request(gateway, WHOLE))
         assert await read_status(reader) == 200
+
+
+async def test_clients_that_leave_count_against_no_node(
+    tmp_path: Path, database_template: Path
+) -> None:
+    """A node says that it has ended a request once its step is over, which may take it long."""
+    is_over = asyncio.Event()
+
+    async def compute(stream: ScriptedStream) -> None:
+        await is_over.wait()
+        await stream.answer("Hello")
+
+    async with run_node("node-1") as first, run_node("node-2") as second:
+        first.script = second.script = compute
+        async with run_gateway(tmp_path, database_template, [first, second]) as gateway:
+            await wait_until_async(lambda: are_known(gateway, 2))
+            async with contextlib.AsyncExitStack() as stack:
+                for _ in range(12):
+                    _, writer = await stack.enter_async_context(connect(gateway))
+                    writer.write(format_request(gateway, WHOLE))
+                await wait_until(lambda: len(first.streams) + len(second.streams) == 12)
+            pool = gateway.gateway._pool  # type: ignore[reportPrivateUsage]
+            assert pool.links.num_streams == 12
+            await wait_until(lambda: pool.links.num_streams == 0, timeout_s=30)
+            await asyncio.sleep(0.1)
+            standings = pool.fleet.health._standings.values()  # type: ignore[reportPrivateUsage]
+            assert not any(one.is_on_probation for one in standings)
+            is_over.set()
+            assert (await gateway.run(WHOLE)).status == 200

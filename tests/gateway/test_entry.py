@@ -38,7 +38,7 @@ def refuse(entry: Entry, rules: RegionRules) -> type[ServiceError] | None:
 def test_who_is_bound_to_a_law_is_told_to_try_again_until_it_is_known_here(law: str) -> None:
     sources = Sources(monotonic_s=lambda: 0.0, unix_s=lambda: 0.0, random_bits=lambda _: 0)
     fleet = create_fleet("a", "b", sources=sources)
-    entry = Entry(fleet, is_strict=True)
+    entry = Entry(fleet.roster, is_strict=True)
 
     def ask(*all_rules: RegionRules) -> list[type[ServiceError] | None]:
         return [refuse(entry, rules) for rules in all_rules]
@@ -49,7 +49,12 @@ def test_who_is_bound_to_a_law_is_told_to_try_again_until_it_is_known_here(law: 
     assert ask(EU, ABROAD) == [NoEndpoint, ResidencyViolation]
     fleet.record_report(replace(create_report("a"), jurisdiction=law))
     assert ask(EU) == [None if law == "eu" else ResidencyViolation]
+    fleet.record_report(replace(create_report("b"), jurisdiction="ca"))
+    assert ask(EU, ABROAD) == [
+        NoEndpoint if law == "eu" else ResidencyViolation,
+        ResidencyViolation,
+    ]
     elsewhere = create_fleet("b", sources=sources)
     elsewhere.record_report(create_report("b", "enam"))
-    assert refuse(Entry(elsewhere, is_strict=True), EU) is ResidencyViolation
-    assert refuse(Entry(elsewhere, is_strict=False), EU) is None
+    assert refuse(Entry(elsewhere.roster, is_strict=True), EU) is ResidencyViolation
+    assert refuse(Entry(elsewhere.roster, is_strict=False), EU) is None

@@ -198,7 +198,7 @@ def test_requests_of_a_node_that_has_left_are_counted_out(tmp_path: Path) -> Non
     fleet.note_failure(NodeId("b"))
     fleet.record_link_lost(NodeId("b"))
     fleet.record_report(create_report("b"))
-    assert [node.node_id for node in fleet.snapshots] == ["a"]
+    assert [node.node_id for node in fleet.roster.snapshots] == ["a"]
     with contextlib.suppress(Exception):
         fleet.plan(NEED)
     fleet.admit(NodeId("b"), Vouched(RegionId("weur"), "eu"))
@@ -207,5 +207,5 @@ def test_requests_of_a_node_that_has_left_are_counted_out(tmp_path: Path) -> Non
     again = fleet.plan(NEED)
     fleet.release(plans[2])
     fleet.release(again)
-    assert replace(fleet.snapshots[1], num_reports=0).node_id == "b"
+    assert replace(fleet.roster.snapshots[1], num_reports=0).node_id == "b"
     assert fleet.health._standings[NodeId("b")].num_under_way == 0

@@ -73,7 +73,7 @@ async def test_an_enrolled_node_serves_without_a_restart_moves_and_leaves(
             await wait_until_async(lambda: _is_answered(gateway))
         await node.stop()
         await wait_until_async(lambda: _has_members(gateway, 0))
-        assert gateway.gateway._pool.fleet.list_models() == []
+        assert gateway.gateway._pool.fleet.roster.list_models() == []
         await node.start()
 
 

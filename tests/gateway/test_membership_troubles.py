@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from contracts.ids import NodeId
 from contracts.membership import Heartbeat, HeartbeatRefusal, open_heartbeat
@@ -80,3 +81,16 @@ def test_enrolments_that_cannot_be_read_for_a_moment_put_nobody_out(
         patch.setattr(Path, "read_text", refuse)
         assert list(folder.read()) == expected
     assert list(EnrolmentFolder(tmp_path).read()) == ["gpu-1"]
+
+
+@pytest.mark.parametrize("law", ["EU", "e u", "x" * 64])
+def test_an_enrolment_under_a_law_that_has_no_name_is_named_and_left_out(
+    tmp_path: Path, law: str
+) -> None:
+    enrol(tmp_path, ScriptedNode("gpu-1"), jurisdiction=law)
+    enrol(tmp_path, ScriptedNode("gpu-2"), jurisdiction="")  # the control: nobody's is none
+    with capture_logs() as lines:
+        assert list(EnrolmentFolder(tmp_path).read()) == ["gpu-2"]
+    (line,) = lines
+    assert (line["event"], line["node_id"]) == ("enrolment_unusable", "gpu-1")
+    assert f"`{law}` names no jurisdiction" in line["reason"]

@@ -179,6 +179,14 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
             '[[nodes]]\nnode_id="n"\nurl="wss://h:1"\nkey_file="k"\n' * 2,
             "node_id",
         ),
+        (
+            '[[routing.regions]]\nname="weur"\nlatency_ms=0\njurisdiction="EU"',
+            "`EU` names no jurisdiction: it takes up to 63 lower-case letters.*such as `eu`",
+        ),
+        (
+            '[[routing.regions]]\nname="weur"\nlatency_ms=0\njurisdiction=""',
+            "`` names no jurisdiction",
+        ),
     ],
 )
 def test_a_mistake_is_named(tmp_path: Path, text: str, named: str) -> None:

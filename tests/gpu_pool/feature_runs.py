@@ -31,6 +31,8 @@ class Feature:
     swap_bytes: int = 0
     at_once: int = 1 << 30
     """Requests that are there together; by itself all."""
+    least_at_once: int = 0
+    """So many have to meet in one step."""
 
 
 def limit(batch: int, chunk: int, running: int = 64, **fields: object) -> SchedulerSettings:
@@ -89,6 +91,11 @@ def find_largest_piece(rig: EngineRig) -> int:
     return max(work.num_tokens for plan in rig.plans for work in plan.scheduled)
 
 
+def find_largest_batch(rig: EngineRig) -> int:
+    """Most sequences in one step."""
+    return max(len(plan.scheduled) for plan in rig.plans)
+
+
 def assert_has_happened(feature: Feature, rig: EngineRig) -> None:
     """The control: the feature did something in this run."""
     assert find_largest_piece(rig) <= feature.settings.max_batch_tokens, "chunks"
@@ -99,5 +106,6 @@ def assert_has_happened(feature: Feature, rig: EngineRig) -> None:
     assert any(drafts) == (feature.settings.ngram is not None), "guesses"
     cached = [max(outcome.num_cached_tokens) for outcome in rig.outcomes.values()]
     assert (max(cached) > 0) == feature.settings.prefix_caching, "cache"
-    largest = max(len(plan.scheduled) for plan in rig.plans)
+    largest = find_largest_batch(rig)
     assert (largest > 1) == (feature.at_once > 1), "batch"
+    assert largest >= feature.least_at_once, "as large a batch as was meant"

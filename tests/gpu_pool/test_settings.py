@@ -1,6 +1,7 @@
 """The node's settings: every option name is frozen, and odd values are refused by name."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from gpu_pool.settings import (
 )
 from gpu_pool.upstream_settings import PrefixCache
 
+GUIDE = (Path(__file__).parents[2] / "docs/operations.md").read_text()
 OPTIONS = """
 drain_s engine.adapter_bytes engine.max_adapter_rank
 engine.block_size engine.check_weights engine.cpu_level engine.device engine.kv_bytes
-engine.kv_dtype
+engine.kv_dtype engine.kv_least_bytes kv_shared_bytes
 engine.max_account_waiting
 engine.max_account_waiting_tokens engine.max_batch_tokens engine.max_chunk_tokens engine.max_running
 engine.max_pause_ms
@@ -71,6 +73,35 @@ def test_the_options_are_these() -> None:
     assert list_option_names(PoolSettings) == tuple(sorted([*names, *of_models]))
 
 
+def read_blocks() -> list[dict[str, Any]]:
+    """Each piece of a settings file that the operations guide shows."""
+    blocks = re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)
+    return [tomllib.loads(block) for block in blocks]
+
+
+def test_the_operations_guide_names_every_option() -> None:
+    names = {name.rpartition(".")[2] for name in OPTIONS.split()}
+    missing = {name for name in names if not re.search(rf"\b{name}\b", GUIDE)}
+    assert missing == set()
+
+
+def test_the_limits_in_the_operations_guide_are_the_defaults() -> None:
+    (shown,) = [b["engine"] for b in read_blocks() if "max_running" in b.get("engine", {})]
+    assert len(shown) == 9
+    assert decode({"engine": shown}) == PoolSettings()
+    changed = {"engine": shown | {"max_chunk_tokens": 1}}
+    assert decode(changed) != PoolSettings()  # the control
+
+
+def test_every_engine_section_of_the_operations_guide_is_one() -> None:
+    sections = [block["engine"] for block in read_blocks() if "engine" in block]
+    assert len(sections) > 4
+    for section in sections:
+        decode({"engine": section})
+    with pytest.raises(SettingsError, match="max_runing"):
+        decode({"engine": {"max_runing": 8}})
+
+
 def test_a_model_may_have_an_engine_section_of_its_own() -> None:
     table = {
         "models": [
@@ -83,6 +114,19 @@ def test_a_model_may_have_an_engine_section_of_its_own() -> None:
     assert first.engine is not None
     assert (first.engine.max_running, first.engine.ngram) == (2, NgramSettings())
     assert second.engine is None
+
+
+def test_models_share_as_much_kv_memory_as_one_of_them_can_take() -> None:
+    table = {
+        "models": [
+            {"name": "@a/a", "path": "a", "engine": {"kv_bytes": 90, "kv_least_bytes": 40}},
+            {"name": "@a/b", "path": "b", "engine": {"kv_bytes": 100, "kv_least_bytes": 20}},
+            {"name": "@a/c", "path": "c"},
+        ]
+    }
+    assert decode(table).shared_kv_bytes == 80
+    assert decode({**table, "kv_shared_bytes": 30}).shared_kv_bytes == 30
+    assert decode({}).shared_kv_bytes == 0  # the control
 
 
 def test_defaults_work_without_a_file() -> None:
@@ -158,14 +202,35 @@ def test_a_model_is_our_own_or_of_others_but_not_both() -> None:
     ("table", "words"),
     [
         ({"node_id": "a b"}, "node_id"),
+        ({"jurisdiction": "EU"}, "`EU` names no jurisdiction: it takes up to 63 lower"),
+        ({"jurisdiction": "x" * 64}, "names no jurisdiction"),
         ({"listen": {"port": 70_000}}, "port"),
         ({"gateways": [{"gateway_id": "", "key_file": "k"}]}, "gateway_id"),
         ({"models": [{"name": "llama", "path": "p"}]}, "@scope"),
         ({"models": [{"name": "@a/b", "path": "p"}] * 2}, "listed twice"),
         ({"engine": {"max_batch_tokens": 8, "max_running": 64}}, "max_batch_tokens"),
+        ({"engine": {"block_size": 24}}, "block_size is 16, 32 or 64"),
         ({"engine": {"block_size": 0}}, "block_size"),
         ({"engine": {"max_silence_s": 0.5}}, "max_silence_s"),
         ({"engine": {"max_silence_s": 1e6}}, "max_silence_s"),
+        ({"engine": {"kv_bytes": 10, "kv_least_bytes": 11}}, "a part of kv_bytes"),
+        ({"engine": {"kv_least_bytes": 10, "device": "cuda"}}, "GPU"),
+        ({"kv_shared_bytes": 10}, "kv_least_bytes"),
+        (
+            {
+                "engine": {"kv_least_bytes": 10},
+                "models": [{"name": "@a/b", "path": "p", "tensor_parallel": 2}],
+            },
+            "several processes",
+        ),
+        (
+            {
+                "engine": {"kv_bytes": 100, "kv_least_bytes": 10},
+                "models": [{"name": "@a/b", "path": "p"}],
+                "placement": {"device_bytes": 90},
+            },
+            "device_bytes",
+        ),
         ({"log": {"level": "loud"}}, "level"),
         ({"engine": {"device": "tpu"}}, "device"),
         ({"models": [{"name": "@a/b", "path": "p", "dtype": "bf16"}]}, "dtype"),

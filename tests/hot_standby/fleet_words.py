@@ -50,9 +50,10 @@ def expect(
     imminence: float,
     entry: RegionId = WEUR,
     allowed: tuple[RegionId, ...] | None = None,
+    preferred: tuple[RegionId, ...] = (),
 ) -> Demand:
     """Demand for a model."""
-    key = DemandKey(name_model(letter), entry, allowed)
+    key = DemandKey(name_model(letter), entry, allowed, preferred)
     return Demand(key, imminence, max(imminence, 0.5), burst_per_s=0.0, burst_length=0.0)
 
 

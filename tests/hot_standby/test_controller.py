@@ -146,7 +146,9 @@ async def create_split_pool(
         member.num_queued_tokens = 10**6 if role is NodeRole.PREFILL else 0
         await member.send_report()
     fleet = gateway.gateway._pool.fleet
-    await wait_until(lambda: all(one.roles and not one.placements for one in fleet.snapshots))
+    await wait_until(
+        lambda: all(one.roles and not one.placements for one in fleet.roster.snapshots)
+    )
 
 
 @pytest.mark.parametrize("carry_out", [False, True])

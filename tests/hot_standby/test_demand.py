@@ -1,6 +1,7 @@
 """What histories foretell: bursts, pauses, days, and what survives which restart."""
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,8 @@ from contracts.ids import BootId, GatewayId
 from gateway.routing.demand import DemandRecorder
 from hot_standby.demand import S_PER_DAY, SLOT_S, Demand, DemandBook
 from hot_standby.settings import DemandSettings
-from tests.hot_standby.fleet_words import WEUR, name_model
+from hot_standby.state_file import StateFile
+from tests.hot_standby.fleet_words import WEUR, WNAM, name_model
 
 MODEL = name_model("a")
 DAY_S = 1_800_000_000 // S_PER_DAY * S_PER_DAY
@@ -144,3 +146,20 @@ def test_beyond_its_bound_a_book_forgets_whoever_is_idle_longest() -> None:
     book.absorb(view(recorder, DAY_S + 5))
     book.advance(DAY_S + 5)
     assert [key.model for key, _ in book.dump()] == [name_model("b"), name_model("c")]
+
+
+def test_those_who_prefer_other_regions_are_foretold_by_themselves(tmp_path: Path) -> None:
+    book, recorder = DemandBook(SETTINGS), DemandRecorder()
+    for preferred in ((), (WNAM,), (WNAM, WEUR)):
+        recorder.note(MODEL, None, round(DAY_S * 1000), preferred)
+    book.advance(DAY_S)
+    book.absorb(view(recorder, DAY_S))
+    keys = [demand.key for demand in book.foretell(DAY_S)]
+    assert [key.preferred for key in keys] == [(), (WEUR, WNAM), (WNAM,)]
+    assert [key.has_rather(WEUR) for key in keys] == [False, False, True]
+    file = StateFile(tmp_path / "days.json")
+    file.write(book.dump())
+    assert [key for key, _ in file.read()] == keys
+    text = (tmp_path / "days.json").read_text().replace('"preferred"', '"unknown"')
+    (tmp_path / "days.json").write_text(text)  # of a version before
+    assert {key.preferred for key, _ in file.read()} == {()}

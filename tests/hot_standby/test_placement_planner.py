@@ -121,6 +121,32 @@ def test_a_model_is_placed_only_where_its_requests_may_go() -> None:
     assert pinned["far"]["a"] is DISK
 
 
+def test_a_model_is_placed_where_accounts_prefer_to_be_served() -> None:
+    near, far = create_node("near", WEUR, device=1, a=DISK), create_node("far", WNAM, a=DISK)
+
+    def place(*demands: Demand, **weights: float) -> set[str]:
+        made = plan([near, far], *demands, settings=PlannerSettings(**weights))  # type: ignore[arg-type]
+        return {name for name, tiers in made.items() if tiers["a"] is GPU}
+
+    picky = expect("a", 1.0, WEUR, None, (WNAM,))
+    assert place(picky) == {"far"}
+    assert place(picky, preference_s=0.0) == place(expect("a", 1.0, WEUR)) == {"near"}  # controls
+    assert place(picky, expect("a", 1.0, WEUR)) == {"far", "near"}
+    assert place(expect("a", 1.0, WEUR, (WEUR,), (WNAM,))) == {"near"}  # the law comes first
+
+
+def test_a_preference_wakes_a_second_replica_where_there_is_room_and_only_there() -> None:
+    home = create_node("home", WEUR, a=GPU)
+
+    def place(b: float, tier: Tier = DISK) -> dict[str, Tier]:
+        far = create_node("far", WNAM, device=1, a=HOST, b=tier)
+        picky = expect("a", 1.0, WEUR, None, (WNAM,))
+        return plan([home, far], picky, expect("b", b, WNAM))["far"]
+
+    assert place(0.0)["a"] is GPU
+    assert place(1.0, GPU) == {"a": HOST, "b": GPU}  # who would wait for longer goes before
+
+
 def test_a_burst_gets_another_replica_and_keeps_it_until_it_is_calm() -> None:
     def place(num_in_flight: int, second: Tier) -> Tier:
         busy = change_model(create_node("n1", a=GPU), "a", num_in_flight=num_in_flight)
@@ -176,6 +202,7 @@ DEMANDS = st.lists(
         st.floats(0, 1),
         st.sampled_from([WEUR, WNAM]),
         st.sampled_from([None, (WEUR,), (WNAM,), ()]),
+        st.sampled_from([(), (WEUR,), (WNAM,)]),
     ),
     max_size=8,
 )

@@ -46,7 +46,7 @@ async def are_ready(gateway: RunningGateway) -> bool:
 
 def can_hand_over(gateway: RunningGateway) -> bool:
     """True when both nodes say that their blocks can come and go."""
-    nodes = gateway.gateway._pool.fleet.snapshots
+    nodes = gateway.gateway._pool.fleet.roster.snapshots
     return all(node.is_connected and node.kv_endpoints for node in nodes)
 
 

@@ -68,7 +68,7 @@ async def run_standby(gateway: RunningGateway, folder: Path) -> AsyncGenerator[C
 
 def list_nodes(gateway: RunningGateway) -> tuple[NodeSnapshot, ...]:
     """The nodes as they last reported."""
-    return gateway.gateway._pool.fleet.snapshots
+    return gateway.gateway._pool.fleet.roster.snapshots
 
 
 def is_ready(node: NodeSnapshot) -> bool:

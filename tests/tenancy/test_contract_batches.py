@@ -190,6 +190,9 @@ async def test_models_and_accounts_can_be_left_out(
     await add(tenancy, account_id, 1, b"a")
     assert not await tenancy.claim_batch_items("one", 1, 1, except_models=[MODEL])
     assert not await tenancy.claim_batch_items("one", 1, 1, except_accounts=[account_id])
+    both = [(account_id, ModelName("@a/b")), (account_id, MODEL)]
+    assert not await tenancy.claim_batch_items("one", 1, 0, except_pairs=both)
+    assert await tenancy.claim_batch_items("one", 1, 0, except_pairs=both[:1])
     assert await tenancy.claim_batch_items("one", 1, 1, except_models=[ModelName("@a/b")])
 
 

@@ -238,9 +238,9 @@ static void multiply_near(const Input* x, long x_stride, const Bf16* panel, long
     in_tiles(first, end, [&](auto count, long row) {
         constexpr int VECTORS = count <= 2 && LANES == 8 ? 4 : 2;
         for (long column = 0; column < PANEL; column += VECTORS * LANES)
-            multiply_tile<count, VECTORS, true>(x + row * x_stride, x_stride, panel + column * 2,
-                                                num_pairs, ahead.take(num_pairs),
-                                                sums + row * stride + column, stride);
+            multiply_tile<count, VECTORS, Fetched::COMING>(
+                x + row * x_stride, x_stride, panel + column * 2, num_pairs, ahead.take(num_pairs),
+                sums + row * stride + column, stride);
     });
 }
 

@@ -23,8 +23,16 @@ from gpu_pool.kernels.cpu.levels import LEVELS, Level, list_levels, read_cpu_fla
 from gpu_pool.load_progress import find_progress
 
 _FOLDER: Final = Path(__file__).parent
-_SOURCES: Final = ("product.cpp", "attention.cpp", "elementwise.cpp", "layers.cpp")
-_HEADERS: Final = ("kernels.h", "panels.h", "softmax.h", "team.h", "tile.h", "vector.h")
+_SOURCES: Final = ("product.cpp", "int4.cpp", "attention.cpp", "elementwise.cpp", "layers.cpp")
+_HEADERS: Final = (
+    "kernels.h",
+    "panels.h",
+    "product.h",
+    "softmax.h",
+    "team.h",
+    "tile.h",
+    "vector.h",
+)
 # libgomp is torch's own, found at loading: two of them would fight for the cores.
 _OPTIONS: Final = (
     "-O3",

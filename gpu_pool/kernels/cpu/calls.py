@@ -43,7 +43,7 @@ class MatrixCall(ctypes.Structure):
 
     _fields_ = (
         *_list_fields(_POINTER, "packed bias"),
-        *_list_fields(_LONG, "num_inputs num_outputs"),
+        *_list_fields(_LONG, "num_inputs num_outputs group_size"),
     )
 
 

@@ -11,10 +11,11 @@
 struct Product {
     const Bf16* x;
     long x_stride;
-    const Bf16* packed;
+    const void* packed; // Bf16, or groups of four bits
     const Bf16* bias; // or null
     Bf16* y;
     long num_rows, num_inputs, num_outputs;
+    long group_size; // inputs that share a factor; 0: weights in bf16
     void* scratch; // of `measure_scratch`, for rows in another form
 };
 

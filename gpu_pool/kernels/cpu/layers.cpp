@@ -10,8 +10,9 @@
 #include <algorithm>
 
 struct Matrix {
-    const Bf16 *packed, *bias; // the bias or null
-    int64_t num_inputs, num_outputs;
+    const void* packed;
+    const Bf16* bias; // or null
+    int64_t num_inputs, num_outputs, group_size;
 };
 
 // What Python fills in; the order is that of `gpu_pool.kernels.cpu.calls`.
@@ -80,7 +81,7 @@ struct Desk {
 static void multiply(Team& team, const Desk& desk, const Matrix& matrix, const Bf16* x, Bf16* y,
                      long num_rows) {
     multiply(team, {x, matrix.num_inputs, matrix.packed, matrix.bias, y, num_rows,
-                    matrix.num_inputs, matrix.num_outputs, desk.scratch});
+                    matrix.num_inputs, matrix.num_outputs, matrix.group_size, desk.scratch});
 }
 
 // What some of a step's rows go through together.

@@ -15,6 +15,7 @@ from torch import Tensor
 from gpu_pool.kernels.cpu.build import NativeUnavailableError, find_library
 from gpu_pool.kernels.cpu.calls import AttentionCall, LayerCall, StepCall, TurnCall
 from gpu_pool.kernels.cpu.levels import LEVELS, Level, list_levels, read_cpu_flags
+from gpu_pool.kernels.int4_groups import Int4Weight
 from gpu_pool.large_pages import create_whole_pages
 
 MAX_LANES: Final = 16
@@ -39,8 +40,12 @@ class NativeKernels:
         self._measure.argtypes, self._measure.restype = [_LONG] * 2, _LONG
         self._pack = library.hearth_pack
         self._pack.argtypes, self._pack.restype = [_POINTER, _LONG, _POINTER, *[_LONG] * 3], None
+        self._measure_int4 = library.hearth_packed_int4_size
+        self._measure_int4.argtypes, self._measure_int4.restype = [_LONG] * 3, _LONG
+        self._pack_int4 = library.hearth_pack_int4
+        self._pack_int4.argtypes, self._pack_int4.restype = [*[_POINTER] * 4, *[_LONG] * 4], None
         self._multiply = library.hearth_multiply
-        self._multiply.argtypes = [_POINTER, _LONG, *[_POINTER] * 3, *[_LONG] * 4]
+        self._multiply.argtypes = [_POINTER, _LONG, *[_POINTER] * 3, *[_LONG] * 5]
         self._multiply.restype = None
         self._attend = library.hearth_attend
         self._attend.argtypes, self._attend.restype = [ctypes.POINTER(AttentionCall), _LONG], None
@@ -69,8 +74,10 @@ class NativeKernels:
         """Bytes of a packed weight."""
         return int(self._measure(num_inputs, num_outputs)) * torch.bfloat16.itemsize
 
-    def pack(self, weight_MK: Tensor) -> Tensor:
-        """A bf16 weight in the form that `multiply` reads."""
+    def pack(self, weight_MK: Tensor | Int4Weight) -> Tensor:
+        """A weight in bf16, or bytes of one of four bits, in the form that `multiply` reads."""
+        if isinstance(weight_MK, Int4Weight):
+            return self._pack_groups(weight_MK)
         num_outputs, num_inputs = weight_MK.shape
         weight_MK = weight_MK if weight_MK.stride(1) == 1 else weight_MK.contiguous()
         size = self._measure(num_inputs, num_outputs)
@@ -86,10 +93,40 @@ class NativeKernels:
         )
         return packed
 
+    def measure_int4(self, num_outputs: int, num_inputs: int, group_size: int) -> int:
+        """Bytes of a packed weight of four bits; 0 for groups that `multiply` does not read."""
+        return int(self._measure_int4(num_inputs, num_outputs, group_size))
+
+    def _pack_groups(self, weight: Int4Weight) -> Tensor:
+        """As `pack`."""
+        num_outputs, num_inputs = weight.shape
+        size = self.measure_int4(num_outputs, num_inputs, weight.group_size)
+        assert size, f"groups of {weight.group_size} inputs are not read"
+        packed = torch.frombuffer(create_whole_pages(size), dtype=torch.uint8, count=size)
+        parts = [
+            part.contiguous()
+            for part in (weight.numbers, weight.scales.float(), weight.zeros.to(torch.uint8))
+        ]
+        self._pack_int4(
+            *[part.data_ptr() for part in (*parts, packed)],
+            num_inputs,
+            num_outputs,
+            weight.group_size,
+            torch.get_num_threads(),
+        )
+        return packed
+
     def multiply(
-        self, x_TK: Tensor, packed: Tensor, bias_M: Tensor | None, num_outputs: int
+        self,
+        x_TK: Tensor,
+        packed: Tensor,
+        bias_M: Tensor | None,
+        num_outputs: int,
+        group_size: int = 0,
     ) -> Tensor:
-        """The product `[T, M]` of bf16 rows, whose elements lie together, with a packed weight."""
+        """The product `[T, M]` of bf16 rows, whose elements lie together, with a packed weight; one
+        of four bits has a `group_size`.
+        """
         num_rows, num_inputs = x_TK.shape
         out_TM = torch.empty((num_rows, num_outputs), dtype=torch.bfloat16)
         self._multiply(
@@ -101,6 +138,7 @@ class NativeKernels:
             num_rows,
             num_inputs,
             num_outputs,
+            group_size,
             torch.get_num_threads(),
         )
         return out_TM

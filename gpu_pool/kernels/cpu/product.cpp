@@ -5,38 +5,14 @@
 // Invariant: a row's sums are made by the same instructions in the same order however many rows
 // there are, so that a token's result does not depend on its neighbours.
 
-#include "kernels.h"
-#include "tile.h"
+#include "product.h"
 
-#include <algorithm>
 #if defined(__AMX_BF16__)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
-constexpr long K_MULTIPLE = 32;
 constexpr long PART_ROWS = 256; // that a thread takes at once
-
-static long pad(long size, long multiple) { return (size + multiple - 1) / multiple * multiple; }
-
-// Adds the bias, rounds and writes the columns of a tile that exist.
-static void finish_tile(const Product& product, long row, long num_rows, long panel,
-                        const float* sums) {
-    long column = panel * PANEL, width = std::min(PANEL, product.num_outputs - column);
-    alignas(64) float bias[PANEL] = {};
-    if (product.bias)
-        for (long i = 0; i < width; i++) bias[i] = widen(product.bias[column + i]);
-    for (long r = 0; r < num_rows; r++) {
-        Bf16* to = product.y + (row + r) * product.num_outputs + column;
-        alignas(64) Bf16 rounded[PANEL];
-        for (long i = 0; i < PANEL; i += LANES)
-            store(rounded + i, load(sums + r * PANEL + i) + load(bias + i));
-        if (width == PANEL)
-            memcpy(to, rounded, sizeof rounded);
-        else
-            memcpy(to, rounded, width * sizeof(Bf16));
-    }
-}
 
 #if defined(__AMX_BF16__)
 
@@ -101,7 +77,7 @@ static void multiply_tiles(const Bf16* x, long x_stride, const Bf16* panel, long
 static void multiply_panel(const Product& product, const Bf16* x, long x_stride, long panel,
                            long first, long end) {
     long padded = pad(product.num_inputs, K_MULTIPLE);
-    const Bf16* weights = product.packed + panel * PANEL * padded;
+    const Bf16* weights = (const Bf16*)product.packed + panel * PANEL * padded;
     alignas(64) float sums[BLOCK_ROWS * PANEL];
     long shaped = 0;
     for (long row = first; row < end; row += BLOCK_ROWS) {
@@ -117,36 +93,60 @@ static void end_panels() { _tile_release(); }
 
 #else
 
+// Whether tiles fetch their own weights ahead rather than the next panel, which comes from memory
+// while this one is multiplied. What is quicker depends on the CPU (ADR 0077): with instructions for
+// bf16, on how long a tile computes; with AVX2, on how many tiles go past a panel.
+static Fetched choose_fetched(long num_rows, long num_tiles) {
+#if defined(__AVX512BF16__)
+    return num_rows <= 4 ? Fetched::AHEAD : Fetched::COMING;
+#else
+    return LANES == 8 && num_tiles <= 8 ? Fetched::COMING : Fetched::AHEAD;
+#endif
+}
+
 // A tile of as many columns as have sums in registers goes down some pairs before the next one, so
 // that a panel comes from memory once, from its beginning to its end.
-template <int ROWS>
+template <int ROWS, Fetched FETCHED>
 static void multiply_rows(const Input* x, long x_stride, const Bf16* weights, long num_pairs,
                           Coming coming, float* sums) {
     constexpr int VECTORS = ROWS <= 2 && LANES == 8 ? 4 : 2;
     constexpr long COLUMNS = VECTORS * LANES;
     std::fill_n(sums, ROWS * PANEL, 0.0f);
     long step = COLUMNS == PANEL ? num_pairs : BLOCK_PAIRS;
+    long num_steps = (num_pairs + step - 1) / step * (PANEL / COLUMNS), number = 0, line = 0;
     for (long pair = 0; pair < num_pairs; pair += step)
-        for (long column = 0; column < PANEL; column += COLUMNS)
-            multiply_tile<ROWS, VECTORS>(x + pair * 2, x_stride, weights + (pair * PANEL + column) * 2,
-                                         std::min(step, num_pairs - pair), coming, sums + column);
+        for (long column = 0; column < PANEL; column += COLUMNS) {
+            long end = coming.num_lines * ++number / num_steps;
+            Coming part{coming.from + line * LINE, end - line};
+            line = end;
+            multiply_tile<ROWS, VECTORS, FETCHED>(
+                x + pair * 2, x_stride, weights + (pair * PANEL + column) * 2,
+                std::min(step, num_pairs - pair), part, sums + column);
+        }
 }
 
 typedef void (*MultiplyRows)(const Input*, long, const Bf16*, long, Coming, float*);
 
-template <int ROWS = MOST_ROWS> static MultiplyRows find_rows(long num_rows) {
+template <Fetched FETCHED, int ROWS = MOST_ROWS> static MultiplyRows find_rows(long num_rows) {
     if constexpr (ROWS > 1)
-        return num_rows == ROWS ? multiply_rows<ROWS> : find_rows<ROWS - 1>(num_rows);
+        return num_rows == ROWS ? multiply_rows<ROWS, FETCHED>
+                                : find_rows<FETCHED, ROWS - 1>(num_rows);
     else
-        return multiply_rows<1>;
+        return multiply_rows<1, FETCHED>;
 }
 
-// Some rows of a panel in tiles of even height. While many rows are multiplied, the next panel comes
-// nearer, and so does where a tile is written to: stores that miss wait for one another.
+static MultiplyRows find_rows(long num_rows, long num_tiles) {
+    return choose_fetched(num_rows, num_tiles) == Fetched::AHEAD
+               ? find_rows<Fetched::AHEAD>(num_rows)
+               : find_rows<Fetched::COMING>(num_rows);
+}
+
+// Some rows of a panel in tiles of even height. Where a tile is written to comes nearer meanwhile:
+// stores that miss wait for one another.
 static void multiply_panel(const Product& product, const Input* x, long x_stride, long panel,
                            long first, long end) {
     long padded = pad(product.num_inputs, K_MULTIPLE);
-    const Bf16* weights = product.packed + panel * PANEL * padded;
+    const Bf16* weights = (const Bf16*)product.packed + panel * PANEL * padded;
     alignas(64) float sums[MOST_ROWS * PANEL];
     long num_tiles = (end - first + MOST_ROWS - 1) / MOST_ROWS;
     for (long tile = 0; tile < num_tiles; tile++) {
@@ -156,7 +156,7 @@ static void multiply_panel(const Product& product, const Input* x, long x_stride
             __builtin_prefetch(product.y + r * product.num_outputs + panel * PANEL, 1);
         long line = padded * tile / num_tiles;
         Coming coming{weights + (padded + line) * PANEL, padded * (tile + 1) / num_tiles - line};
-        find_rows(num_rows)(x + row * x_stride, x_stride, weights, padded / 2, coming, sums);
+        find_rows(num_rows, num_tiles)(x + row * x_stride, x_stride, weights, padded / 2, coming, sums);
         finish_tile(product, row, num_rows, panel, sums);
     }
 }
@@ -194,13 +194,17 @@ void multiply(Team& team, const Product& product) {
         stride = pad(product.num_inputs, K_MULTIPLE);
         team.share(product.num_rows, [&](long row) { copy_row(product, row); });
     }
+    const float* input_sums = product.group_size ? sum_groups(product, inputs, stride) : nullptr;
     long num_panels = pad(product.num_outputs, PANEL) / PANEL;
     long num_parts = (product.num_rows + PART_ROWS - 1) / PART_ROWS;
     team.share(num_panels * num_parts, [&](long item) {
-        long part = item % num_parts;
-        multiply_panel(product, inputs, stride, item / num_parts,
-                       product.num_rows * part / num_parts,
-                       product.num_rows * (part + 1) / num_parts);
+        long panel = item / num_parts, part = item % num_parts;
+        long first = product.num_rows * part / num_parts;
+        long end = product.num_rows * (part + 1) / num_parts;
+        if (product.group_size)
+            multiply_int4_panel(product, inputs, stride, input_sums, panel, first, end);
+        else
+            multiply_panel(product, inputs, stride, panel, first, end);
     });
     end_panels();
 }
@@ -228,11 +232,12 @@ void hearth_pack(const Bf16* weight, long stride, Bf16* packed, long num_inputs,
     }
 }
 
-void hearth_multiply(const Bf16* x, long x_stride, const Bf16* packed, const Bf16* bias, Bf16* y,
-                     long num_rows, long num_inputs, long num_outputs, long num_threads) {
+void hearth_multiply(const Bf16* x, long x_stride, const void* packed, const Bf16* bias, Bf16* y,
+                     long num_rows, long num_inputs, long num_outputs, long group_size,
+                     long num_threads) {
     std::unique_ptr<char[]> scratch(new char[measure_scratch(num_rows, num_inputs)]);
-    Product product{x,        x_stride,   packed,      bias, y,
-                    num_rows, num_inputs, num_outputs, scratch.get()};
+    Product product{x,        x_stride,   packed,      bias,       y,
+                    num_rows, num_inputs, num_outputs, group_size, scratch.get()};
     run_team(num_threads, PRODUCT_STAGES, [&](Team& team) { multiply(team, product); });
 }
 

@@ -18,10 +18,8 @@ constexpr long LINE = 64 / sizeof(Bf16);
 constexpr int MOST_ROWS = LANES == 16 ? 8 : 4;
 #if defined(__AVX512BF16__)
 typedef Bf16 Input;
-constexpr int PREFETCHED_ROWS = 4; // more compute for longer than the CPU itself takes to fetch
 #else
 typedef float Input;
-constexpr int PREFETCHED_ROWS = MOST_ROWS;
 #endif
 
 static inline Words load_pairs(const Bf16* from) {
@@ -30,15 +28,19 @@ static inline Words load_pairs(const Bf16* from) {
     return pairs;
 }
 
-// Lines that are wanted soon; a tile of many rows, or whose panel is near, fetches one a pair.
+// Lines that are wanted soon.
 struct Coming {
     const Bf16* from;
     long num_lines;
 };
 
+// What a tile fetches while it multiplies: its own weights, some pairs ahead, or what is coming, a
+// line with each pair.
+enum class Fetched { AHEAD, COMING };
+
 // Adds the products of some pairs of inputs to the sums of `VECTORS` vectors of columns of `ROWS`
-// rows; sums of rows are `stride` apart. A panel that `IS_NEAR` needs not be fetched ahead.
-template <int ROWS, int VECTORS, bool IS_NEAR = false>
+// rows; sums of rows are `stride` apart.
+template <int ROWS, int VECTORS, Fetched FETCHED>
 static void multiply_tile(const Input* x, long x_stride, const Bf16* weights, long num_pairs,
                           Coming coming, float* sums, long stride = PANEL) {
     Floats totals[ROWS][VECTORS];
@@ -48,7 +50,7 @@ static void multiply_tile(const Input* x, long x_stride, const Bf16* weights, lo
         for (int v = 0; v < VECTORS; v++) totals[r][v] = load(sums + r * stride + v * LANES);
     for (long pair = 0; pair < num_pairs; pair++) {
         const Bf16* columns = weights + pair * PANEL * 2;
-        if (ROWS <= PREFETCHED_ROWS && !IS_NEAR) {
+        if (FETCHED == Fetched::AHEAD) {
             for (int line = 0; line < VECTORS * LANES * 4; line += 64)
                 __builtin_prefetch((const char*)(columns + PREFETCHED_PAIRS * PANEL * 2) + line);
         } else if (pair < coming.num_lines) {

@@ -49,10 +49,10 @@ class HostTier:
         with self._lock:
             if entry in self._blocks:
                 return False
-            for gone in self._shelves.put(entry, len(block)):
-                self._blocks.pop(gone, None)
             self._blocks[entry] = copy
-        return True
+            for gone in self._shelves.put(entry, len(block)):  # it may be this very one
+                self._blocks.pop(gone, None)
+            return entry in self._blocks
 
     def fetch(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
         """Fills `block`; False when the block has been dropped."""

@@ -6,6 +6,7 @@ Read next: `tier`, `rates`, `tier_store` (joins several).
 
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -64,8 +65,9 @@ class MeasuredTier:
         self._num_kept = self._num_dropped = self._num_fetched = 0
         self._max_pending = max_pending
         self._pending: queue.SimpleQueue[LeavingBlock | _Disowned | None] = queue.SimpleQueue()
-        self._void: set[Entry] = set()
-        """Disowned, and not removed yet."""
+        self._void: Counter[Entry] = Counter()
+        """How often blocks were disowned and have not been removed since."""
+        self._void_lock = threading.Lock()
         self._is_leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"kv-{label}", daemon=True)
         self._thread.start()
@@ -105,8 +107,9 @@ class MeasuredTier:
         """Brings no block of these names that is here or waits to be kept, and removes them some
         time soon; what is offered from here on is kept.
         """
-        self._void.update(Entry(space.owner, name.text) for name in names)
-        self._pending.put(_Disowned(space, names))
+        with self._void_lock:
+            self._void.update(Entry(space.owner, name.text) for name in names)
+            self._pending.put(_Disowned(space, names))
 
     def fetch(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
         """Fills `block`; False when that is not to be had, and nothing of it may be used."""
@@ -161,10 +164,13 @@ class MeasuredTier:
         return bool(self._void) and Entry(space.owner, name.text) in self._void
 
     def _remove(self, disowned: _Disowned) -> None:
-        """Removes blocks: what comes under their names from here on is right."""
+        """Removes blocks: what comes under their names from here on is right, unless they were
+        disowned once more meanwhile.
+        """
         space, names = disowned
         self._tier.remove(space, names)
-        self._void.difference_update(Entry(space.owner, name.text) for name in names)
+        with self._void_lock:
+            self._void -= Counter(Entry(space.owner, name.text) for name in names)
 
     def _run(self) -> None:
         """Keeps what is offered, and forgets what is disowned, until `close`."""

@@ -7,6 +7,7 @@ Source: mooncake-transfer-engine 0.3.13.
 Read next: `mooncake_words`, `mooncake_client` (the parent).
 """
 
+import contextlib
 import ctypes
 import importlib
 import os
@@ -21,6 +22,7 @@ from typing import Any, Final
 from contracts.errors import UnsupportedFeature
 from gpu_pool.kv.tiers.mooncake_words import (
     ABSENT,
+    PONG,
     StoreAnswer,
     StoreCall,
     StoreOp,
@@ -113,9 +115,16 @@ def main(arguments: Sequence[str]) -> int:
     for lane in lanes:
         threading.Thread(target=_serve, args=(lane, connection), daemon=True).start()
     send_message(control, StoreReady())
-    control.recv(1)
+    _attend(control)
     connection.close()
     return 0
+
+
+def _attend(control: socket.socket) -> None:
+    """Says that this process goes on, whenever it is asked, until the socket is closed."""
+    with contextlib.suppress(OSError):
+        while control.recv(1):
+            control.sendall(PONG)
 
 
 def _enter_and_connect(start: StoreStart) -> StoreConnection | StoreReady:

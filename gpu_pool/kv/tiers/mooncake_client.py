@@ -1,13 +1,15 @@
 """A core's end of its store agent: bounded calls, and a thread that brings the store back.
 
 A store that does not answer is away: nobody calls it then but that thread, once a second, so that
-no request waits for what has failed already. An agent that ends, or hangs, is started again, once
-nothing is left of it: the memory that it has lent is not taken twice. Must not know what names
-stand for. Read next: `mooncake_life`, `mooncake_tier` (the caller).
+no request waits for what has failed already. An agent that ends, answers no ping, or has a call
+that will not end, has all its calls ended and is started again, once nothing is left of it: the
+memory that it has lent is not taken twice. Must not know what names stand for.
+Read next: `mooncake_life`, `mooncake_tier` (the caller).
 """
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import Final
@@ -170,20 +172,34 @@ class StoreClient:
                 self._log.warning("KV is not kept in the store", reason=reason)
             return ready is not None and ready.is_final, False
         self._life = life
-        quiet_s = _PROBE_S
-        while not self._is_closing.is_set() and life.oldest_s < _HUNG_S:
-            if quiet_s >= (_PROBE_S if self.is_away else _CARE_S):
-                quiet_s = 0.0
+        guard = threading.Thread(target=self._guard, args=(life,), name="kv-guard", daemon=True)
+        guard.start()
+        asked_s = float("-inf")
+        while guard.is_alive():
+            if time.monotonic() - asked_s >= (_PROBE_S if self.is_away else _CARE_S):
                 if self._ask(life, StoreCall(StoreOp.LOOK_UP, _NOBODY)) is None:
                     self._note_away()
                 elif self.is_away:
                     self._note_there()
-            if life.is_over(_LOOK_S):
-                if not self._is_closing.is_set():
-                    self._log.warning("the KV store's agent is gone")
-                break
-            quiet_s += _LOOK_S
+                asked_s = time.monotonic()
+            guard.join(_LOOK_S)
         return False, True
+
+    def _guard(self, life: AgentLife) -> None:
+        """Waits for the end of a life, or until nothing comes of it any more; then all its calls
+        end, whoever waits for them and however long that would be.
+        """
+        reason = ""
+        while not reason and not self._is_closing.is_set():
+            if life.is_over(_LOOK_S):
+                reason = "it is gone"
+            elif life.is_silent():
+                reason = "it is silent"
+            elif life.oldest_s >= _HUNG_S:
+                reason = "a call does not end"
+        if not self._is_closing.is_set():
+            self._log.warning("the KV store's agent is replaced", reason=reason)
+        life.hang_up()
 
     def _note_there(self) -> None:
         """Calls have a prospect again."""

@@ -1,7 +1,8 @@
 """One life of a store agent: its process, its sockets, and the calls that it has been given.
 
 A call that is late is given up, not ended: its socket is used again when the answer has come, and
-nobody sees that any more. At the end of a life all its calls end at once, and a process that the
+nobody sees that any more. A call may wait for a master; the process itself answers pings all the
+while, or it is frozen. At the end of a life all its calls end at once, and a process that the
 kernel does not let go is not waited for. Read next: `mooncake_agent` (the child),
 `mooncake_client` (the caller).
 """
@@ -18,6 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from gpu_pool.kv.tiers.mooncake_words import (
+    PING,
     StoreAnswer,
     StoreCall,
     StoreReady,
@@ -25,6 +27,7 @@ from gpu_pool.kv.tiers.mooncake_words import (
     receive_message,
     send_message,
 )
+from gpu_pool.silence import PingedSilence
 
 NUM_LANES: Final = 6
 """Calls at a time: those who fetch, the one who keeps, and whoever looks whether it is back."""
@@ -32,6 +35,9 @@ PARTING_S: Final = 2.0
 """For a process to take back what it has lent; it is killed then."""
 KILLED_S: Final = 0.5
 """For a process to go that was killed; the kernel may hold one for as long as it likes."""
+MAX_SILENCE_S: Final = 10.0
+"""What it has lent goes with it, so that a short standstill is borne."""
+_PING_S: Final = 1.0
 _ENVIRON: Final = (
     "MC_RPC_TIMEOUT_MS=1000",
     "MC_RPC_CONNECT_TIMEOUT_MS=1000",
@@ -75,6 +81,8 @@ class AgentLife:
             self._lanes.put(lane)
         self._threads = ThreadPoolExecutor(NUM_LANES, "kv-store")
         self._began_s: dict[int, float] = {}
+        self._num_heard = 0
+        self._silence = PingedSilence(_PING_S, self._ping)
         send_message(self._control, start)
 
     @property
@@ -97,8 +105,19 @@ class AgentLife:
             return StoreReady("the store's agent has ended")
 
     def is_over(self, wait_s: float) -> bool:
-        """True as soon as the process is gone, within so much time."""
-        return self._has_news(wait_s)
+        """True as soon as the process is gone, within so much time. After `wait_ready`."""
+        if not self._has_news(wait_s):
+            return False
+        try:
+            pongs = self._control.recv(64)
+        except OSError:
+            pongs = b""
+        self._num_heard += len(pongs)
+        return not pongs
+
+    def is_silent(self) -> bool:
+        """True when the process has answered no ping for too long; after every `is_over`."""
+        return self._silence.look(self._num_heard) >= MAX_SILENCE_S
 
     def call(self, call: StoreCall, content: bytes) -> "Future[Answer]":
         """Begins a call. Raises: `RuntimeError` when this life is over."""
@@ -132,6 +151,11 @@ class AgentLife:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+    def _ping(self) -> None:
+        """Asks whether the process goes on."""
+        with contextlib.suppress(OSError):  # it is gone
+            self._control.send(PING)
 
     def _has_news(self, wait_s: float) -> bool:
         """True when the control socket can be read; its number may be any, unlike for `select`."""

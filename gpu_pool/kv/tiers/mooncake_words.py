@@ -16,6 +16,9 @@ _LENGTHS: Final = struct.Struct("<IQ")
 AWAY: Final = -900
 """Codes of the store from here down say that its master does not answer."""
 ABSENT: Final = -704
+PING: Final = b"?"
+PONG: Final = b"!"
+"""Over the first socket once the agent is ready, whose first thread answers."""
 
 
 class StoreOp(enum.IntEnum):

@@ -24,4 +24,5 @@ def list_parameters(config: GemmaConfig, prefix: str) -> dict[str, ParameterSour
     mlp = names.list_gated_mlp(config.hidden_size, config.intermediate_size)
     layer = norms | names.list_attention(config) | mlp
     layers = [names.place_in_layer(i, layer, prefix) for i in range(config.num_layers)]
-    return names.join_parts([names.list_embeddings(config, prefix), *layers], SPLITS)
+    parts = [names.list_embeddings(config, prefix), *layers]
+    return names.join_parts(parts, SPLITS, names.PRODUCTS)

@@ -184,12 +184,12 @@ class PlacementKeeper:
             await self._settle_size(kept)
 
     async def _settle_size(self, kept: KeptModel) -> None:
-        """Makes room for what turned out larger than its files, or sends it away again.
+        """Makes room for what turned out larger than its files tell, or sends it away again.
 
         It takes no further requests before that is settled; those that came as soon as it was there
         end first. Raises: `ModelCold`, `ModelFailed`.
         """
-        self._log.warning("a model is larger than its files", model=kept.model.name)
+        self._log.warning("a model is larger than expected", model=kept.model.name)
         try:
             while not await self._try_settle(kept):
                 await self._wait_change(None)
@@ -330,11 +330,16 @@ def create_keeper(
     settings: PlacementSettings | None,
     monotonic_s: Callable[[], float],
     on_change: Callable[[], None],
+    shared_bytes: int = 0,
 ) -> PlacementKeeper:
-    """What keeps models within the node's memory; without settings nothing bounds them."""
+    """What keeps models within the node's memory; without settings nothing bounds them.
+
+    `shared_bytes` of the device are KV memory of no one model.
+    """
     if settings is None:
         return PlacementKeeper(MemoryBudget(), 0.0, monotonic_s, on_change)
-    budget = MemoryBudget(settings.device_bytes, settings.host_bytes, settings.disk_bytes)
+    device_bytes = settings.device_bytes - shared_bytes
+    budget = MemoryBudget(device_bytes, settings.host_bytes, settings.disk_bytes)
     return PlacementKeeper(budget, settings.turn_s, monotonic_s, on_change)
 
 

@@ -1,4 +1,4 @@
-"""A request's prompt as token ids, with every limit on text checked on the way.
+"""A request's prompt and bad words as token ids, with every limit on text checked on the way.
 
 Short prompts are encoded where they are, long ones in a small pool of threads, so that the event
 loop is not held up. Must not know sequences. Read next: `conversation`, `chat_template`,
@@ -11,15 +11,20 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from contracts.errors import ContextTooLong, InvalidRequest, UnsupportedFeature
-from contracts.inference import ChatPrompt, Prompt, TokenPrompt
+from contracts.inference import ChatPrompt, GenerateRequest, Prompt, TokenPrompt
 from gpu_pool.server.text.answers.answer_format import THINK_BEGIN, AnswerFormat
 from gpu_pool.server.text.chat_template import ChatTemplate
 from gpu_pool.server.text.control_tokens import choose_mark
 from gpu_pool.server.text.conversation import ConversationWriter, count_chars, list_texts
+from gpu_pool.server.text.spelling import spell_words
 from gpu_pool.server.text.tokenizer import Tokenizer
 
 MAX_INLINE_CHARS: Final = 4096
+MAX_INLINE_WORDS: Final = 16
+"""Of bad words, which are encoded several times each."""
 MAX_MESSAGES: Final = 10_000
 KNOWN_ROLES: Final = frozenset(
     ("system", "developer", "user", "assistant", "tool", "function", "ipython", "model")
@@ -75,6 +80,21 @@ class PromptEncoder:
         """The same for long prompts, off the event loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self.encode, prompt, context_window)
+
+    def spell(self, request: GenerateRequest) -> GenerateRequest:
+        """`request`, whose sampling knows of its bad words. Raises: `InvalidRequest`."""
+        if not request.bad_words:
+            return request
+        spellings = spell_words(self._tokenizer, request.bad_words)
+        sampling = msgspec.structs.replace(request.sampling, bad_spellings=spellings)
+        return msgspec.structs.replace(request, sampling=sampling)
+
+    async def spell_in_thread(self, request: GenerateRequest) -> GenerateRequest:
+        """The same for many bad words, off the event loop."""
+        if not request.bad_words:
+            return request
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self.spell, request)
 
     def _check_size(self, num_chars: int, context_window: int) -> None:
         """Refuses text with more bytes than the context's tokens can hold."""

@@ -55,10 +55,14 @@ class Tokenizer:
 
         Raises: `InvalidRequest` when control tokens cannot be kept out.
         """
+        return self._beginning + self.encode_plain(text)
+
+    def encode_plain(self, text: str) -> list[int]:
+        """The same of a text that is the beginning of nothing."""
         is_plain = not self.control.find_spans(text)
         ids = _encode(self._full if is_plain else self._plain, text)
         self._check(ids, ())
-        return self._beginning + ids
+        return ids
 
     def encode_rendered(self, marked: str, mark: str) -> list[int]:
         """Ids of a rendered conversation whose user text was marked before it was rendered.

@@ -134,6 +134,8 @@ def _refuse_what_is_not_known(request: GenerateRequest, settings: UpstreamSettin
         ):
             if is_asked:
                 raise UnsupportedFeature(f"This model does not know `{name}`.", param=name)
+    if request.bad_words and not traits.takes_bad_words:
+        raise UnsupportedFeature("This model does not know `bad_words`.", param="bad_words")
     if isinstance(prompt, ChatPrompt) and prompt.tools:
         is_allowed = ModelFeature.FUNCTION_CALLING in settings.features
         if not is_allowed and request.tool_choice.mode is not ToolChoiceMode.NONE:
@@ -234,6 +236,8 @@ def _write_sampling(request: GenerateRequest, settings: UpstreamSettings) -> dic
         fields["stop"] = list(sampling.stop)
     if sampling.logit_bias:
         fields["logit_bias"] = {str(token_id): bias for token_id, bias in sampling.logit_bias}
+    if request.bad_words:
+        fields["bad_words"] = list(request.bad_words)
     if request.num_choices > 1:
         fields["n"] = request.num_choices
     if sampling.num_logprobs is not None:

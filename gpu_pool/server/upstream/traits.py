@@ -42,6 +42,8 @@ class EngineTraits:
     """Takes `continuous_usage_stats`: every chunk says what was used so far."""
     gives_token_ids: bool = False
     """Takes `return_token_ids`: chunks say which tokens they are made of."""
+    takes_bad_words: bool = False
+    """Takes `bad_words`."""
     takes_reasoning: bool = False
     """Takes earlier thoughts as `reasoning_content` of a message."""
     count_path: str = ""
@@ -58,6 +60,7 @@ TRAITS: Final[Mapping[EngineKind, EngineTraits]] = {
         takes_token_ids=True,
         tells_usage_early=True,
         gives_token_ids=True,
+        takes_bad_words=True,
         takes_reasoning=True,
         count_path="/tokenize",
         metrics=LoadMetrics(

@@ -121,6 +121,7 @@ class UpstreamModel:
             features=settings.features,
             engine=settings.kind,
             may_keep=not settings.keeps_nothing,
+            takes_bad_words=TRAITS[settings.kind].takes_bad_words,
         )
 
 

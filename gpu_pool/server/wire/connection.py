@@ -198,7 +198,7 @@ class Connection:
 
         ticket = self._tickets.admit(message.sealed_ticket, grant)
         if ticket is None or ticket.answers:
-            self._status.sessions.note(grant.session)
+            self._status.sessions.note(grant.account_id, grant.session)
 
         def put(event: StreamEvent) -> None:
             self._writer.put(entry.stream_id, entry.attempt, event)

@@ -16,15 +16,17 @@ from typer.testing import CliRunner
 
 from cli.doctor.command import examine_settings
 from cli.doctor.finding import Area, Finding, Findings, Level
-from cli.doctor.gateway_checks import check_certificate
+from cli.doctor.fleet_checks import check_nodes
+from cli.doctor.gateway_checks import check_certificate, check_entries
 from cli.doctor.price_checks import check_prices
 from cli.doctor.residency_checks import check_regions, check_residency
 from cli.doctor.store_checks import check_limits, note_skew
 from cli.main import app
-from contracts.ids import RegionId
+from contracts.ids import NodeId, RegionId
 from contracts.pricing import TokenRates
 from contracts.settings import decode_settings
 from gateway.admission.probe import probe_store
+from gateway.membership.enrolments import NodeEnrolment, write_enrolment
 from gateway.settings import PREFIX, GatewaySettings
 from migrations.upgrade import upgrade_database_async
 from tenancy.changes import AccountChange
@@ -179,6 +181,38 @@ async def test_each_fault_is_found_with_what_to_do_and_nothing_without_one(tmp_p
             assert bad[0].advice
 
 
+async def test_who_names_which_law_for_a_region_is_said_where_they_differ(tmp_path: Path) -> None:
+    checkpoint = write_random_checkpoint(tmp_path / "checkpoint")
+    folder = tmp_path / "members"
+    folder.mkdir()
+
+    def enrol(name: str, region: str, law: str) -> None:
+        key_file = write_pair_key(folder, secrets.token_bytes(32)).name
+        place = NodeEnrolment(region=RegionId(region), jurisdiction=law, key_file=key_file)
+        write_enrolment(folder, NodeId(name), place)
+
+    async with run_double_node(tmp_path, checkpoint) as node:
+        table = await create_table(tmp_path, node)
+        table["membership"] = {"url": "redis://127.0.0.1:1", "folder": str(folder)}
+
+        async def find(**changes: Any) -> list[Finding]:
+            findings = Findings()
+            settings = decode_settings(GatewaySettings, table | changes, {}, PREFIX)
+            await check_nodes(settings, findings)
+            return list_bad(findings.all)
+
+        enrol("other", "local", "")
+        enrol("far", "enam", "us")
+        assert await find() == []  # of one mind
+        enrol("third", "local", "eu")
+        (named,) = await find()
+        assert (named.area, named.level) == (Area.NODES, Level.PROBLEM)
+        assert "local (eu by third; none by double-node, other)" in named.what
+        regions = [{"name": "local", "jurisdiction": "eu", "latency_ms": 0}]
+        (named,) = await find(routing={"regions": regions})
+        assert named.what.startswith("double-node says it is under the law of nobody")
+
+
 async def test_a_model_without_a_price_is_named(tmp_path: Path) -> None:
     ring = load_or_create_key_ring(tmp_path / "key_ring.json", secrets.token_bytes)
     database = tmp_path / "hearth.db"
@@ -211,6 +245,58 @@ def test_a_node_in_a_region_that_the_settings_do_not_name_is_named() -> None:
     assert named.level is Level.WARNING
     assert named.what.startswith("n is in wuer, which")
     assert find("weur", "weur") == find("own", "weur") == find("wuer") == []
+
+
+def test_entries_and_whether_anybody_is_sent_there_fit_together() -> None:
+    entry = {"entry": "https://gateway.example"}
+
+    def find(*regions: dict[str, Any], is_strict: bool) -> list[Finding]:
+        named = [{"jurisdiction": "eu", "latency_ms": 1} | region for region in regions]
+        table = {"region": "weur", "routing": {"regions": named, "strict_entry": is_strict}}
+        findings = Findings()
+        check_entries(decode_settings(GatewaySettings, table, {}, PREFIX), findings)
+        return findings.all
+
+    home, enam, apac = {"name": "weur"} | entry, {"name": "enam"}, {"name": "apac"}
+    for regions in ((), (home,), (home, enam)):
+        (named,) = find(*regions, is_strict=True)
+        assert (named.level, named.area) == (Level.WARNING, Area.CONFIGURATION)
+        assert "no other region of `[[routing.regions]]` names an `entry`" in named.what
+        assert "turn `strict_entry` off" in named.advice
+        assert find(*regions, is_strict=False) == []
+    (named,) = find(home, enam | entry, apac, is_strict=True)
+    assert (named.level, "and apac names no `entry`" in named.what) == (Level.NOTE, True)
+    (named,) = find(home, enam | entry, apac | entry, is_strict=False)
+    assert named.level is Level.NOTE
+    assert "an `entry` for enam, apac, and `routing.strict_entry` is off" in named.what
+    assert find(home, enam | entry, apac | entry, is_strict=True) == []  # the control
+
+
+async def test_jurisdictions_of_accounts_in_which_no_region_is_are_named(tmp_path: Path) -> None:
+    ring = load_or_create_key_ring(tmp_path / "key_ring.json", secrets.token_bytes)
+    database = tmp_path / "hearth.db"
+    url = f"sqlite+aiosqlite:///{database}"
+    await upgrade_database_async(url)
+    tenancy = open_tenancy(database, ring)
+    bound = await tenancy.create_account("bound", allowed_jurisdictions=("eu", "ue"))
+    fond = await tenancy.create_account("fond", preferred_jurisdictions=("su",))
+    await tenancy.close()
+    node = {"node_id": "n", "url": "ws://127.0.0.1:1", "key_file": "k"}
+
+    async def find(*laws: str, **place: str) -> list[str]:
+        names = zip(("weur", "enam", "apac"), laws, strict=False)
+        regions = [{"name": name, "jurisdiction": law, "latency_ms": 1} for name, law in names]
+        table = {"database": {"url": url}, "nodes": [node | place], "routing": {"regions": regions}}
+        return [finding.what for finding in await examine_residency(table)]
+
+    for place in ({}, {"region": "weur"}):  # also where a node may be anywhere
+        misspelt, unheard = sorted(await find("eu", "us", **place))
+        assert misspelt.startswith(
+            f"bound ({bound.account_id}) names the jurisdiction ue, in which"
+        )
+        assert unheard.startswith(f"fond ({fond.account_id}) names the jurisdiction su, in which")
+    assert await find() == []  # nothing is known of laws
+    assert await find("ue", "su", "eu") == []  # the control
 
 
 async def examine_residency(table: dict[str, Any]) -> list[Finding]:

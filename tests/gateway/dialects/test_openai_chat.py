@@ -86,12 +86,22 @@ def test_stop_is_a_text_or_a_list() -> None:
         ("reasoning_effort", "much"),
         ("tool_choice", "maybe"),
         ("logit_bias", {"token": 1}),
+        ("bad_words", "London"),
+        ("bad_words", ["a"] * 129),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse(**{field: value})
     assert caught.value.param == field
+
+
+@pytest.mark.parametrize("word", ["", "  ", "a" * 129, 5, None, ["a"]])
+def test_a_bad_word_that_is_none_is_refused_by_its_place(word: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(bad_words=["London", word])
+    assert caught.value.param is not None
+    assert caught.value.param.startswith("bad_words[")
 
 
 def test_the_old_way_to_declare_functions_is_refused_by_name() -> None:
@@ -113,7 +123,9 @@ def test_what_is_asked_beside_the_messages_reaches_the_node() -> None:
         parallel_tool_calls=False,
         response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
         reasoning_effort="low",
+        bad_words=["London", " New York", "\n"],
     )
+    assert request.bad_words == ("London", " New York", "\n")
     assert request.num_choices == 3
     assert request.sampling.num_logprobs == 4
     assert request.sampling.logit_bias == ((17, -100.0), (4, 2.5))

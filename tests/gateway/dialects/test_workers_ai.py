@@ -125,7 +125,7 @@ NULLABLE = [
     *("repetition_penalty", "frequency_penalty", "presence_penalty", "lora", "response_format"),
     *("tools", "image", "guided_json", "ignore_eos", "messages", "tool_choice", "logit_bias"),
     *("reasoning_effort", "chat_template_kwargs", "n", "logprobs", "top_logprobs", "min_p"),
-    *("parallel_tool_calls", "stream_options", "max_completion_tokens", "requests"),
+    *("parallel_tool_calls", "stream_options", "max_completion_tokens", "requests", "bad_words"),
 ]
 
 
@@ -195,6 +195,18 @@ def test_an_adapter_is_passed_on_by_its_name(lora: str | None, expected: str | N
     assert parse_body(WORKERS_AI, PLAIN | {"lora": lora}, CHAT_MODEL).lora == expected
     response = {"input": "Hi", "lora": lora}
     assert parse_body(WORKERS_AI, response, CHAT_MODEL).lora == expected
+
+
+def test_bad_words_are_passed_on_in_every_shape() -> None:
+    for body in (PLAIN, {"messages": [{"role": "user", "content": "Hi"}]}):
+        for model in (MODEL, CHAT_MODEL):
+            parsed = parse_body(WORKERS_AI, body | {"bad_words": ["London"]}, model)
+            assert parsed.request.bad_words == ("London",)  # type: ignore[union-attr]
+            none = parse_body(WORKERS_AI, body | {"bad_words": []}, model)
+            assert none.request == parse_body(WORKERS_AI, body, model).request
+    response = {"input": "Hi", "bad_words": ["London"]}
+    parsed = parse_body(WORKERS_AI, response, CHAT_MODEL)
+    assert parsed.request.bad_words == ("London",)  # type: ignore[union-attr]
 
 
 def test_an_image_is_refused_rather_than_dropped() -> None:

@@ -103,11 +103,12 @@ async def test_who_may_go_to_one_region_only_is_in_nobodys_way() -> None:
         RouteNeed(MODEL, None, leaves_nothing=True),
         RouteNeed(MODEL, None, min_context=8192),
         RouteNeed(MODEL, None, num_prompts=2),
+        RouteNeed(MODEL, None, has_bad_words=True),
         RouteNeed(MODEL, None, adapter=ADAPTER),
         RouteNeed(MODEL, (RegionId("enam"),), jurisdictions=frozenset({"us"})),
         RouteNeed(MODEL, None),  # the control
     ],
-    ids=["keeps", "short", "one", "plain", "abroad", "any"],
+    ids=["keeps", "short", "one", "heedless", "plain", "abroad", "any"],
 )
 async def test_who_may_not_go_to_a_node_is_in_nobodys_way_there(need: RouteNeed) -> None:
     world = World()
@@ -168,7 +169,7 @@ async def test_what_answers_have_really_taken_counts_afterwards() -> None:
 async def test_a_node_that_refuses_is_asked_again_after_its_next_report() -> None:
     world = World()
     world.report("a", waiting=MAX_WAITING - 1)
-    node = world.fleet.find(NodeId("a"))
+    node = world.fleet.roster.find(NodeId("a"))
     assert node is not None
     asked = world.ask("1", "weur")
     asked.waiter.refused = {node.node_id: node.num_reports}

@@ -15,6 +15,7 @@ from gateway.routing.law_table import LawTable
 from gateway.routing.locality import Locality
 from gateway.routing.regions import Region, RegionCatalogue
 from gateway.routing.rings import list_rings
+from gateway.routing.roster import Roster
 from gateway.routing.route_plan import (
     NO_HINTS,
     FleetState,
@@ -131,7 +132,7 @@ def create_fleet(
     locality = Locality(SessionMap(max_sessions=1000, idle_s=600.0))
     said = {node_id: RegionId(region) for node_id, region in (vouched or {}).items()}
     nodes = {NodeId(node_id): said.get(node_id) for node_id in node_ids}
-    return Fleet(nodes, BOUNDS, LawTable(catalogue), locality, sources)
+    return Fleet(Roster(nodes, LawTable(catalogue)), BOUNDS, locality, sources)
 
 
 def create_state(

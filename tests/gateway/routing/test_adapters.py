@@ -158,7 +158,7 @@ def test_where_a_prompt_was_with_one_adapter_counts_for_that_one_alone() -> None
 def test_a_model_is_offered_with_what_any_of_its_nodes_takes() -> None:
     fleet = create_pair()
     fleet.record_report(create_report("b"))
-    card = fleet.find_model(MODEL)
+    card = fleet.roster.find_model(MODEL)
     assert card is not None
     assert card.max_adapter_rank == 16
-    assert fleet.list_models() == [card]
+    assert fleet.roster.list_models() == [card]

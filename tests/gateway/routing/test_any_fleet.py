@@ -84,6 +84,7 @@ def draw_node(draw: st.DrawFn, node_id: str) -> NodeSnapshot:
                 may_keep=draw(RARELY),
                 max_adapter_rank=draw(st.sampled_from([0, 16])),
                 max_prompts=draw(st.sampled_from([1, 128])),
+                takes_bad_words=draw(MOSTLY),
                 context_window=draw(st.sampled_from([4096, 8192])),
             )
             for name in models
@@ -135,6 +136,7 @@ NEEDS = st.builds(
     leaves_nothing=RARELY,
     adapter=st.sampled_from([None, None, None, ADAPTER]),
     num_prompts=st.sampled_from([1, 1, 1, 2]),
+    has_bad_words=RARELY,
     min_context=st.sampled_from([0, 0, 0, 8192]),
     num_prompt_bytes=st.just(4000),
     num_prompt_tokens=st.integers(0, 5000),
@@ -174,6 +176,7 @@ def is_able(node: NodeSnapshot, need: RouteNeed, sent: dict[str, int]) -> bool:
         and not (need.leaves_nothing and card.may_keep)
         and takes_adapter(card, need)
         and card.max_prompts >= need.num_prompts
+        and (card.takes_bad_words or not need.has_bad_words)
         and card.context_window >= need.min_context
         and NOW_S - node.reported_s <= BOUNDS.report_ttl_s
         and count_room(load, Sent(num_sent), BOUNDS) > 0
@@ -278,7 +281,7 @@ def test_the_fleets_that_are_drawn_try_the_router() -> None:
     """The control: many can serve, and many of those have a node that only the law keeps away."""
     seen = Counter[str]()
 
-    @settings(max_examples=200, derandomize=True, database=None, deadline=None)
+    @settings(max_examples=600, derandomize=True, database=None, deadline=None)
     @given(nodes=draw_fleet(), need=NEEDS, sent=SENT)
     def look_at(nodes: tuple[NodeSnapshot, ...], need: RouteNeed, sent: dict[str, int]) -> None:
         able = [node for node in nodes if is_able(node, need, sent)]

@@ -51,6 +51,7 @@ OF_SOME_REQUESTS = {
     Rejection.ADAPTER,
     Rejection.OTHER_REVISION,
     Rejection.PROMPTS,
+    Rejection.BAD_WORDS,
     Rejection.CONTEXT,
     Rejection.RETENTION,
 }

@@ -45,7 +45,7 @@ class Scene:
 
     @property
     def drained(self) -> list[NodeId]:
-        return [node.node_id for node in self.fleet.snapshots if node.is_drained]
+        return [node.node_id for node in self.fleet.roster.snapshots if node.is_drained]
 
 
 async def test_drains_outlast_the_store_s_absence_and_the_node_s_own_reports() -> None:

@@ -59,9 +59,9 @@ def fleet(clock: Stopwatch) -> Fleet:
 
 
 def test_nothing_is_known_before_the_first_report(fleet: Fleet) -> None:
-    assert [node.node_id for node in fleet.snapshots] == ["a", "b"]
+    assert [node.node_id for node in fleet.roster.snapshots] == ["a", "b"]
     assert not fleet.has_ready_model()
-    assert fleet.list_models() == []
+    assert fleet.roster.list_models() == []
     with pytest.raises(NoEndpoint):
         fleet.plan(NEED)
 
@@ -187,7 +187,7 @@ def test_a_lost_link_takes_the_node_out_and_keeps_its_models_known(fleet: Fleet)
     assert [fleet.plan(NEED).node_id for _ in range(2)] == ["b", "b"]
     fleet.record_link_lost(NodeId("b"))
     assert not fleet.has_ready_model()
-    assert [card.name for card in fleet.list_models()] == [MODEL]
+    assert [card.name for card in fleet.roster.list_models()] == [MODEL]
     with pytest.raises(NoEndpoint):
         fleet.plan(NEED)
     fleet.record_report(create_report("a"))
@@ -208,11 +208,11 @@ def test_a_region_that_could_forge_a_header_is_refused_with_its_report(
     fleet: Fleet, region: str
 ) -> None:
     fleet.record_report(create_report("a", region))
-    assert fleet.snapshots[0].region is None
+    assert fleet.roster.snapshots[0].region is None
     assert not fleet.has_ready_model()
     fleet.record_report(create_report("a"))
     fleet.record_report(create_report("a", region))
-    assert fleet.snapshots[0].region == RegionId("weur")  # what was known before stands
+    assert fleet.roster.snapshots[0].region == RegionId("weur")  # what was known before stands
 
 
 def test_a_node_that_is_not_ready_or_draining_makes_no_gateway_ready(fleet: Fleet) -> None:
@@ -233,7 +233,7 @@ def test_a_model_that_a_node_gives_up_is_known_no_more(fleet: Fleet) -> None:
         create_report("a"), models=(create_card(OTHER_MODEL),), loads=(create_load(OTHER_MODEL),)
     )
     fleet.record_report(other)
-    assert [card.name for card in fleet.list_models()] == [OTHER_MODEL, MODEL]
+    assert [card.name for card in fleet.roster.list_models()] == [OTHER_MODEL, MODEL]
     assert fleet.plan(RouteNeed(OTHER_MODEL, None)).node_id == "a"
     assert fleet.plan(NEED).node_id == "b"
     with pytest.raises(UnknownModel):
@@ -252,26 +252,26 @@ def test_the_longest_context_follows_what_nodes_offer(fleet: Fleet) -> None:
     assert fleet.find_context_window(NEED) == 300
     offer("b", 50)
     assert fleet.find_context_window(NEED) == 100
-    found = fleet.find_model(MODEL)
+    found = fleet.roster.find_model(MODEL)
     assert found is not None
     assert found.context_window == 50
     fleet.dismiss(NodeId("a"))
     assert fleet.find_context_window(NEED) == 50
     fleet.dismiss(NodeId("b"))
-    assert fleet.find_model(MODEL) is None
+    assert fleet.roster.find_model(MODEL) is None
     with pytest.raises(UnknownModel):
         fleet.find_context_window(NEED)
 
 
 def test_a_region_whose_nodes_contradict_each_other_lies_in_no_jurisdiction(fleet: Fleet) -> None:
     fleet.record_report(create_report("a"))
-    assert fleet.laws.list_regions(["eu"]) == {"weur"}
+    assert fleet.roster.laws.list_regions(["eu"]) == {"weur"}
     fleet.record_report(msgspec.structs.replace(create_report("b"), jurisdiction="us"))
-    assert fleet.laws.list_regions(["eu"]) == set()
-    assert fleet.laws.list_regions(["us"]) == set()
-    assert fleet.laws.list_regions(["eu", "us"]) == {"weur"}
+    assert fleet.roster.laws.list_regions(["eu"]) == set()
+    assert fleet.roster.laws.list_regions(["us"]) == set()
+    assert fleet.roster.laws.list_regions(["eu", "us"]) == {"weur"}
     fleet.record_report(create_report("b"))
-    assert fleet.laws.list_regions(["eu"]) == {"weur"}
+    assert fleet.roster.laws.list_regions(["eu"]) == {"weur"}
 
 
 def test_a_node_is_where_the_configuration_has_it_whatever_it_says(clock: Stopwatch) -> None:
@@ -309,7 +309,9 @@ def test_a_node_under_another_law_than_the_catalogues_is_refused_by_that_name(
 
 def expect(fleet: Fleet, **regions: str) -> None:
     """Operators count on these nodes."""
-    fleet.expect({NodeId(name): Vouched(RegionId(region)) for name, region in regions.items()})
+    fleet.roster.expect(
+        {NodeId(name): Vouched(RegionId(region)) for name, region in regions.items()}
+    )
 
 
 def refuse(fleet: Fleet, need: RouteNeed = NEED) -> type[ServiceError]:
@@ -334,12 +336,12 @@ def test_what_nodes_serve_that_are_away_is_neither_unknown_nor_against_the_law(
     expect(fleet, a="enam")
     assert refuse(fleet, BOUND) is ResidencyViolation
     fleet.dismiss(NodeId("b"))
-    assert fleet.find_model(MODEL) is None
+    assert fleet.roster.find_model(MODEL) is None
     expect(fleet, b="enam")
-    assert fleet.find_model(MODEL) is not None
+    assert fleet.roster.find_model(MODEL) is not None
     assert refuse(fleet) is NoEndpoint
     expect(fleet)
-    assert fleet.find_model(MODEL) is None
+    assert fleet.roster.find_model(MODEL) is None
     assert refuse(fleet) is UnknownModel
     fleet.admit(NodeId("a"), Vouched(RegionId("weur")))
     fleet.record_report(create_report("a"))
@@ -371,9 +373,9 @@ def test_a_law_that_no_node_has_told_of_yet_is_waited_for(
 
     def ask(rules: RegionRules = rules) -> type[ServiceError]:
         jurisdictions = find_jurisdictions(rules, None)
-        need = RouteNeed(MODEL, find_allowed(rules, fleet.laws), jurisdictions=jurisdictions)
+        need = RouteNeed(MODEL, find_allowed(rules, fleet.roster.laws), jurisdictions=jurisdictions)
         error = refuse(fleet, need)
-        if fleet.find_model(MODEL) is None:
+        if fleet.roster.find_model(MODEL) is None:
             with pytest.raises(error):
                 fleet.find_context_window(need)
         return error

@@ -2,6 +2,8 @@
 
 import random
 
+import structlog
+
 from contracts.ids import NodeId, RegionId
 from contracts.region_rules import EntryPlace
 from gateway.routing.law_table import _MAX_ANSWERS, LawTable
@@ -49,6 +51,18 @@ def test_whatever_nodes_say_and_take_back_the_table_is_what_all_of_them_say_now(
             inside = {region for region, law in said if law in wanted}
             outside = {region for region, law in said if law not in wanted}
             assert laws.list_regions(wanted) == inside - outside
+            assert laws.list_disputed(wanted) == inside & outside
+
+
+def test_a_dispute_is_logged_once_as_long_as_it_lasts() -> None:
+    laws = create_table()
+    with structlog.testing.capture_logs() as lines:
+        laws.note(A, EEUR, "eu")
+        for _ in range(3):
+            laws.note(B, EEUR, "us" * 100)
+    (line,) = lines
+    assert (line["event"], line["region"]) == ("law_disputed", EEUR)
+    assert line["said"] == ["eu", "us" * 32]
 
 
 def test_an_entry_is_in_every_jurisdiction_that_is_said_of_it() -> None:

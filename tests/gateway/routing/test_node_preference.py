@@ -275,3 +275,27 @@ def test_several_prompts_wait_for_a_node_that_takes_them() -> None:
     )
     with pytest.raises(PoolSaturated):
         choose(create_node("before"), full, need=replace(NEED, num_prompts=8))
+
+
+def test_bad_words_go_only_to_nodes_that_keep_them_out() -> None:
+    before = create_node("before")  # of a version that would write them
+    able = create_node(
+        "able",
+        cards={MODEL: replace(create_card(), takes_bad_words=True)},
+        loads={MODEL: create_load(running=100)},
+    )
+    need = replace(NEED, has_bad_words=True)
+    plan = choose(before, able, need=need)
+    assert (plan.node_id, plan.rejected) == ("able", (("before", Rejection.BAD_WORDS),))
+    assert choose(before, able).node_id == "before"  # the control
+    with pytest.raises(UnsupportedFeature) as caught:
+        choose(before, need=need)
+    assert caught.value.param == "bad_words"
+
+
+def test_bad_words_wait_for_a_node_that_keeps_them_out() -> None:
+    full = create_node(
+        "full", cards={MODEL: replace(create_card(), takes_bad_words=True)}, loads={MODEL: FULL}
+    )
+    with pytest.raises(PoolSaturated):
+        choose(create_node("before"), full, need=replace(NEED, has_bad_words=True))

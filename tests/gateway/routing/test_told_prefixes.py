@@ -158,7 +158,7 @@ def test_of_many_nodes_the_prompts_of_the_nearest_are_remembered() -> None:
 
 def test_all_nodes_of_a_region_are_equally_near() -> None:
     fleet = create_gateway()
-    nodes, away_s = fleet.snapshots, {RegionId("weur"): 0.003}
+    nodes, away_s = fleet.roster.snapshots, {RegionId("weur"): 0.003}
     assert measure_earshot_s(nodes, away_s.__getitem__, max_nodes=2) == 0.003
     assert measure_earshot_s(nodes, away_s.__getitem__, max_nodes=4) == float("inf")
 

@@ -112,4 +112,6 @@ def test_a_session_is_one_of_its_model_alone() -> None:
         for session in (None, b"mine")
     ]
     assert len({need.session for need in needs}) == 4
-    assert {node.node_id for node in create_gateway().snapshots} == {NodeId(n) for n in NODES}
+    assert {node.node_id for node in create_gateway().roster.snapshots} == {
+        NodeId(n) for n in NODES
+    }

@@ -42,6 +42,7 @@ def run_links(
     node: ScriptedNode, reader: Any, queue_deadline_s: float = 30.0
 ) -> AbstractAsyncContextManager[FedLinks]:
     """Links that stand."""
+    node.takes_grants_again = True
     address = NodeAddress(node.node_id, node.url, PairKey(node.pair_key), None)
     return run_fed_links(address, reader, queue_deadline_s)
 

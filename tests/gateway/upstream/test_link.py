@@ -52,6 +52,7 @@ async def run_link(
 ) -> AsyncGenerator[tuple[NodeLink, Listener]]:
     """A link that keeps connecting to `node` until the end of the block."""
     listener = Listener()
+    node.takes_grants_again = True
     pair_key = PairKey(node.pair_key)
     address = NodeAddress(node.node_id, node.url, pair_key, None)
     bounds = StreamBounds(queue_deadline_s=5, request_deadline_s=5, silence_s=silence_s)

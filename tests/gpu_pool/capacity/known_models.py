@@ -1,4 +1,4 @@
-"""Two published models as their `config.json` describes them, the fields that decide sizes."""
+"""Published models as their `config.json` describes them, the fields that decide sizes."""
 
 import json
 from typing import Any
@@ -57,7 +57,13 @@ _KIMI_TEXT: dict[str, Any] = {
         "config_groups": {
             "group_0": {
                 "targets": ["Linear"],
-                "weights": {"num_bits": 4, "type": "int", "symmetric": True, "group_size": 32},
+                "weights": {
+                    "num_bits": 4,
+                    "type": "int",
+                    "symmetric": True,
+                    "strategy": "group",
+                    "group_size": 32,
+                },
             }
         },
         "ignore": [
@@ -81,5 +87,20 @@ KIMI = json.dumps(
         "dtype": "bfloat16",
         "auto_map": {"AutoModel": "modeling.KimiK25"},
         "text_config": _KIMI_TEXT,
+    }
+).encode()
+KIMI_TEXT = json.dumps(_KIMI_TEXT | {"dtype": "bfloat16"}).encode()
+"""The part of it that Hearth computes, as a checkpoint of its own."""
+DEEPSEEK = json.dumps(
+    _KIMI_TEXT
+    | {
+        "vocab_size": 129_280,
+        "num_attention_heads": 128,
+        "n_routed_experts": 256,
+        "n_group": 8,
+        "topk_group": 4,
+        "first_k_dense_replace": 3,
+        "torch_dtype": "bfloat16",
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
     }
 ).encode()

@@ -30,6 +30,8 @@ FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
         ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
         ({"quantization_config": FP8 | {"weight_block_size": [0, 128]}}, "weight_block_size"),
         ({"quantization_config": FP8 | {"ignore": ["re:("]}}, "is no pattern"),
+        ({"quantization_config": FP8 | {"ignore": ["re:a{99999999999999999999}"]}}, "no pattern"),
+        ({"quantization_config": FP8 | {"ignore": [f"re:{'(' * 5000}"]}}, "no pattern: maximum"),
     ],
 )
 def test_odd_numbers_and_patterns_are_refused(changes: dict[str, Any], said: str | None) -> None:

@@ -153,5 +153,5 @@ def test_gpus_that_are_not_known_have_what_they_say() -> None:
 
 
 def test_an_unknown_packing_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="awq"):
-        read_model_size(describe(quantization_config={"quant_method": "awq"}))
+    with pytest.raises(CheckpointError, match="bitsandbytes"):
+        read_model_size(describe(quantization_config={"quant_method": "bitsandbytes"}))

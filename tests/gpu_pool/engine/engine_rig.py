@@ -61,6 +61,7 @@ def create_request(
     account_id: AccountId = ACCOUNT,
     retention: RetentionClass = RetentionClass.STANDARD,
     adapter: AdapterFile | None = None,
+    choices_salt: bytes = b"",
 ) -> AddSequence:
     sampling = SamplingParams(
         max_tokens=max_tokens,
@@ -82,6 +83,7 @@ def create_request(
         grammar=grammar,
         retention=retention,
         adapter=adapter,
+        choices_salt=choices_salt,
     )
 
 

@@ -162,55 +162,48 @@ def test_a_prompt_is_shared_while_its_first_sequence_still_runs() -> None:
     assert_all_free(rig)
 
 
-def test_a_prefix_that_is_being_computed_is_awaited_and_shared() -> None:
-    """Several answers to one prompt: it is computed once."""
-    rig = EngineRig()
-    requests = [create_request(n, range(100, 110), temperature=1.0, seed=n) for n in range(1, 6)]
-    outcomes = [rig.add(request) for request in requests]
-    rig.step()
-    assert [outcome.num_cached_tokens for outcome in outcomes] == [[0], [], [], [], []]
-    rig.step()
-    assert [outcome.num_cached_tokens for outcome in outcomes] == [[0], [8], [8], [8], [8]]
-    rig.run()
-    for request, outcome in zip(requests, outcomes, strict=True):
-        assert outcome.token_ids == rig.predict(request)
-
-
-def test_nobody_awaits_what_another_account_computes() -> None:
-    rig = EngineRig()
-    outcomes = [rig.add(create_request(n, range(100, 110), salt=bytes([n]))) for n in (1, 2, 3)]
-    rig.step()
-    assert [outcome.num_cached_tokens for outcome in outcomes] == [[0], [0], [0]]
-
-
-def test_who_awaits_a_prefix_lets_others_of_its_line_go_first() -> None:
-    rig = EngineRig(SchedulerSettings(max_batch_tokens=8, max_running=4, max_chunk_tokens=4))
-    rig.add(create_request(1, range(100, 130)))
-    rig.step()
-    rig.add(create_request(2, range(100, 130)))
-    other = rig.add(create_request(3, range(500, 503)))
-    rig.step()
-    assert other.num_cached_tokens == [0]
-
-
-def test_a_prefix_whose_maker_is_gone_is_awaited_no_more() -> None:
-    rig = EngineRig(SchedulerSettings(max_batch_tokens=8, max_running=4, max_chunk_tokens=8))
-    rig.add(create_request(1, range(100, 130)))
-    rig.step()
-    second = rig.add(create_request(2, range(100, 130)))
-    rig.step()
-    assert second.num_cached_tokens == []
-    rig.abort(1)
-    rig.step()
-    assert second.num_cached_tokens == [16]
-
-
 def test_without_prefix_caching_nothing_is_cached() -> None:
     rig = EngineRig(SchedulerSettings(prefix_caching=False))
     for sequence_id in (1, 2):
         outcome = rig.add(create_request(sequence_id, range(100, 117)))
         rig.run()
         assert outcome.num_cached_tokens == [0]
+
+
+def test_without_prefix_caching_the_choices_of_one_request_share_its_prompt() -> None:
+    rig = EngineRig(SchedulerSettings(prefix_caching=False))
+    salts = {1: b"own", 2: b"own", 3: b"own", 4: b"another's", 5: b""}
+    choices = {
+        number: create_request(number, range(100, 117), max_tokens=9, choices_salt=salt)
+        for number, salt in salts.items()
+    }
+    outcomes = {1: rig.add(choices[1])}
+    rig.step()
+    outcomes |= {number: rig.add(choices[number]) for number in (2, 3, 4, 5)}
+    rig.run()
+    found = {number: outcome.num_cached_tokens for number, outcome in outcomes.items()}
+    assert found == {1: [0], 2: [16], 3: [16], 4: [0], 5: [0]}
+    for number, outcome in outcomes.items():
+        assert outcome.token_ids == rig.predict(choices[number])
+    assert_all_free(rig)
+
+
+@pytest.mark.parametrize("prefix_caching", [True, False])
+@pytest.mark.parametrize("shares", [True, False])
+def test_choices_hold_whole_blocks_of_their_prompt_once_and_one_block_each(
+    prefix_caching: bool, shares: bool
+) -> None:
+    rig = EngineRig(SchedulerSettings(prefix_caching=prefix_caching))
+    prompt = range(100, 117)  # four blocks and a token
+    for number in (1, 2, 3):
+        salt = b"own" if shares else bytes([number])
+        rig.add(create_request(number, prompt, salt=salt, choices_salt=salt))
+        rig.step()  # each finds what was computed before
+    load = rig.scheduler.load
+    held = load.num_blocks - load.num_free_blocks
+    assert held == (4 + 3 if shares else 3 * (4 + 1))
+    rig.run()
+    assert_all_free(rig)
 
 
 # -- preemption -----------------------------------------------------------------------------------

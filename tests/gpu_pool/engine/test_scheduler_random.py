@@ -71,8 +71,11 @@ class Steps:
     count: int
 
 
-STORM_MOVES = [1500, pytest.param(100_000, marks=pytest.mark.slow)]
-"""Moves of the long storms; the whole proof takes half a minute of a core each."""
+STORM_MOVES = [
+    1500,
+    pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+]
+"""Moves of the long storms; the whole proof takes most of a minute of a core each."""
 STORM_ROUND = 500
 """After so many moves everything has to be given back, and the storm goes on in the same engine."""
 NGRAM = NgramSettings(max_draft_tokens=4, max_step_drafts=6, min_match_tokens=1)

@@ -6,6 +6,7 @@ from contracts.inference import SamplingParams
 from gpu_pool.engine.admission import MAX_BIASES, MAX_LOGPROBS
 from gpu_pool.engine.executor_double import create_double_info
 from gpu_pool.engine.messages import AddSequence
+from gpu_pool.engine.planner import MAX_STEP_SCORES
 from gpu_pool.engine.settings import SchedulerSettings
 from tests.gpu_pool.engine.engine_rig import EngineRig, Outcome, create_request
 
@@ -44,6 +45,28 @@ def test_a_prompt_is_scored_whole_whatever_its_chunks(chunk: int) -> None:
     assert whole.prompt_scores[0].logprob is None
     assert all(token.logprob is not None for token in whole.prompt_scores[1:])
     assert whole.scores == []
+
+
+@pytest.mark.parametrize("asked", [None, 0, 20, 100])
+def test_a_step_brings_a_bounded_number_of_scores(asked: int | None) -> None:
+    """Everybody waits while they are passed on. Without scores, the control, steps are large."""
+    info = create_double_info(num_blocks=2000, context_window=4096)
+    rig = EngineRig(SchedulerSettings(max_batch_tokens=6000), info, check_every=100)
+    prompts = [[number, *range(100, 900), *range(100, 800)] for number in range(1, 4)]
+    outcomes = [
+        rig.add(create_request(number, prompt, num_prompt_logprobs=asked, max_tokens=1))
+        for number, prompt in enumerate(prompts, 1)
+    ]
+    rig.run()
+    sizes = [sum(item.num_tokens for item in plan.scheduled) for plan in rig.plans]
+    assert sum(sizes) == sum(map(len, prompts))
+    if asked is None:
+        assert max(sizes) > 3000
+        return
+    # Single tokens at the end of prompts go with answers under way.
+    assert max(sizes) * (1 + asked) <= MAX_STEP_SCORES + len(prompts) * (1 + asked)
+    assert len(sizes) <= 2 + 2 * sum(sizes) * (1 + asked) // MAX_STEP_SCORES
+    assert [len(outcome.prompt_scores) for outcome in outcomes] == list(map(len, prompts))
 
 
 def test_a_prompt_to_be_scored_takes_nothing_from_the_cache_but_fills_it() -> None:

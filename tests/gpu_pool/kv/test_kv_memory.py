@@ -34,8 +34,8 @@ class Memory:
         self, num_blocks: int = 16, groups: tuple[KvGroup, ...] = (FULL,), *, caches: bool = True
     ) -> None:
         self.groups = [GroupMemory(group, BLOCK_SIZE, num_blocks, 8) for group in groups]
-        hasher = BlockHasher("rev", "bf16", BLOCK_SIZE) if caches else None
-        self.kv = KvMemory(self.groups, BLOCK_SIZE, hasher)
+        hasher = BlockHasher("rev", "bf16", BLOCK_SIZE)
+        self.kv = KvMemory(self.groups, BLOCK_SIZE, hasher, keeps_prefixes=caches)
         self.contents: dict[tuple[int, BlockId], Content] = {}
 
     def find(self, salt: bytes, token_ids: list[int]) -> int:
@@ -199,10 +199,49 @@ def test_a_prompt_is_hashed_only_as_far_as_it_matches(memory: Memory) -> None:
     assert len(table.keys) == 1
 
 
-def test_without_a_hasher_nothing_is_found() -> None:
-    memory = Memory(caches=False)
+@pytest.mark.parametrize("caches", [True, False])
+def test_without_a_salt_nothing_is_found(caches: bool) -> None:
+    memory = Memory(caches=caches)
     compute_and_release(memory, b"", list(range(9)))
     assert memory.find(b"", list(range(9))) == 0
+
+
+@pytest.mark.parametrize("caches", [True, False])
+def test_where_no_prefixes_are_kept_content_is_shared_in_use_and_then_the_first_to_go(
+    caches: bool,
+) -> None:
+    memory, prompt, stranger = Memory(caches=caches), list(range(9)), AccountId("b" * 32)
+    memory.kv.note_use(ACCOUNT, 0)
+    table = memory.compute(b"A", prompt)
+    assert table is not None
+    assert memory.find(b"A", prompt) == 2
+    assert len(memory.kv.name_prefix(table, prompt).keys) == 2 * caches  # told to other nodes
+    memory.kv.release(table)
+    room = memory.groups[0].count_room(stranger, takes_floors=False)
+    assert room == (14 if caches else 16)  # what is worth something is on its account's floor
+    assert memory.compute(b"C", list(range(20, 29))) is not None
+    assert memory.find(b"A", prompt) == 2 * caches
+
+
+def test_what_a_release_would_free_follows_who_shares(memory: Memory) -> None:
+    """It is kept from one question to the next, and so has to notice whatever changes it."""
+    prompt = list(range(3 * BLOCK_SIZE))
+    first = memory.compute(b"A", prompt)
+    assert first is not None
+    count = memory.kv.count_held
+    assert count(first) == 3
+    second = memory.compute(b"A", [*prompt, 1])
+    assert second is not None
+    assert (count(first), count(second)) == (0, 1)
+    assert memory.kv.extend(first, 3 * BLOCK_SIZE, 4 * BLOCK_SIZE, takes_floors=True)
+    assert (count(first), count(second)) == (1, 1)
+    num_free = memory.kv.num_free
+    memory.kv.release(second)
+    assert memory.kv.num_free == num_free + 1
+    assert (count(first), count(second)) == (4, 0)
+    num_free = memory.kv.num_free
+    memory.kv.release(first)
+    assert memory.kv.num_free == num_free + 4
 
 
 def test_what_another_sequence_computes_is_awaited_until_it_is_there(memory: Memory) -> None:

@@ -17,6 +17,8 @@ ACCOUNT = AccountId("a" * 32)
 KEYS = tuple(bytes([number]) * 32 for number in range(8))
 PREFIX = Prefix(ACCOUNT, b"root", KEYS)
 NEVER_MS = 2**50
+NUM_HOST_BLOCKS = 11
+"""Of which one account's landings may have eight."""
 
 
 @dataclass(slots=True)
@@ -52,7 +54,7 @@ class Scene:
     """One sequence that waits for up to 8 blocks, with room for `num_host_blocks`."""
 
     offer: Offer
-    num_host_blocks: int = 8
+    num_host_blocks: int = NUM_HOST_BLOCKS
     group: GroupMemory = field(init=False)
     source: Source = field(init=False)
     landings: Landings = field(init=False)
@@ -82,7 +84,7 @@ def test_of_a_divisible_offer_the_part_that_landed_is_used(num_landed: int) -> N
     assert (0 if swapped is None else swapped.num_tokens) == 4 * num_landed
     if swapped is not None:
         assert swapped.groups == ((0, scene.source.runs[0].host_ids[:num_landed]),)
-    assert scene.group.host.num_free == 8 - num_landed
+    assert scene.group.host.num_free == NUM_HOST_BLOCKS - num_landed
 
 
 def test_of_any_other_offer_a_part_is_of_no_use() -> None:
@@ -90,12 +92,12 @@ def test_of_any_other_offer_a_part_is_of_no_use() -> None:
     assert scene.open()
     scene.end(has_landed=False, num_blocks=5)
     assert scene.table.swapped is None
-    assert scene.group.host.num_free == 8
+    assert scene.group.host.num_free == NUM_HOST_BLOCKS
 
 
 @pytest.mark.parametrize("is_divisible", [True, False])
 def test_a_divisible_offer_is_cut_to_the_room_there_is(is_divisible: bool) -> None:
-    scene = Scene(Offer(8, NEVER_MS, is_divisible), num_host_blocks=3)
+    scene = Scene(Offer(8, NEVER_MS, is_divisible), num_host_blocks=4)  # one is left to others
     assert scene.open() is is_divisible
     if is_divisible:
         scene.end(has_landed=True)
@@ -107,8 +109,8 @@ def test_a_divisible_offer_is_cut_to_the_room_there_is(is_divisible: bool) -> No
 def test_a_fetch_leaves_a_quarter_of_all_host_blocks_and_others_part_of_the_rest(
     leaves_room: bool,
 ) -> None:
-    """Whatever others hold by then: of 24 blocks, 8 of them taken, 10 may be had. An account leaves
-    as many as it takes, a hand-over none.
+    """Whatever others hold by then: of 24 blocks, 8 of them taken, 10 may be had, or 16 of a
+    hand-over. An account leaves as many as it takes.
     """
     offer = Offer(8, NEVER_MS, is_divisible=True, leaves_room=leaves_room)
     scene = Scene(offer, num_host_blocks=24)
@@ -123,6 +125,15 @@ def test_a_fetch_leaves_a_quarter_of_all_host_blocks_and_others_part_of_the_rest
 def test_a_fetch_that_is_of_no_use_in_part_does_without_where_it_would_leave_too_little() -> None:
     assert not Scene(Offer(8, NEVER_MS, leaves_room=True), num_host_blocks=15).open()
     assert Scene(Offer(8, NEVER_MS, leaves_room=True), num_host_blocks=16).open()
+
+
+def flood(scene: Scene, tables: list[BlockTable], first: int, account: str) -> int:
+    """How many blocks an account gets that asks again and again."""
+    held = scene.landings.count_held(0)
+    prefix = Prefix(AccountId(account * 32), b"root", KEYS)
+    for number, table in enumerate(tables, first):
+        scene.landings.open(SequenceId(number), table, prefix, 0, NEVER_MS)
+    return scene.landings.count_held(0) - held
 
 
 def share_nothing(self: HostPool, room: int, num_own: int) -> int:
@@ -143,12 +154,7 @@ def test_however_much_one_account_fetches_another_finds_room(
     tables = [BlockTable(b"root", ACCOUNT, (GroupTable(),)) for _ in range(1000)]
 
     def open_all(first: int, account: str) -> int:
-        """How many blocks an account gets that asks again and again."""
-        held = scene.landings.count_held(0)
-        prefix = Prefix(AccountId(account * 32), b"root", KEYS)
-        for number, table in enumerate(tables, first):
-            scene.landings.open(SequenceId(number), table, prefix, 0, NEVER_MS)
-        return scene.landings.count_held(0) - held
+        return flood(scene, tables, first, account)
 
     assert open_all(0, "a") == (32 if is_shared else 48)
     scene.source.ends += [LandingEnd(SequenceId(number), has_landed=True) for number in range(2)]
@@ -162,6 +168,40 @@ def test_however_much_one_account_fetches_another_finds_room(
         scene.group.host.take_moves()
         scene.group.host.note_done()
         assert [open_all(4000, "a"), open_all(5000, "b")] == [4, 4]
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_however_much_one_account_has_handed_over_anothers_prompts_land(
+    is_shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand prompts of one that other nodes compute: in the control they take all there is.
+    What nobody waits for any more counts as theirs until nothing is written to it.
+    """
+    if not is_shared:
+        monkeypatch.setattr(HostPool, "_bound_share", share_nothing)
+    scene = Scene(Offer(8, NEVER_MS), num_host_blocks=64)
+    tables = [BlockTable(b"root", ACCOUNT, (GroupTable(),)) for _ in range(1000)]
+    assert flood(scene, tables, 0, "a") == (48 if is_shared else 64)
+    for number, table in enumerate(tables[:3]):
+        scene.landings.give_up(SequenceId(number), table)
+    assert [flood(scene, tables, 1000, "a"), flood(scene, tables, 2000, "b")] == (
+        [0, 8] if is_shared else [0, 0]
+    )
+    if is_shared:
+        scene.source.ends += [LandingEnd(SequenceId(number), False) for number in range(6)]
+        scene.landings.poll(0)
+        assert scene.group.host.num_free == 56
+        assert [flood(scene, tables, 3000, "b"), flood(scene, tables, 4000, "a")] == [40, 8]
+
+
+def test_what_is_handed_over_and_what_is_fetched_count_together() -> None:
+    """Half is fetched: of the other half an account's hand-overs get no more than they leave."""
+    scene = Scene(Offer(8, NEVER_MS, leaves_room=True), num_host_blocks=64)
+    tables = [BlockTable(b"root", ACCOUNT, (GroupTable(),)) for _ in range(100)]
+    assert flood(scene, tables, 0, "a") == 32
+    scene.source.offer = Offer(8, NEVER_MS)
+    assert flood(scene, tables, 1000, "a") == 16
+    assert flood(scene, tables, 2000, "b") == 8
 
 
 def test_without_any_room_nobody_waits() -> None:
@@ -178,10 +218,10 @@ def test_a_deadline_moves_while_the_landing_gets_on() -> None:
     assert scene.landings.next_deadline_ms == 30
     assert scene.landings.poll(30) == [ONE]
     assert scene.source.num_cancelled == 1
-    assert scene.group.host.num_free == 0, "in quarantine"
+    assert scene.group.host.num_free == NUM_HOST_BLOCKS - 8, "in quarantine"
     scene.source.ends.append(LandingEnd(ONE, has_landed=False, num_blocks=5))
     assert scene.landings.poll(40) == []
-    assert scene.group.host.num_free == 8
+    assert scene.group.host.num_free == NUM_HOST_BLOCKS
     assert scene.table.swapped is None
 
 
@@ -196,11 +236,11 @@ def test_of_a_divisible_offer_that_is_late_the_part_that_is_there_is_used(num_la
     assert swapped is not None
     assert swapped.num_tokens == 4 * num_landed
     assert swapped.groups == ((0, scene.source.runs[0].host_ids[:num_landed]),)
-    assert scene.group.host.num_free == 0
+    assert scene.group.host.num_free == NUM_HOST_BLOCKS - 8
     assert scene.landings.count_held(0) == 8 - num_landed
     scene.source.ends.append(LandingEnd(ONE, has_landed=True, num_blocks=8))
     assert scene.landings.poll(20) == []
-    assert scene.group.host.num_free == 8 - num_landed
+    assert scene.group.host.num_free == NUM_HOST_BLOCKS - num_landed
     assert swapped.num_tokens == 4 * num_landed, "what came later is nobody's"
 
 

@@ -18,6 +18,7 @@ ROPES: list[dict[str, Any]] = [
     {"rope_type": "llama3", "factor": 8.0} | LLAMA3,
     YARN,
     YARN | {"truncate": False, "beta_fast": 16.0, "beta_slow": 2.0},
+    YARN | {"beta_fast": 1.0, "beta_slow": 1.0},  # as Kimi K2 has it: nothing is blended
     YARN | {"mscale": 1.0, "mscale_all_dim": 0.7},
     YARN | {"attention_factor": 1.3},
 ]

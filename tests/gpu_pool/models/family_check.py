@@ -1,7 +1,8 @@
 """Every way in which an executor comes to a token's logits, against transformers.
 
-`measure_error` is what each family's test asks: whole and chunked prefill, decode, a prefix from
-the cache, going on after preemption, and a batch of mixed lengths, every position of each.
+Each family's tests are a table of variants and three questions about it: `check_logits`,
+`check_mutant` and `check_rounding`. The first two compare every position of whole and chunked
+prefill, decode, a prefix from the cache, going on after preemption, and a batch of mixed lengths.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,10 +15,23 @@ from torch import Tensor
 
 from gpu_pool.worker.settings import DtypeChoice, WorkerSettings
 from gpu_pool.worker.worker import create_executor
-from tests.gpu_pool.models.family_checkpoint import Reference, create_prompt
+from tests.gpu_pool.models.family_checkpoint import (
+    Reference,
+    copy_checkpoint,
+    create_prompt,
+    write_checkpoint,
+)
 from tests.gpu_pool.plan_driver import PlanDriver
 
+Variant = tuple[str, dict[str, Any]]
+"""A checkpoint of random weights: its `model_type`, and what `config.json` says besides `SIZES`."""
+Mutation = tuple[str, dict[str, Any] | str]
+"""The name of a variant, and what is wrong of it: fields of `config.json`, or the ending of tensors
+whose rows are each where the next one belongs."""
 MAX_ERROR = 1e-4
+MIN_MUTATION = 100 * MAX_ERROR
+"""By how much a network that is computed wrongly has to show."""
+MAX_ROUNDING = 1.1
 MIN_PEAK = 0.3
 """What one token has to take of the attention, in every layer."""
 LONG, SHORT = 640, 150
@@ -31,6 +45,33 @@ class Seen:
     token_ids: list[int]
     start: int
     logits: Tensor
+
+
+def check_logits(folder: Path, variant: Variant) -> None:
+    """In fp32 every logit is that of transformers."""
+    write_variant(folder, variant)
+    assert measure_error(folder, Reference(folder)) <= MAX_ERROR
+
+
+def check_mutant(folder: Path, variant: Variant, wrong: dict[str, Any] | str) -> None:
+    """The same check fails for a `Mutation`."""
+    right = write_variant(folder / "right", variant)
+    moved = {wrong: lambda weight: weight.roll(1, 0)} if isinstance(wrong, str) else {}
+    changes = {} if isinstance(wrong, str) else wrong
+    mutant = copy_checkpoint(right, folder / "wrong", tensors=moved, **changes)
+    assert measure_error(mutant, Reference(right)) > MIN_MUTATION
+
+
+def check_rounding(folder: Path, variant: Variant, num_checkpoints: int = 4) -> None:
+    """In bf16 our mean error is hardly above that of transformers, with and without kernels."""
+    roundings = measure_roundings(folder, variant, num_checkpoints)
+    assert 0 < min(roundings.values()) <= max(roundings.values()) <= MAX_ROUNDING, roundings
+
+
+def write_variant(folder: Path, variant: Variant, seed: int = 0) -> Path:
+    """A checkpoint of a variant."""
+    model_type, changes = variant
+    return write_checkpoint(folder, model_type, seed=seed, **changes)
 
 
 def create_driver(
@@ -113,20 +154,18 @@ def _find_longest(token_ids: list[int], driver: PlanDriver) -> list[int]:
     return max((other for other in known if other[: len(token_ids)] == token_ids), key=len)
 
 
-def measure_roundings(
-    write: Callable[[Path, int], Path], folder: Path, num_checkpoints: int = 4
-) -> dict[str, float]:
+def measure_roundings(folder: Path, variant: Variant, num_checkpoints: int) -> dict[str, float]:
     """Our mean error in bf16 over that of transformers, both against transformers in fp32: with
     torch alone, and with kernels of our own where the machine has them.
 
-    `write` puts a checkpoint with a seed into a folder. Several are taken together: where rounding
-    moves a token to another expert, few tokens decide (0.8 to 1.5 for single ones of Llama 4).
+    Several checkpoints are taken together: where rounding moves a token to another expert, few
+    tokens decide (0.8 to 1.5 for single ones of Llama 4).
     """
     ours = {"torch alone": 0.0, "native kernels": 0.0}
     theirs = 0.0
     prompts = [create_prompt(100, seed) for seed in range(8)]
     for seed in range(num_checkpoints):
-        written = write(folder / str(seed), seed)
+        written = write_variant(folder / str(seed), variant, seed)
         exact, rounded = Reference(written), Reference(written, torch.bfloat16)
         for prompt in prompts:
             error = rounded.compute_logits(prompt) - exact.compute_logits(prompt)

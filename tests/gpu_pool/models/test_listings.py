@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ from gpu_pool.models.mistral.sharding import SPLITS as MISTRAL
 from gpu_pool.models.parameters import Split
 from gpu_pool.models.qwen.sharding import SPLITS as QWEN
 from tests.gpu_pool.models.deepseek import test_model as deepseek
-from tests.gpu_pool.models.family_checkpoint import write_checkpoint
+from tests.gpu_pool.models.family_check import Variant, write_variant
 from tests.gpu_pool.models.gemma import test_model as gemma
 from tests.gpu_pool.models.gpt_oss import test_model as gpt_oss
 from tests.gpu_pool.models.listing_check import find_unlisted, list_last_names
@@ -22,18 +21,14 @@ from tests.gpu_pool.models.llama4 import test_model as llama4
 from tests.gpu_pool.models.mistral import test_model as mistral
 from tests.gpu_pool.models.qwen import test_model as qwen
 
-Variants = Mapping[str, tuple[str, dict[str, Any]]]
-FAMILIES: dict[str, tuple[Variants, Mapping[str, Split]]] = {
+FAMILIES: dict[str, tuple[Mapping[str, Variant], Mapping[str, Split]]] = {
     "qwen": (qwen.VARIANTS, QWEN),
     "mistral": (mistral.VARIANTS, MISTRAL),
     "gemma": (gemma.VARIANTS | {"biases": ("gemma2", {"attention_bias": True})}, GEMMA),
-    "gpt_oss": ({"gpt-oss": ("gpt_oss", gpt_oss.GPT_OSS)}, GPT_OSS),
+    "gpt_oss": (gpt_oss.VARIANTS, GPT_OSS),
     "deepseek": (deepseek.VARIANTS, DEEPSEEK),
     "llama4": (
-        {
-            name: ("llama4_text", llama4.LLAMA4 | changes)
-            for name, changes in (llama4.VARIANTS | {"biases": {"attention_bias": True}}).items()
-        },
+        llama4.VARIANTS | {"biases": ("llama4_text", llama4.LLAMA4 | {"attention_bias": True})},
         LLAMA4,
     ),
 }
@@ -45,8 +40,8 @@ def test_parameters_are_what_transformers_saves_and_each_has_a_split(
 ) -> None:
     variants, splits = FAMILIES[family]
     used: set[str] = set()
-    for name, (model_type, changes) in variants.items():
-        folder = write_checkpoint(tmp_path / name, model_type, **changes)
+    for name, variant in variants.items():
+        folder = write_variant(tmp_path / name, variant)
         assert find_unlisted(folder) == set(), name
         used |= list_last_names(folder)
     assert used == set(splits)

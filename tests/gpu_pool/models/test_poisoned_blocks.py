@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 import torch
 
+from gpu_pool.compute_choice import DtypeChoice
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.runner.model_runner import ModelRunner
 from gpu_pool.worker.plan_worker import Worker
@@ -19,6 +20,7 @@ from tests.gpu_pool.engine.engine_rig import EngineRig, create_request
 from tests.gpu_pool.models.deepseek.test_model import V3
 from tests.gpu_pool.models.family_checkpoint import create_prompt, write_checkpoint
 from tests.gpu_pool.models.gemma.test_model import GEMMA3
+from tests.gpu_pool.models.gpt_oss.test_model import GPT_OSS
 from tests.gpu_pool.models.llama4.test_model import LLAMA4
 
 FAMILIES: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
@@ -26,6 +28,7 @@ FAMILIES: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "sliding": ("gemma3_text", GEMMA3, 2),
     "chunked": ("llama4_text", LLAMA4, 2),
     "latents": ("deepseek_v3", V3, 1),
+    "sinks": ("gpt_oss", GPT_OSS, 2),
 }
 """Model, changes and KV groups."""
 NUM_REQUESTS: Final = 6
@@ -37,8 +40,17 @@ USED_STEP: Final = 6
 class PoisonedRig(EngineRig):
     """A rig over a real model that poisons blocks between steps."""
 
-    def __init__(self, folder: Path, *, free: bool = False, used_group: int | None = None) -> None:
-        worker = create_executor(WorkerSettings(model_dir=folder, num_blocks=30, num_threads=1))
+    def __init__(
+        self,
+        folder: Path,
+        dtype: DtypeChoice,
+        *,
+        free: bool = False,
+        used_group: int | None = None,
+    ) -> None:
+        worker = create_executor(
+            WorkerSettings(model_dir=folder, dtype=dtype, num_blocks=30, num_threads=1)
+        )
         assert isinstance(worker, Worker)
         settings = SchedulerSettings(max_batch_tokens=96, max_chunk_tokens=37)
         super().__init__(settings, worker.info)
@@ -76,15 +88,19 @@ class PoisonedRig(EngineRig):
         self.num_poisoned += len(block_ids)
 
 
+@pytest.mark.parametrize("dtype", [DtypeChoice.FLOAT32, DtypeChoice.BFLOAT16])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_lies_in_free_blocks_reaches_no_answer(family: str, tmp_path: Path) -> None:
+def test_what_lies_in_free_blocks_reaches_no_answer(
+    family: str, dtype: DtypeChoice, tmp_path: Path
+) -> None:
     model_type, changes, num_groups = FAMILIES[family]
     folder = write_checkpoint(tmp_path, model_type, **changes)
-    clean = PoisonedRig(folder)
-    poisoned = PoisonedRig(folder, free=True)
+    clean = PoisonedRig(folder, dtype)
+    poisoned = PoisonedRig(folder, dtype, free=True)
     assert poisoned.read_answers() == clean.read_answers()
     assert poisoned.num_poisoned > 100
     assert any(max(outcome.num_cached_tokens) for outcome in poisoned.outcomes.values())
     assert len(poisoned._caches) == num_groups
     for group in range(num_groups):  # the controls
-        assert PoisonedRig(folder, used_group=group).read_answers() != clean.read_answers()
+        used = PoisonedRig(folder, dtype, used_group=group)
+        assert used.read_answers() != clean.read_answers()

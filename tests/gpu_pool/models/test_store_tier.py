@@ -120,14 +120,14 @@ def test_requests_are_answered_while_the_master_is_frozen_or_gone_and_it_serves_
         expected = ask(rig, 1).token_ids
         assert ask(rig, 2).num_cached_tokens == [144]
         master.freeze()
-        rig.speed.prefill_per_s = 10_000.0  # so that patience is short, as it is with a real one
+        rig.tokens_per_s = 10_000.0  # so that patience is short, as it is with a real one
         for number in range(3, 8):
             outcome = ask(rig, number)
             assert (outcome.token_ids, outcome.num_cached_tokens) == (expected, [0])
         wait_until(lambda: rig.figure("store").is_off)  # when the first call is late
         master.thaw()
         wait_until(lambda: not rig.figure("store").is_off)
-        rig.speed.prefill_per_s = 1.0
+        rig.tokens_per_s = 1.0
         outcome = ask(rig, 8)
         assert (outcome.token_ids, outcome.num_cached_tokens) == (expected, [144])
         master.kill()

@@ -75,6 +75,7 @@ def test_answers_from_the_tiers_are_those_without(family: str, tmp_path: Path) -
         outcome = rig.answer(create_requests()[0])
         assert outcome.token_ids == expected[0]
         assert outcome.num_cached_tokens == [0], "the drive had not been measured yet"
+        rig.await_rate("file")
         rig.forget()
         outcomes = [rig.add(request) for request in create_requests(10)]
         rig.settle()
@@ -115,7 +116,7 @@ def test_of_a_drive_that_hangs_in_the_middle_what_has_come_is_used(
     with open_rig(llama, create_settings(tmp_path)) as rig:
         expected = rig.answer(create_request(1, PREFIX)).token_ids
         rig.forget()
-        rig.speed.prefill_per_s = 40.0  # a twentieth of computing is 0.18 s, for four reads
+        rig.tokens_per_s = 40.0  # a twentieth of computing is 0.18 s, for four reads
         monkeypatch.setattr(FileTier, "fetch", hang)
         outcome = rig.add(create_request(2, PREFIX))
         while not outcome.reasons:

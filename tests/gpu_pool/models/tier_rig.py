@@ -9,7 +9,6 @@ from pathlib import Path
 from gpu_pool.engine.messages import AddSequence
 from gpu_pool.engine.passage import Carriers
 from gpu_pool.engine.settings import SchedulerSettings
-from gpu_pool.engine.speed_meter import SpeedMeter
 from gpu_pool.kv.block_hash import BlockHasher
 from gpu_pool.kv.tiers.assembly import Tiers, create_tiers
 from gpu_pool.kv.tiers.host_blocks import digest_layout
@@ -41,19 +40,19 @@ class TierRig(EngineRig):
         )
         self.num_groups = len(executor.info.kv_groups)
         self.news = threading.Event()
-        self.speed = SpeedMeter()
-        self.speed.prefill_per_s = 1.0  # so slow that every fetch is worth it
+        self.tokens_per_s = 1.0
+        """The speed of prefill that the tiers are told: so slow that every fetch is worth it."""
 
         def create_carriers(_: object) -> Carriers:
             self.tiers = create_tiers(
                 settings,
                 "model",
                 executor,
-                lambda: self.speed.prefill_per_s,
+                lambda: self.tokens_per_s,
                 time.monotonic,
                 self.news.set,
             )
-            return Carriers((self.tiers.source,), (self.tiers.sink,), self.speed)
+            return Carriers((self.tiers.source,), (self.tiers.sink,))
 
         super().__init__(
             SchedulerSettings(max_batch_tokens=512, max_chunk_tokens=128),
@@ -108,6 +107,13 @@ class TierRig(EngineRig):
         fetch = self.tiers.store.fetch(space, rows, targets, lambda _: False, is_over.set)
         assert is_over.wait(_PATIENCE_S)
         return [bytes(block) for block in blocks[: fetch.num_landed]]
+
+    def await_rate(self, label: str) -> None:
+        """Waits until a tier's reads have been measured: the first is one that nobody waits for."""
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while not self.figure(label).bytes_per_s:
+            assert time.monotonic() < deadline_s, "nothing is read for the sake of the rate"
+            time.sleep(0.001)
 
     def figure(self, label: str) -> TierFigures:
         """What one tier came to."""

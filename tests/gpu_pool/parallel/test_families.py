@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_pool.compute_choice import DtypeChoice
+from gpu_pool.encoder_architectures import ENCODER_ARCHITECTURES
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.network import require_causal
 from gpu_pool.parallel.place import ParallelShape, RankPlace
@@ -18,6 +19,7 @@ from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.models.deepseek.test_model import V2, V3
 from tests.gpu_pool.models.family_checkpoint import write_checkpoint
+from tests.gpu_pool.models.family_coverage import find_missing, name_architectures
 from tests.gpu_pool.models.gemma.test_model import GEMMA2, GEMMA3
 from tests.gpu_pool.models.gpt_oss.test_model import GPT_OSS
 from tests.gpu_pool.models.llama4.test_model import LLAMA4
@@ -38,6 +40,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("qwen2", {}),
     "qwen3": ("qwen3", {"tie_word_embeddings": True}),
     "qwen3 moe": ("qwen3_moe", QWEN_EXPERTS | {"norm_topk_prob": True}),
+    "mistral": ("mistral", {"sliding_window": 40}),
     "mixtral": ("mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2}),
     "gemma 2": ("gemma2", GEMMA2),
     "gemma 3": ("gemma3_text", GEMMA3 | {"num_hidden_layers": 4, "layer_types": ALTERNATING}),
@@ -45,6 +48,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek v2": ("deepseek_v2", V2),
     "deepseek v3": ("deepseek_v3", V3 | {"attention_bias": True, "seed": 1}),
     "llama 4": ("llama4_text", LLAMA4 | LLAMA4_LAYERS),
+}
+UNDIVIDED = {
+    *ENCODER_ARCHITECTURES,  # they run on one GPU
+    *("Gemma3ForConditionalGeneration", "Llama4ForConditionalGeneration"),  # as their text parts
 }
 QUICK = ("llama", "qwen3 moe")
 """The other families are for `make test-slow`."""
@@ -97,6 +104,12 @@ def test_ranks_answer_as_the_whole_model_does(family: str, tmp_path: Path) -> No
             assert error == 0  # between stages nothing is added in another order
     wrong = ask_ranks(folder, SHAPES[0], repeats_shares=True)
     assert whole.measure_error(wrong) > 1000 * MAX_ERROR
+
+
+def test_no_family_is_forgotten() -> None:
+    architectures = UNDIVIDED | name_architectures(kind for kind, _ in FAMILIES.values())
+    assert find_missing(architectures) == set()
+    assert find_missing(architectures - {"MistralForCausalLM"}) == {"Mistral"}
 
 
 @pytest.mark.parametrize(

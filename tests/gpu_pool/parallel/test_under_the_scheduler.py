@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpu_pool.engine.executor_double import create_double_info
@@ -21,6 +22,7 @@ from tests.gpu_pool.parallel.thread_ranks import ThreadExecutor
 
 NUM_REQUESTS = 8
 NUM_TOKENS = 24
+NOTHING_TWICE = tuple([(n, n) for n in range(300)])
 CALM = SchedulerSettings(prefix_caching=False)
 CROWDED = SchedulerSettings(
     max_batch_tokens=64, max_chunk_tokens=23, ngram=NgramSettings(min_match_tokens=1)
@@ -30,16 +32,18 @@ SCARCE = 10
 
 
 def create_requests() -> list[AddSequence]:
-    """Some share a prefix, some repeat themselves, some draw by a seed."""
+    """Some share a prefix, some repeat themselves, some draw by a seed, some have bad words."""
     prefix = create_prompt(37, 9)
     requests: list[AddSequence] = []
     for n in range(NUM_REQUESTS):
         own = create_prompt(5 + 4 * n, n)
         prompt = [prefix + own, own, (own * 9)[:50]][n % 3]
         temperature = 0.7 if n % 4 == 3 else 0.0
-        requests.append(
-            create_request(n, prompt, max_tokens=NUM_TOKENS, temperature=temperature, seed=n)
-        )
+        request = create_request(n, prompt, max_tokens=NUM_TOKENS, temperature=temperature, seed=n)
+        if n % 2:
+            sampling = msgspec.structs.replace(request.sampling, bad_spellings=NOTHING_TWICE)
+            request = msgspec.structs.replace(request, sampling=sampling)
+        requests.append(request)
     return requests
 
 

@@ -108,6 +108,7 @@ def test_a_step_is_begun_while_the_one_before_is_under_way(folder: Path) -> None
 SPECIAL: dict[str, dict[str, Any]] = {
     "penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.4},
     "biases": {"logit_bias": ((17, 9.0), (18, -100.0))},
+    "bad words": {"bad_spellings": (*((n, n) for n in range(300)), (17,), (3, 4, 5))},
     "scores": {"num_logprobs": 3},
     "scored prompts": {"num_prompt_logprobs": 2},
 }

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -29,12 +30,14 @@ SCARCE = 45
 SCARCER = 24
 """The same where prefixes are shared."""
 
+NOTHING_TWICE = tuple([(n, n) for n in range(300)])
+
 FEATURES = {
     "cache": Feature(limit(2048, 2048, prefix_caching=True), at_once=1),
     "chunks of 16": Feature(limit(16, 16, 16), at_once=1),
     "chunks of 64": Feature(limit(64, 64), at_once=4),
-    "batch of 8": Feature(limit(2048, 2048), at_once=8),
-    "batch of 33": Feature(limit(2048, 2048)),
+    "batch of 8": Feature(limit(2048, 2048), at_once=8, least_at_once=8),
+    "batch of 33": Feature(limit(2048, 2048), least_at_once=33),
     "preemption": Feature(limit(64, 23), SCARCE),
     "preemption and cache": Feature(limit(64, 23, prefix_caching=True), SCARCER),
     "swap": Feature(limit(64, 23), SCARCE, swap_bytes=1 << 20),
@@ -47,7 +50,7 @@ FEATURES = {
 
 
 def create_requests() -> list[AddSequence]:
-    """Half share a prefix, half draw by a seed, some repeat themselves."""
+    """Half share a prefix, half draw by a seed, some repeat themselves, some must not."""
     generator = torch.Generator().manual_seed(4)
     prefix = torch.randint(0, 300, (37,), generator=generator).tolist()
     requests: list[AddSequence] = []
@@ -56,16 +59,18 @@ def create_requests() -> list[AddSequence]:
         own = torch.randint(0, 300, (length,), generator=generator).tolist()
         prompt = [prefix + own, own, (own * 9)[:70]][n % 3]
         temperature = 0.7 if n % 4 == 3 else 0.0
-        requests.append(
-            create_request(
-                n,
-                prompt,
-                max_tokens=NUM_TOKENS,
-                temperature=temperature,
-                seed=n,
-                num_logprobs=1,
-            )
+        request = create_request(
+            n,
+            prompt,
+            max_tokens=NUM_TOKENS,
+            temperature=temperature,
+            seed=n,
+            num_logprobs=1,
         )
+        if n % 5 == 0:
+            sampling = msgspec.structs.replace(request.sampling, bad_spellings=NOTHING_TWICE)
+            request = msgspec.structs.replace(request, sampling=sampling)
+        requests.append(request)
     return requests
 
 

@@ -56,6 +56,8 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 1.0, "num_logprobs": 3},
     {"num_prompt_logprobs": 2},
     {"logit_bias": ((7, 6.0), (8, -100.0))},
+    {"temperature": 0.5, "bad_spellings": tuple([(n, n) for n in range(VOCAB)])},
+    {"bad_spellings": (*((n,) for n in range(0, VOCAB, 3)), *((n, n + 1) for n in range(100)))},
 )
 
 

@@ -6,6 +6,8 @@ import torch
 from contracts.inference import SamplingParams
 from gpu_pool.plan import BlockId, NewSequence, SequenceId
 from gpu_pool.runner.sequence_row import SequenceRow
+from gpu_pool.sampling.sampler import adjust_logits
+from tests.fixtures.step_counter import count_steps
 
 
 def create_row(
@@ -56,10 +58,31 @@ def test_blocks_that_hold_computed_tokens_are_not_stale() -> None:
     assert row.tables[0].list_stale_blocks(3, row.schedule(8, 0, 16)[0], 16) == [3]
 
 
+def count_bias_steps(count: int) -> tuple[int, int]:
+    """Lines executed for so many biases: at a row's beginning, and in each of its steps."""
+    biases = tuple((n % 10, 0.001 * n) for n in range(count))
+    sampling, logits = SamplingParams(seed=0, logit_bias=biases), torch.zeros(1, 10)
+    rows: list[SequenceRow] = []
+    begun = count_steps(lambda: rows.append(create_row(2, sampling=sampling)), "sampling/")
+    drawn = rows[0].to_sampling_rows((), None)
+    added = count_steps(lambda: adjust_logits(logits, drawn), "sampling/")
+    expected = [sum(bias for token_id, bias in biases if token_id == n) for n in range(10)]
+    assert logits[0].tolist() == pytest.approx(expected, rel=1e-5)
+    return begun, added
+
+
+def test_a_step_costs_the_same_however_many_biases_a_row_has() -> None:
+    """Everybody's step waits while they are added; only the row's beginning, the control, grows."""
+    begun_with_one, with_one = count_bias_steps(1)
+    begun_with_many, with_many = count_bias_steps(1000)
+    assert with_many == with_one
+    assert begun_with_many > begun_with_one + 1000
+
+
 def test_penalties_see_the_tokens_drawn_since() -> None:
     row = create_row(2, sampling=SamplingParams(seed=0, presence_penalty=1.0))
     row.append((4,))
-    (drawing,) = row.to_sampling_rows(0, None)
+    (drawing,) = row.to_sampling_rows((), None)
     logits = torch.zeros(10)
     assert drawing.counts is not None
     drawing.counts.penalise(logits, drawing.sampling)

@@ -4,12 +4,14 @@ import torch
 from torch import Tensor
 
 from contracts.inference import SamplingParams
+from gpu_pool.sampling.biases import Biases
 from gpu_pool.sampling.sampler import SamplingRow, sample
 
 
 def count_draws(logits_V: Tensor, sampling: SamplingParams, num_draws: int) -> Tensor:
     """How often each token is drawn at consecutive positions of one seed, `[V]`."""
-    rows = [SamplingRow(sampling, position, None) for position in range(num_draws)]
+    biases = Biases(sampling.logit_bias, logits_V.device) if sampling.logit_bias else None
+    rows = [SamplingRow(sampling, position, None, biases=biases) for position in range(num_draws)]
     token_ids = sample(logits_V.repeat(num_draws, 1), rows)
     return torch.bincount(torch.tensor(token_ids), minlength=logits_V.shape[0])
 

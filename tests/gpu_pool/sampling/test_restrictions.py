@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from contracts.inference import SamplingParams
+from gpu_pool.sampling.biases import Biases
 from gpu_pool.sampling.sampler import SamplingRow, sample
 from tests.gpu_pool.sampling.statistics_of_draws import count_draws, is_drawn_from
 
+CPU = torch.device("cpu")
 LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -0.5, -1.0, -1.5, 1.5])
 
 
@@ -28,16 +30,17 @@ def test_a_bias_moves_the_distribution_by_exactly_that_much() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 100.0])
 def test_only_allowed_tokens_are_drawn(temperature: float) -> None:
     for position in range(500):
-        sampling = SamplingParams(seed=1, temperature=temperature, logit_bias=((0, 50.0),))
-        row = SamplingRow(sampling, position, None, mask(3, 6))
+        sampling = SamplingParams(seed=1, temperature=temperature)
+        row = SamplingRow(sampling, position, None, mask(3, 6), biases=Biases([(0, 50.0)], CPU))
         (token_id,) = sample(LOGITS[None].clone(), [row])
         assert token_id in (3, 6)
 
 
 def test_a_mask_and_a_bias_leave_neighbours_alone() -> None:
-    plain = SamplingRow(SamplingParams(temperature=0.0, seed=1), 0, None)
-    bound = SamplingRow(SamplingParams(temperature=0.0, seed=1), 0, None, mask(4))
-    biased = SamplingRow(SamplingParams(temperature=0.0, seed=1, logit_bias=((6, 9.0),)), 0, None)
+    greedy = SamplingParams(temperature=0.0, seed=1)
+    plain = SamplingRow(greedy, 0, None)
+    bound = SamplingRow(greedy, 0, None, mask(4))
+    biased = SamplingRow(greedy, 0, None, biases=Biases([(6, 9.0)], CPU))
     logits = LOGITS.repeat(4, 1)
     assert sample(logits, [plain, bound, biased, plain]) == [0, 4, 6, 0]
 

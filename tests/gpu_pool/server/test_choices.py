@@ -30,6 +30,7 @@ from contracts.wire import Abort
 from gpu_pool.server.choice import Choice
 from gpu_pool.server.text.model_text import ModelText
 from gpu_pool.server.text.text_stream import AnyDelta
+from gpu_pool.settings import EngineSettings
 from tests.fixtures.double_node import DoubleNode, run_double_node
 from tests.fixtures.gateway_client import (
     GatewayClient,
@@ -93,8 +94,9 @@ async def test_nothing_of_a_choice_follows_its_end(node: DoubleNode) -> None:
                 assert over == {0, 1, 2}
 
 
-async def test_later_choices_find_the_prompt_in_the_cache(
-    node: DoubleNode, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("prefix_caching", [True, False])
+async def test_later_choices_find_the_prompt_whether_prefixes_are_kept_or_not(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, prefix_caching: bool
 ) -> None:
     cached: list[int] = []
     on_started = Choice.on_started
@@ -104,11 +106,17 @@ async def test_later_choices_find_the_prompt_in_the_cache(
         on_started(choice, num_cached_tokens)
 
     monkeypatch.setattr(Choice, "on_started", note)
-    async with GatewayClient(node.address) as client:
-        await client.generate(ask_many(4))
+    engine = EngineSettings(max_running=8, max_waiting=8, prefix_caching=prefix_caching)
+    async with (
+        run_double_node(tmp_path, checkpoint, engine=engine) as node,
+        GatewayClient(node.address) as client,
+    ):
+        for _ in range(2):
+            await client.generate(ask_many(4, max_tokens=100))
+    assert len(cached) == 8
     assert cached[0] == 0
-    assert len(cached) == 4
-    assert all(num_cached > 50 for num_cached in cached[1:])
+    assert all(num_cached > 50 for num_cached in (*cached[1:4], *cached[5:]))
+    assert (cached[4] > 50) == prefix_caching  # the next request
 
 
 async def test_an_abort_ends_all_choices_with_one_word(node: DoubleNode) -> None:

@@ -20,7 +20,6 @@ from gpu_pool.node import CORE_COMMAND
 from gpu_pool.plan import TokenScore
 from gpu_pool.server.core_process import CoreProcess
 from gpu_pool.server.core_supervisor import CoreSupervisor
-from gpu_pool.server.core_watch import Silence
 from gpu_pool.settings import EngineSettings, ServedModelSettings
 from tests.fixtures.double_node import create_core_command
 from tests.fixtures.node_process import MODEL, is_alive, wait_until
@@ -145,6 +144,23 @@ async def test_an_idle_core_that_is_frozen_is_noticed_when_somebody_asks(
             supervisor.client.drop(sequence_id)
         await check_replaced(supervisor, pid)
         assert (listener.error is not None) is stays
+
+
+@pytest.mark.parametrize("is_claimed", [True, False])
+async def test_an_idle_core_that_is_frozen_is_noticed_when_memory_is_claimed(
+    tmp_path: Path, is_claimed: bool
+) -> None:
+    """Others wait for what it has."""
+    async with supervise(tmp_path, create_core_command(), engine=ENGINE) as supervisor:
+        pid = await start(supervisor)
+        os.kill(pid, signal.SIGSTOP)
+        assert supervisor.client is not None
+        if is_claimed:
+            supervisor.client.claim_room(1)
+            await check_replaced(supervisor, pid)
+        else:
+            await asyncio.sleep(1.5 * SILENCE_S)
+            assert supervisor.process_id == pid
 
 
 @pytest.mark.parametrize(("step_s", "is_left_alone"), [(2.6, True), (12.0, False)])
@@ -279,17 +295,3 @@ async def test_a_core_that_speaks_or_has_nothing_to_do_is_not_pinged(tmp_path: P
         listener = ask(supervisor, max_tokens=100)
         await wait_until(lambda: listener.finished is not None, 30)
         assert pings == []
-
-
-def test_silence_is_owed_unheard_and_witnessed() -> None:
-    silence = Silence(look_s=1.0)
-    for _ in range(5):
-        silence.look(1.1, 7, is_owed=True)
-    assert silence.length_s == pytest.approx(4.4)  # the first look has heard seven words
-    silence.look(60.0, 7, is_owed=True)  # this process has slept
-    assert silence.length_s == pytest.approx(4.4)
-    silence.look(1.0, 8, is_owed=True)
-    assert silence.length_s == 0
-    silence.look(1.0, 8, is_owed=True)
-    silence.look(1.0, 8, is_owed=False)
-    assert silence.length_s == 0

@@ -161,3 +161,19 @@ async def test_one_prompt_that_is_too_long_fails_them_all_before_any_is_computed
         events = await client.generate(continue_all([*TEXTS, "far too long " * 4000]))
     assert failure_code(events) == "context_too_long"
     assert len(events) == 1
+
+
+@pytest.mark.parametrize("texts", [TEXTS[:1], TEXTS])
+async def test_scores_of_all_answers_together_are_bounded(
+    node: DoubleNode, texts: list[str]
+) -> None:
+    num_choices = 16 // len(texts)
+    asked = {"max_tokens": 330, "num_logprobs": 99}
+    async with GatewayClient(node.address) as client:
+        refused = await client.generate(continue_all(texts, num_choices, **asked))
+        assert failure_code(refused) == "invalid_request"
+        # The controls: fewer choices, and no scores.
+        fewer = await client.generate(continue_all(texts, num_choices // 4, **asked))
+        assert isinstance(fewer[-1], Finished)
+        plain = await client.generate(continue_all(texts, num_choices, max_tokens=1))
+        assert isinstance(plain[-1], Finished)

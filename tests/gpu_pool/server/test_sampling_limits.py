@@ -14,7 +14,12 @@ from contracts.inference import (
     SamplingParams,
     TextPrompt,
 )
-from gpu_pool.server.sampling_limits import check_request, resolve_max_tokens
+from gpu_pool.server.sampling_limits import (
+    MAX_SCORES,
+    check_request,
+    fit_scores,
+    resolve_max_tokens,
+)
 
 
 def ask_for(sampling: SamplingParams) -> GenerateRequest:
@@ -56,6 +61,17 @@ def test_values_out_of_range_are_refused_by_name(name: str, values: list[Any]) -
 def test_ordinary_values_pass() -> None:
     check_request(ask_for(SamplingParams()))
     check_request(ask_for(SamplingParams(max_tokens=0, temperature=0, seed=-1, stop=("a", "b"))))
+
+
+def test_bad_words_are_bounded_and_more_than_spaces() -> None:
+    plain = ask_for(SamplingParams())
+    check_request(msgspec.structs.replace(plain, bad_words=("a" * 128, "\n", " b") * 42))
+    for words in (("",), ("   ",), ("a", "b" * 129), ("a",) * 129):
+        with pytest.raises(InvalidRequest, match="bad_words") as refusal:
+            check_request(msgspec.structs.replace(plain, bad_words=words))
+        assert refusal.value.param == "bad_words"
+    with pytest.raises(InvalidRequest, match="by the node alone"):
+        check_request(ask_for(SamplingParams(bad_spellings=((1,),))))
 
 
 @pytest.mark.parametrize("num_choices", [0, -1, 129, 2**62])
@@ -107,3 +123,54 @@ def test_what_does_not_fit_in_the_context_is_refused_with_numbers(
 def test_what_the_grant_does_not_cover_is_refused_with_numbers() -> None:
     with pytest.raises(Forbidden, match=r"covers 50 tokens.* 10 and at least 41"):
         resolve_max_tokens(want(41), 10, 100, 50)
+
+
+CONTEXT = 128 * 1024
+
+
+def ask_for_scores(num_choices: int = 1, **sampling: Any) -> GenerateRequest:
+    """A request with these parameters and choices."""
+    asked = ask_for(SamplingParams(**sampling))
+    return msgspec.structs.replace(asked, num_choices=num_choices)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ask_for_scores(max_tokens=None),
+        ask_for_scores(max_tokens=MAX_SCORES // 21, num_logprobs=20),
+        ask_for_scores(max_tokens=MAX_SCORES // 21 // 2, num_logprobs=20, num_choices=2),
+        ask_for_scores(max_tokens=1, num_prompt_logprobs=1),
+        ask_for_scores(max_tokens=None, num_logprobs=1),
+    ],
+)
+def test_scores_that_are_held_change_nothing(request_: GenerateRequest) -> None:
+    assert fit_scores(request_, CONTEXT, CONTEXT) == request_
+
+
+@pytest.mark.parametrize(
+    "sampling", [{"max_tokens": None}, {"max_tokens": CONTEXT, "is_max_tokens_default": True}]
+)
+def test_an_open_answer_ends_where_its_scores_would_be_too_many(sampling: dict[str, Any]) -> None:
+    open_ended = ask_for_scores(num_logprobs=20, **sampling)
+    fitting = fit_scores(open_ended, 10, CONTEXT).sampling
+    assert (fitting.max_tokens, fitting.is_max_tokens_default) == (MAX_SCORES // 21, True)
+    plain = ask_for_scores(**sampling)  # the control: without scores, nothing is cut
+    assert fit_scores(plain, 10, CONTEXT) == plain
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ask_for_scores(max_tokens=MAX_SCORES // 21 + 1, num_logprobs=20),
+        ask_for_scores(max_tokens=MAX_SCORES // 21, num_logprobs=20, num_choices=2),
+        ask_for_scores(max_tokens=0, num_prompt_logprobs=20),
+        ask_for_scores(max_tokens=None, num_prompt_logprobs=4, num_logprobs=0),
+        ask_for_scores(max_tokens=None, num_prompt_logprobs=2**60),
+        ask_for_scores(max_tokens=None, num_logprobs=2**60),
+    ],
+)
+def test_more_scores_than_are_held_are_refused(request_: GenerateRequest) -> None:
+    with pytest.raises(InvalidRequest, match="524,288") as refusal:
+        fit_scores(request_, CONTEXT, CONTEXT)
+    assert refusal.value.param == "logprobs"

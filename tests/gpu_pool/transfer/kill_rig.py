@@ -1,8 +1,9 @@
 """Two cores of which one process is killed at a random moment, and what a gateway says of it.
 
-The host blocks of the node that answers suffice for exactly one `ask_all`, what the other one may
-keep for two accounts as well: who has lost one cannot hand all of it over. Each can reserve all its
-host blocks at once. Read next: `core_pair` (the words that are carried), `forked_core`.
+The host blocks that two accounts may have at the node that answers suffice for exactly one
+`ask_all`, what the other one may keep for them as well: who has lost one cannot hand all of it
+over. Each can reserve at once what one account may have. Read next: `core_pair` (the words that
+are carried), `forked_core`.
 """
 
 import hashlib
@@ -39,8 +40,9 @@ ACCOUNTS: Final = (AccountId("a" * 32), AccountId("b" * 32))
 NUM_AT_ONCE: Final = 6
 PROMPT_BLOCKS: Final = 12
 """Full ones, of each of the prompts that fill the host memory together."""
-NUM_HOST_BLOCKS: Final = (NUM_AT_ONCE * PROMPT_BLOCKS, 2 * NUM_AT_ONCE * PROMPT_BLOCKS)
-"""Of the node that answers, and of the one for prompts, half of which two accounts may keep."""
+NUM_HOST_BLOCKS: Final = (NUM_AT_ONCE * PROMPT_BLOCKS * 4 // 3, 2 * NUM_AT_ONCE * PROMPT_BLOCKS)
+"""Of the node that answers, a quarter of which is left to others, and of the one for prompts, half
+of which two accounts may keep."""
 MAX_TOKENS: Final = 6
 LEASE_MS: Final = int(1000 * (MOST_BATCH_TIMES * create_transfer("nixl").batch_s + 2))
 """How long a lease outlasts the ticket of who reads, with a second to spare."""
@@ -238,11 +240,13 @@ class KilledPair:
         return every
 
     def can_reserve_all(self, salt: bytes) -> bool:
-        """True when each node has every host block for prompts that nobody computes."""
+        """True when each node has all host blocks that one account may have (three quarters) for
+        prompts that nobody computes.
+        """
         return all(self._can_reserve(place, salt) for place in range(2))
 
     def _can_reserve(self, place: int, salt: bytes) -> bool:
-        core, numbers = self.cores[place], range(NUM_HOST_BLOCKS[place] // PROMPT_BLOCKS)
+        core, numbers = self.cores[place], range(NUM_HOST_BLOCKS[place] * 3 // 4 // PROMPT_BLOCKS)
         until_ms = read_node_ms() + int(PATIENCE_S * 1000)
         asked: list[int] = []
         for number in numbers:

@@ -60,6 +60,10 @@ def find_namespace(sites: Sites, site: str) -> Path:
     return Path("/run/netns") / f"{sites.prefix}{site}"
 
 
+class NoAgent(Exception):
+    """A peer has no agent at this moment."""
+
+
 class Peer:
     """One node's end, with a KV group of `num_blocks` blocks."""
 
@@ -87,9 +91,14 @@ class Peer:
         self.buffer[:] = random.randbytes(len(self.buffer))
 
     def export(self, ids: Sequence[int], root_key: bytes = ROOT_KEY) -> KvExported:
-        """What an exporter would say of these blocks, as the first ones of a prompt."""
+        """What an exporter would say of these blocks, as the first ones of a prompt.
+
+        Raises:
+            NoAgent: It is gone, and the next one has not begun.
+        """
         ready = self.client.ready
-        assert ready is not None
+        if ready is None:
+            raise NoAgent
         tagger = Tagger(root_key)
         tags = tuple(
             tagger.create(0, index, name(index), self.view.get_bytes(0, HostBlockId(block)))
@@ -115,10 +124,11 @@ class Peer:
         return self.puller.ends.get(timeout=PATIENCE_S)
 
     def fetch(self, number: int, peer: "Peer", num_blocks: int) -> PullEnd:
-        """Has the first blocks of `peer`, if all goes well."""
+        """Has the first blocks of `peer`, if all goes well; `NoAgent` if that one has none."""
         ids = range(num_blocks)
+        exported = peer.export(ids)
         self.land(number, ids)
-        self.offer(number, peer.export(ids))
+        self.offer(number, exported)
         return self.wait_end()
 
     def has_content_of(self, peer: "Peer", num_blocks: int) -> bool:

@@ -55,7 +55,7 @@ def test_an_agent_that_lacks_something_while_it_starts_is_started_again(
         decode.wait_ready()
         monkeypatch.setattr(decode.client, "_command", poor)
         kill(decode)
-        wait_until(lambda: decode.client._num_lives >= 3, "two lives that fail")
+        wait_until(lambda: decode.client.num_lives >= 3, "two lives that fail")
         assert decode.client.ready is None
         monkeypatch.setattr(decode.client, "_command", AGENT_COMMAND)
         wait_until(lambda: decode.client.ready is not None, "an agent")

@@ -125,7 +125,10 @@ def test_the_generation_config_decides_what_ends_a_sequence(
         ({"rope_scaling": {"rope_type": "llama3"}}, "low_freq_factor"),
         ({"rope_scaling": SCALING | {"factor": 0.5}}, "out of range"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"rope_theta": -1.0}, "rope_theta"),
+        ({"rope_theta": 0}, "rope_theta"),
+        ({"rope_parameters": {"rope_theta": 0}, "rope_theta": 1e4}, "rope_theta"),
         ({"rope_scaling": {"type": "yarn", "factor": 2.0}, "rope_theta": 1.0}, "above 1"),
         ({"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": -1.0}}, "yarn"),
         ({"hidden_size": 0}, "hidden_size"),
@@ -153,6 +156,8 @@ def test_a_missing_field_is_named(tmp_path: Path) -> None:
 def test_a_missing_or_malformed_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json does not exist"):
         read_config(tmp_path)
-    (tmp_path / "config.json").write_bytes(b'{"a": \xff}')
-    with pytest.raises(CheckpointError, match=r"config\.json"):
-        read_config(tmp_path)
+    nested = b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    for malformed in (b'{"a": \xff}', nested):
+        (tmp_path / "config.json").write_bytes(malformed)
+        with pytest.raises(CheckpointError, match=r"config\.json"):
+            read_config(tmp_path)

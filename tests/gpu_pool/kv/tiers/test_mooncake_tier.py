@@ -7,6 +7,7 @@ import os
 import signal
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import msgspec
 import pytest
 import structlog
 
+from gpu_pool.kv.tiers import mooncake_life
 from gpu_pool.kv.tiers.mooncake_client import StoreClient
 from gpu_pool.kv.tiers.mooncake_life import AGENT_COMMAND, Answer
 from gpu_pool.kv.tiers.mooncake_tier import MooncakeTier
@@ -294,6 +296,52 @@ def test_an_agent_that_was_killed_is_started_again(master: MooncakeMaster) -> No
         node.wait_back()
         assert node.client.process_id != killed
         wait_until(lambda: node.tier.keep(space, name, fill(1)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_nobody_waits_for_an_agent_that_is_frozen_for_good_and_another_takes_its_place(
+    master: MooncakeMaster, is_watched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a call may take, an hour here; in the control, which hears no silence, all of it."""
+    monkeypatch.setattr(mooncake_life, "MAX_SILENCE_S", 3.0 if is_watched else 3600.0)
+    settings = msgspec.structs.replace(create_store_settings(master), call_s=3600.0)
+    space, (name,), outcomes = create_space(), name_blocks(create_space(), 1), list[bool]()
+    with open_node(settings) as node:
+        assert node.tier.keep(space, name, fill(1))
+        frozen = node.client.process_id
+        assert frozen is not None
+        freeze(frozen)
+        fetch = threading.Thread(
+            target=lambda: outcomes.append(node.tier.fetch(space, name, blank())), daemon=True
+        )
+        fetch.start()
+        if not is_watched:
+            fetch.join(9.0)
+            assert (outcomes, node.client.process_id) == ([], frozen)
+            os.kill(frozen, signal.SIGCONT)
+        fetch.join(PATIENCE_S)
+        assert outcomes == [not is_watched]
+        if is_watched:
+            node.wait_back()
+            assert node.client.process_id != frozen
+            assert not Path(f"/proc/{frozen}").exists()
+            wait_until(lambda: node.tier.keep(space, name, fill(1)))
+
+
+@pytest.mark.slow
+def test_an_idle_agent_that_is_frozen_is_replaced(
+    master: MooncakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asks it anything: others read what it has lent."""
+    monkeypatch.setattr(mooncake_life, "MAX_SILENCE_S", 3.0)
+    with open_node(create_store_settings(master)) as node:
+        frozen = node.client.process_id
+        assert frozen is not None
+        freeze(frozen)
+        wait_until(lambda: node.client.process_id not in (None, frozen))
+        node.wait_back()
+        assert not Path(f"/proc/{frozen}").exists()
 
 
 @pytest.mark.slow

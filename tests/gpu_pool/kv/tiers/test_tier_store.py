@@ -165,6 +165,37 @@ def test_a_disowned_block_is_brought_no_more_however_long_the_queue_of_a_tier_is
     store.close()
 
 
+class ReluctantTier(HostTier):
+    """Memory that removes blocks while the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__(HostTierSettings(max_bytes=100 * SIZE))
+        self.removals = threading.Semaphore(0)
+
+    def remove(self, space: TierNamespace, names: Sequence[BlockName]) -> None:
+        assert self.removals.acquire(timeout=30)
+        super().remove(space, names)
+
+
+def test_a_block_that_is_disowned_twice_is_not_brought_between_the_two() -> None:
+    """What came after the first time is wrong by the second; the control comes after both."""
+    tier, space, done = ReluctantTier(), create_space(), threading.Semaphore(0)
+    measured = MeasuredTier("slow", tier, 100, time.monotonic)
+    store, (name,) = TierStore([measured]), name_chain(space, 1)
+    store.disown(space, [name])
+    store.offer(space, name, fill(1), done.release)
+    store.disown(space, [name])
+    tier.removals.release()
+    assert done.acquire(timeout=30)
+    assert not measured.has(space, name)
+    assert not measured.fetch(space, name, blank())
+    store.offer(space, name, fill(2), done.release)
+    tier.removals.release()
+    assert done.acquire(timeout=30)
+    assert fetch_all(store, space, [name]) == [fill(2)]
+    store.close()
+
+
 class SlowHostTier(HostTier):
     """Something happens while a block is on its way from here."""
 

@@ -1,15 +1,15 @@
 """Gemma 2 and 3 against transformers, and mutants of each."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.gpu_pool.models.family_check import MAX_ERROR, measure_error, measure_roundings
-from tests.gpu_pool.models.family_checkpoint import (
-    Reference,
-    copy_checkpoint,
-    write_checkpoint,
+from tests.gpu_pool.models.family_check import (
+    Mutation,
+    Variant,
+    check_logits,
+    check_mutant,
+    check_rounding,
 )
 
 GEMMA2 = {
@@ -32,7 +32,7 @@ GEMMA3 = {
     "tie_word_embeddings": True,
     "initializer_range": 0.1,
 }
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+VARIANTS: dict[str, Variant] = {
     "gemma 2": ("gemma2", GEMMA2),
     "gemma 2 without caps": (
         "gemma2",
@@ -43,7 +43,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma 3 wide heads": ("gemma3_text", GEMMA3 | {"head_dim": 32}),
     "gemma 3 capped logits": ("gemma3_text", GEMMA3 | {"final_logit_softcapping": 4.0}),
 }
-MUTATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+MUTATIONS: dict[str, Mutation] = {
+    "theta": ("gemma 2", {"rope_parameters": {"rope_type": "default", "rope_theta": 1.2e4}}),
     "window": ("gemma 2", {"sliding_window": 39}),
     "all layers see everything": ("gemma 2", {"layer_types": ["full_attention"] * 4}),
     "score cap": ("gemma 2", {"attn_logit_softcapping": 35.0}),
@@ -63,6 +64,14 @@ MUTATIONS: dict[str, tuple[str, dict[str, Any]]] = {
             | {"full_attention": {"rope_type": "linear", "factor": 5.0, "rope_theta": 1e6}}
         },
     ),
+    "global theta": (
+        "gemma 3",
+        {
+            "rope_parameters": ROPES
+            | {"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 8e5}}
+        },
+    ),
+    "window of gemma 3": ("gemma 3", {"sliding_window": 39}),
     "pattern": (
         "gemma 3",
         {"layer_types": ["full_attention"] + ["sliding_attention"] * 5},
@@ -70,30 +79,17 @@ MUTATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def write_variant(folder: Path, variant: str, seed: int = 0) -> Path:
-    """A checkpoint of a variant."""
-    model_type, changes = VARIANTS[variant]
-    return write_checkpoint(folder, model_type, seed=seed, **changes)
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
-    folder = write_variant(tmp_path, variant)
-    assert measure_error(folder, Reference(folder)) <= MAX_ERROR
+    check_logits(tmp_path, VARIANTS[variant])
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_mutation_is_found(mutation: str, tmp_path: Path) -> None:
-    variant, changes = MUTATIONS[mutation]
-    folder = write_variant(tmp_path / "right", variant)
-    mutant = copy_checkpoint(folder, tmp_path / "wrong", **changes)
-    assert measure_error(mutant, Reference(folder)) > 100 * MAX_ERROR
+    variant, wrong = MUTATIONS[mutation]
+    check_mutant(tmp_path, VARIANTS[variant], wrong)
 
 
 @pytest.mark.parametrize("variant", ["gemma 2", "gemma 3"])
 def test_bfloat16_rounds_no_worse_than_transformers(variant: str, tmp_path: Path) -> None:
-    def write(folder: Path, seed: int) -> Path:
-        return write_variant(folder, variant, seed)
-
-    roundings = measure_roundings(write, tmp_path)
-    assert 0 < min(roundings.values()) <= max(roundings.values()) <= 1.1, roundings
+    check_rounding(tmp_path, VARIANTS[variant])

@@ -119,6 +119,23 @@ async def test_sampling_goes_there_in_full(pair: Pair) -> None:
     body = engine.see_requests()[-1]
     options |= {"stop": ["END"], "ignore_eos": True, "logit_bias": {"7": -3.0}}
     assert {name: body[name] for name in options} == options
+    assert "bad_words" not in body
+
+
+async def test_bad_words_go_to_engines_that_know_them_and_are_refused_for_others(
+    pair: Pair,
+) -> None:
+    engine, address = pair
+    num_before = len(engine.see_requests())
+    request = change(ask(address.model), bad_words=("London", "New York"))
+    events = await generate(address, request)
+    if engine.kind == "vllm":
+        assert engine.see_requests()[-1]["bad_words"] == ["London", "New York"]
+        assert isinstance(events[-1], Finished)
+    else:
+        assert len(engine.see_requests()) == num_before
+        assert code_of(events) == "unsupported_feature"
+        assert events[-1].error.param == "bad_words"  # type: ignore[union-attr]
 
 
 async def test_tool_calls_come_in_pieces_and_end_the_answer(pair: Pair) -> None:

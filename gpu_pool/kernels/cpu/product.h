@@ -1,0 +1,39 @@
+// What products have in common, whatever their weights are packed as: rows go in tiles past panels
+// of 32 columns (outputs), and what comes out is rounded once.
+#pragma once
+
+#include "kernels.h"
+#include "tile.h"
+
+constexpr long K_MULTIPLE = 32;
+
+static inline long pad(long size, long multiple) {
+    return (size + multiple - 1) / multiple * multiple;
+}
+
+// Adds the bias, rounds and writes the columns of a tile that exist.
+static inline void finish_tile(const Product& product, long row, long num_rows, long panel,
+                               const float* sums) {
+    long column = panel * PANEL, width = std::min(PANEL, product.num_outputs - column);
+    alignas(64) float bias[PANEL] = {};
+    if (product.bias)
+        for (long i = 0; i < width; i++) bias[i] = widen(product.bias[column + i]);
+    for (long r = 0; r < num_rows; r++) {
+        Bf16* to = product.y + (row + r) * product.num_outputs + column;
+        alignas(64) Bf16 rounded[PANEL];
+        for (long i = 0; i < PANEL; i += LANES)
+            store(rounded + i, load(sums + r * PANEL + i) + load(bias + i));
+        if (width == PANEL)
+            memcpy(to, rounded, sizeof rounded);
+        else
+            memcpy(to, rounded, width * sizeof(Bf16));
+    }
+}
+
+// Each row's sums of the inputs of every group, for `multiply_int4_panel`; the calling thread's own,
+// until it calls again.
+HIDDEN const float* sum_groups(const Product& product, const Input* x, long x_stride);
+
+// Some rows of a panel whose weights are four bits each.
+HIDDEN void multiply_int4_panel(const Product& product, const Input* x, long x_stride,
+                                const float* input_sums, long panel, long first, long end);

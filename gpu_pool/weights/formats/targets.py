@@ -1,0 +1,29 @@
+"""Which of compressed-tensors' groups a module belongs to, by its name alone.
+
+No torch, so that the server's process can ask. Read next: `compressed_tensors`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+EVERY_MODULE: Final = "Linear"
+PATTERN: Final = "re:"
+"""Begins an expression where modules are named."""
+GroupT = TypeVar("GroupT")
+
+
+def find_group(weight: str, groups: Mapping[str, GroupT]) -> GroupT | None:
+    """What is there for a weight, by target: a module's name, an expression behind `re:`, or
+    `Linear` for every module, in this order.
+
+    Raises: `re.error`, `OverflowError` or `RecursionError` for an expression that is none.
+    """
+    module = weight.removesuffix(".weight")
+    if module in groups:
+        return groups[module]
+    for target, group in groups.items():
+        pattern = target.removeprefix(PATTERN)
+        if pattern != target and re.match(pattern, module):
+            return group
+    return groups.get(EVERY_MODULE)

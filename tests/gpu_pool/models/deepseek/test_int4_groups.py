@@ -1,0 +1,50 @@
+"""Kimi K2 with its experts in int4 groups against transformers with the unpacked numbers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tests.gpu_pool.models.deepseek.kimi_checkpoint import describe_packing, write_kimi
+from tests.gpu_pool.models.family_check import MAX_ERROR, MIN_MUTATION, measure_error
+from tests.gpu_pool.models.family_checkpoint import Reference, copy_checkpoint
+
+LOW_HALVES = 0x0F0F0F0F
+SIGNS = 0x77777777 + 1 - (1 << 32)
+
+
+def swap_halves(words: Tensor) -> Tensor:
+    """The two numbers of every byte exchanged."""
+    return (words & LOW_HALVES) << 4 | (words >> 4) & LOW_HALVES
+
+
+Change = tuple[str, Callable[[Tensor], Tensor], dict[str, Any]]
+MUTATIONS: dict[str, Change] = {
+    "scale": ("down_proj.weight_scale", lambda scales: scales.roll(1, 0), {}),
+    "order of halves": ("_packed", swap_halves, {}),
+    "numbers without an offset": ("_packed", lambda words: words ^ SIGNS, {}),
+    "size of groups": (
+        "_scale",
+        lambda scales: scales[:, ::2],
+        {"quantization_config": describe_packing(64)},
+    ),
+}
+
+
+def test_logits_are_those_of_the_unpacked_numbers(tmp_path: Path) -> None:
+    packed, plain = write_kimi(tmp_path)
+    names = load_file(packed / "model.safetensors").keys()
+    assert sum(name.endswith("experts.0.up_proj.weight_packed") for name in names) == 2
+    assert not any("experts" not in name for name in names if name.endswith("_packed"))
+    assert measure_error(packed, Reference(plain)) <= MAX_ERROR
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_mutation_is_found(mutation: str, tmp_path: Path) -> None:
+    ending, change, changes = MUTATIONS[mutation]
+    packed, plain = write_kimi(tmp_path)
+    mutant = copy_checkpoint(packed, tmp_path / "wrong", tensors={ending: change}, **changes)
+    assert measure_error(mutant, Reference(plain)) > MIN_MUTATION
