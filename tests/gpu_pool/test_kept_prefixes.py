@@ -67,15 +67,17 @@ port = {port}
         async with GatewayClient(address) as client:
             expected = read_text(await client.generate(request))
             await wait_until(lambda: len(list(files.rglob("*.kv"))) > 20, 60)
+            await wait_until(lambda: read_file_tier(port, "kept_total") > 20, 60)
             kill_hard(core_pid)
             halves = [next(files.rglob("*.kv")).with_suffix(".part"), *files.rglob("*.part")]
             halves[0].write_bytes(b"half of a block")
             await wait_until(lambda: set(list_children(process.pid)) - {core_pid} != set(), 60)
             other = ask(MODEL, "Something else.", max_tokens=2)
             await client.generate(other)  # the new life's figures come with its first answers
-            await wait_until(lambda: read_file_tier(port, "kept_total") == 0, 60)
+            await wait_until(lambda: 0 <= read_file_tier(port, "kept_total") < 10, 60)
             assert not any(half.exists() for half in halves)
-            assert read_file_tier(port, "bytes") > 0  # of the life before, for it has kept nothing
+            block_bytes = next(files.rglob("*.kv")).stat().st_size
+            assert read_file_tier(port, "bytes") > 20 * block_bytes  # most of the life before
             assert read_text(await client.generate(request)) == expected
     kept = list(files.rglob("*.kv"))
     assert len(kept) > 20

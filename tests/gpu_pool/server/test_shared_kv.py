@@ -73,7 +73,7 @@ async def read_blocks(client: GatewayClient) -> dict[ModelName, int]:
     while not client.reports.empty():
         client.reports.get_nowait()
     for _ in range(2):
-        report = await asyncio.wait_for(client.reports.get(), 20)
+        report = await asyncio.wait_for(client.reports.get(), 60)
     return {load.name: load.num_blocks for load in report.loads}
 
 
