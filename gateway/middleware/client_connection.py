@@ -81,10 +81,9 @@ class ClientConnection(HttpToolsProtocol):
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """The first is bound beforehand; uvicorn passes the rest by name."""
-        super().__init__(config, server_state, app_state, _loop)
+        """Nobody is there yet; all but `parts` is what uvicorn's own protocol takes."""
+        super().__init__(config, server_state, app_state)
         self.limits = parts.limits
         self.body_memory = parts.body_memory
         self.on_writable: Callable[[], None] | None = None
@@ -121,7 +120,7 @@ class ClientConnection(HttpToolsProtocol):
         self.flow = ReadingControl(transport, self._has_unserved)
 
     def format_default_headers(self) -> bytes:
-        """The date, as a whole line. uvicorn makes a new list of it each second."""
+        """The date, as a whole line. `Port` makes a new list of it each second."""
         headers = self.server_state.default_headers
         if headers is not self._formatted_from:
             self._formatted_from = headers

@@ -1,4 +1,4 @@
-"""uvicorn servers inside one event loop, with sockets and signals in our hands.
+"""Listening ports inside one event loop, with uvicorn's configuration and a life of our own.
 
 Owns binding, serving and the graceful end of the two ports; must not know what they serve.
 Read next: `gateway.middleware.client_connection`.
@@ -6,12 +6,12 @@ Read next: `gateway.middleware.client_connection`.
 
 import asyncio
 import socket
-from collections.abc import Generator
-from contextlib import contextmanager
-from functools import partial
+import time
+from email.utils import formatdate
 from typing import Any, Final, cast
 
 import uvicorn
+from uvicorn.server import ServerState
 
 from contracts.sections import MetricsSettings
 from gateway.middleware.body_memory import BodyMemory
@@ -23,15 +23,9 @@ BACKLOG: Final = 2048
 LAST_WORDS_S: Final = 2
 """How long requests that outlast the grace have to say so to their clients."""
 _SWEEP_S: Final = 1.0
+_LOOK_S: Final = 0.01
+"""How often a stop looks whether the last client is gone."""
 _NO_DIRECT_ROUTES: Final = NoDirectRoutes()
-
-
-class _Server(uvicorn.Server):
-    """A server that leaves signals to the process: two of them share one."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
 
 
 class Port:
@@ -49,31 +43,30 @@ class Port:
         what is no request. Nothing is bound.
         """
         tls = listen.tls
-        self._direct = direct
         self._body_memory = BodyMemory(limits.max_body_bytes_in_all)
         self._listen = listen
-        parts = PortParts(limits, self._body_memory, direct, refuser)
-        self._server = _Server(
-            uvicorn.Config(
-                application,
-                http=cast("type[asyncio.Protocol]", partial(ClientConnection, parts)),
-                ws="none",
-                lifespan="off",
-                interface="asgi3",
-                access_log=False,
-                log_config=None,
-                server_header=False,
-                proxy_headers=False,
-                backlog=BACKLOG,
-                limit_concurrency=limits.max_connections,
-                timeout_keep_alive=limits.keep_alive_s,
-                timeout_graceful_shutdown=limits.shutdown_grace_s + LAST_WORDS_S,
-                ssl_certfile=None if tls is None else tls.certificate_file,
-                ssl_keyfile=None if tls is None else tls.key_file,
-            )
+        self._parts = PortParts(limits, self._body_memory, direct, refuser)
+        self._grace_s = limits.shutdown_grace_s + LAST_WORDS_S
+        self._config = uvicorn.Config(
+            application,
+            http=ClientConnection,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+            backlog=BACKLOG,
+            limit_concurrency=limits.max_connections,
+            timeout_keep_alive=limits.keep_alive_s,
+            ssl_certfile=None if tls is None else tls.certificate_file,
+            ssl_keyfile=None if tls is None else tls.key_file,
         )
+        self._state = ServerState()
+        self._listener: asyncio.Server | None = None
         self._socket: socket.socket | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._sweeping: asyncio.Task[None] | None = None
 
     @property
     def num_body_bytes(self) -> int:
@@ -88,37 +81,54 @@ class Port:
 
     async def start(self) -> None:
         """Binds and serves; returns when connections are accepted. Raises: `OSError`."""
+        self._config.load()
+        self._renew_date()
         host = self._listen.host
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server(
             (host, self._listen.port), family=family, backlog=BACKLOG
         )
-        self._tasks = [
-            asyncio.create_task(self._server.serve([self._socket])),
-            asyncio.create_task(self._sweep()),
-        ]
-        while not self._server.started:
-            if self._tasks[0].done():
-                self._tasks[0].result()
-            await asyncio.sleep(0)
+        # Connections inherit it. asyncio sets it only on sockets that name their protocol, which
+        # these do not; without it the second part of a small answer waits 40 ms for the first's
+        # acknowledgement.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            lambda: ClientConnection(self._parts, self._config, self._state, {}),
+            sock=self._socket,
+            ssl=self._config.ssl,
+            backlog=BACKLOG,
+        )
+        self._sweeping = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
         """Stops listening, lets running requests end within the grace, then cuts them off."""
-        self._server.should_exit = True
-        await self._tasks[0]
-        self._tasks[1].cancel()
+        assert self._listener is not None
+        assert self._sweeping is not None
+        self._listener.close()
+        for connection in self._list_connections():
+            connection.shutdown()
+        end_s = time.monotonic() + self._grace_s
+        while self._state.connections and time.monotonic() < end_s:
+            await asyncio.sleep(_LOOK_S)
+        self._sweeping.cancel()
         for connection in self._list_connections():
             connection.transport.abort()
 
     def _list_connections(self) -> list[ClientConnection]:
         """The connections that are open now."""
-        return [cast("ClientConnection", item) for item in self._server.server_state.connections]
+        return [cast("ClientConnection", item) for item in self._state.connections]
 
     async def _sweep(self) -> None:
-        """Looks after connections that take too long."""
+        """Looks after connections that take too long, and at the clock."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_SWEEP_S)
+            self._renew_date()
             now_s = loop.time()
             for connection in self._list_connections():
                 connection.sweep(now_s)
+
+    def _renew_date(self) -> None:
+        """What every answer says of the time, as a list that is new each time."""
+        self._state.default_headers = [(b"date", formatdate(time.time(), usegmt=True).encode())]
