@@ -6,7 +6,8 @@ Read next: `gateway.api.route_table`.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cached_property, partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -36,12 +37,15 @@ STATUSES: Final = tuple(sorted({row.status for row in ERROR_TABLE.values()}))
 
 
 class ApiDocument:
-    """The document, made once and served as it is."""
+    """The document, made when it is first asked for and served as it is."""
 
-    def __init__(self, routes: Iterable[Route], title: str, version: str) -> None:
-        """`routes` are those of one port, `version` the one in their paths."""
-        document = describe_routes(routes, title, version)
-        self._body = msgspec.json.encode(document, order="sorted")
+    def __init__(self, routes: Sequence[Route], title: str, version: str) -> None:
+        """`routes`: those of one port. `version`: the one in their paths."""
+        self._make = partial(describe_routes, routes, title, version)
+
+    @cached_property
+    def _body(self) -> bytes:
+        return msgspec.json.encode(self._make(), order="sorted")
 
     async def page(self, request: Request, caller: Caller) -> Response:
         """The document."""
