@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Passed on to the command, e.g. make test ARGS='tests/gateway -k stream'
 ARGS ?=
 # Processes of `make test`, more than two cores need, for tests wait as long as they compute; 0 runs everything in one.
-WORKERS ?= 3
+WORKERS ?= 4
 # What a machine without a GPU cannot run; `make gpu` does.
 NO_GPU := not gpu and not multi_gpu
 # How long `make soak` takes, without its start and its checks.

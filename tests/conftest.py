@@ -1,9 +1,12 @@
 """What every test shares: hypothesis without deadlines, since machines are shared and slow, and
 triton's interpreter where there is no GPU (it must be asked for before a kernel is imported).
 Arithmetic is that of an engine core, whose libraries are told before torch is imported, too.
-Lines of logs go to standard error, also those of threads that outlive the test that began them."""
+Lines of logs go to standard error, also those of threads that outlive the test that began them.
+What is compiled is kept, whatever the environment says: hundreds of processes are started, and each
+would compile all of Hearth anew."""
 
 import os
+import sys
 from pathlib import Path
 
 from hypothesis import settings
@@ -11,6 +14,8 @@ from hypothesis import settings
 from gpu_pool.row_invariance import ROW_INVARIANT_ENVIRON
 from telemetry.log_output import configure_command_log
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 os.environ.update(ROW_INVARIANT_ENVIRON)
 if not Path("/dev/nvidia0").exists():
     os.environ["TRITON_INTERPRET"] = "1"

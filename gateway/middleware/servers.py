@@ -109,7 +109,7 @@ class Port:
         for connection in self._list_connections():
             connection.shutdown()
         end_s = time.monotonic() + self._grace_s
-        while self._state.connections and time.monotonic() < end_s:
+        while self._state.connections and time.monotonic() < end_s:  # noqa: ASYNC110 - uvicorn's set
             await asyncio.sleep(_LOOK_S)
         self._sweeping.cancel()
         for connection in self._list_connections():

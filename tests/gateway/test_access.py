@@ -266,7 +266,7 @@ async def test_without_the_guard_a_stranger_would_be_served(
     """The control: what the tests above see is the authenticator's work and nothing else's."""
     principal = await gateway.tenancy.find_principal(gateway.tenant.api_token)
     assert principal is not None
-    request_path = gateway.gateway._listeners.tenants._direct._request_path
+    request_path = gateway.gateway._listeners.tenants._parts.direct._request_path
     assert isinstance(request_path, RequestPath)
 
     async def wave_through(*_: object) -> object:

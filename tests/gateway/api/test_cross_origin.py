@@ -24,7 +24,7 @@ async def open_gateway(
     async with run_gateway(tmp_path, database_template, [node]) as first:
         await first.add_tenant()
         ids = [tenant.account_id for tenant in first.tenants]
-        first.gateway._listeners.tenants._direct._cross_origin._origins.update(
+        first.gateway._listeners.tenants._parts.direct._cross_origin._origins.update(
             {ids[0]: {APP}, ids[1]: {"*"}}
         )
         yield first
