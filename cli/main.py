@@ -6,7 +6,6 @@ Read next: `cli.dev.command`, `cli.serve`.
 """
 
 import sys
-from importlib import metadata
 from typing import Annotated, Final
 
 import typer
@@ -57,6 +56,8 @@ app.add_typer(database.app, name="db")
 
 def read_version() -> str:
     """The installed version, or a word for a checkout that is not installed."""
+    from importlib import metadata
+
     try:
         return metadata.version("hearth")
     except metadata.PackageNotFoundError:

@@ -7,6 +7,8 @@ would compile all of Hearth anew."""
 
 import os
 import sys
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 from hypothesis import settings
@@ -19,6 +21,8 @@ sys.dont_write_bytecode = False
 os.environ.update(ROW_INVARIANT_ENVIRON)
 if not Path("/dev/nvidia0").exists():
     os.environ["TRITON_INTERPRET"] = "1"
+with suppress(ImportError):  # Linux alone has it; kernels are interpreted where it has been read
+    import_module("triton")
 
 settings.register_profile("hearth", deadline=None)
 settings.load_profile("hearth")

@@ -151,6 +151,8 @@ def run(launch: Launch, log: Path) -> Generator[list["subprocess.Popen[bytes]"]]
     SIGTERM ends, too."""
     processes: list[subprocess.Popen[bytes]] = []
     environment = {**os.environ, **launch.environment}
+    # Compiled sources are kept, as in an installation: it costs our processes a second or two.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with log.open("ab") as output, _exit_on_sigterm():
         try:
             processes.extend(  # one by one: each is ended, wherever a signal comes

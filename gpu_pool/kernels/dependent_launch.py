@@ -16,9 +16,11 @@ from typing import Any
 import torch
 
 from gpu_pool.kernels.gpu_traits import find_traits
-from gpu_pool.kernels.triton_language import jit, tl
+from gpu_pool.kernels.triton_language import HAS_TRITON, jit, tl
 
 try:
+    if not HAS_TRITON:
+        raise ImportError
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 except ImportError:  # an older triton, or none
     gdc_launch_dependents = gdc_wait = None

@@ -1,15 +1,23 @@
 """Triton where it is installed, and a clear refusal where it is not (macOS, arm64, bare CPU boxes).
 
-Kernels import `jit`, `tl` and `triton` from here, so that every file of `kernels` can be imported
-anywhere and its reference used. Must not know any kernel. Read next: `rms_norm`.
+Kernels import `jit` and `tl` from here, so that every file of `kernels` can be imported anywhere
+and its reference used. A torch that is built for CPUs alone can launch none: triton is read there
+only where somebody has read it before, to interpret kernels or to compile them, for it is a tenth
+of what a core reads before it loads its model. Must not know any kernel. Read next: `rms_norm`.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
+_CAN_LAUNCH = torch.version.cuda is not None or torch.version.hip is not None
+
 try:
+    if not (_CAN_LAUNCH or "triton" in sys.modules):
+        raise ImportError
     import triton
     from triton import language as tl
 except ImportError:
@@ -30,7 +38,8 @@ class MissingKernel:
     def __getitem__(self, grid: object) -> Callable[..., None]:
         """What a launch gets. Raises: `RuntimeError`."""
         raise RuntimeError(
-            f"{self._name} needs triton, which is not installed: pip install 'hearth[gpu]'."
+            f"{self._name} needs triton and a torch that is built for GPUs: "
+            "pip install 'hearth[gpu]'."
         )
 
 
