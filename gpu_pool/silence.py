@@ -31,7 +31,8 @@ class Silence:
 
 
 class PingedSilence:
-    """The same of somebody who owes a word at any time, since every answer brings another ping.
+    """The same of somebody who owes a word from the first look on, since that brings a ping, and
+    every answer another one.
 
     Used by one thread, which looks about as often as `bound` says.
     """
@@ -48,6 +49,7 @@ class PingedSilence:
         self._monotonic_s = monotonic_s
         self._silence = Silence(look_s)
         self._looked_s = monotonic_s()
+        self._has_pinged = False
 
     def bound(self, wait_s: float | None) -> float:
         """As long as `wait_s` (None: for ever), but no longer than until the next look."""
@@ -63,7 +65,8 @@ class PingedSilence:
         elapsed_s = now_s - self._looked_s
         if elapsed_s >= self._look_s:
             self._looked_s = now_s
-            self._silence.look(elapsed_s, num_heard, is_owed=True)
+            self._silence.look(elapsed_s, num_heard, is_owed=self._has_pinged)
             if not self._silence.length_s:
+                self._has_pinged = True
                 self._ping()
         return self._silence.length_s

@@ -32,6 +32,18 @@ def test_a_ping_goes_out_when_a_word_has_come_and_none_before_it_is_answered() -
     assert lengths[-1] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("num_before", [0, 1])
+def test_whoever_answers_each_ping_is_never_silent_whatever_it_said_before(num_before: int) -> None:
+    """A word is owed once it was asked for: nobody says anything unasked."""
+    now_s, pings = [0.0], list[float]()
+    silence = PingedSilence(1.0, lambda: pings.append(now_s[0]), lambda: now_s[0])
+    for tenths in range(1, 200):
+        now_s[0] = tenths / 10
+        num_answers = sum(ping_s < now_s[0] for ping_s in pings)
+        assert silence.look(num_before + num_answers) == 0
+    assert len(pings) == 19
+
+
 def test_whoever_waits_wakes_for_the_next_look() -> None:
     now_s = [0.0]
     silence = PingedSilence(1.0, lambda: None, lambda: now_s[0])

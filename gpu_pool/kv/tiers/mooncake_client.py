@@ -28,6 +28,9 @@ _HUNG_S: Final = 30.0
 _PROBE_S: Final = 1.0
 _CARE_S: Final = 5.0
 """Between two looks at a store that is there: better this thread finds out than a request."""
+_FORGOTTEN_S: Final = 15.0
+"""After which a master has forgotten a client that is gone (its `client_ttl`, 10 s): until then it
+tells what that one had lent as there."""
 _PAUSES_S: Final = (1.0, 2.0, 5.0, 10.0)
 """Between two starts; the last one again and again."""
 _LOOK_S: Final = 0.2
@@ -66,7 +69,9 @@ class StoreClient:
         return None if life is None else life.process_id
 
     def start(self, note_back: Callable[[], None]) -> None:
-        """Begins to connect; `note_back` is called by a thread whenever the store is there anew."""
+        """Begins to connect; `note_back` is called by a thread whenever the store is there anew,
+        and once more when it no longer tells what went with an earlier agent as there.
+        """
         self._note_back = note_back
         self._thread.start()
 
@@ -174,13 +179,17 @@ class StoreClient:
         self._life = life
         guard = threading.Thread(target=self._guard, args=(life,), name="kv-guard", daemon=True)
         guard.start()
-        asked_s = float("-inf")
+        asked_s, forgotten_s = float("-inf"), float("inf")
         while guard.is_alive():
             if time.monotonic() - asked_s >= (_PROBE_S if self.is_away else _CARE_S):
                 if self._ask(life, StoreCall(StoreOp.LOOK_UP, _NOBODY)) is None:
                     self._note_away()
                 elif self.is_away:
                     self._note_there()
+                    forgotten_s = time.monotonic() + _FORGOTTEN_S
+                elif time.monotonic() >= forgotten_s:
+                    self._note_back()
+                    forgotten_s = float("inf")
                 asked_s = time.monotonic()
             guard.join(_LOOK_S)
         return False, True

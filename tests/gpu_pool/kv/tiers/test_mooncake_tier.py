@@ -333,11 +333,15 @@ def test_nobody_waits_for_an_agent_that_is_frozen_for_good_and_another_takes_its
 def test_an_idle_agent_that_is_frozen_is_replaced(
     master: MooncakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody asks it anything: others read what it has lent."""
+    """Nobody asks it anything: others read what it has lent. The control is the time before, in
+    which it answers pings and stays for longer than a silent one would.
+    """
     monkeypatch.setattr(mooncake_life, "MAX_SILENCE_S", 3.0)
     with open_node(create_store_settings(master)) as node:
         frozen = node.client.process_id
         assert frozen is not None
+        time.sleep(6.0)
+        assert node.client.process_id == frozen
         freeze(frozen)
         wait_until(lambda: node.client.process_id not in (None, frozen))
         node.wait_back()
