@@ -1,6 +1,6 @@
 """Every kind of KV, split, says what one core alone says (fp32): whatever hits, ends or is crowded.
 
-1,000 requests through an engine that copies between processes, some dozens through the real ones.
+1,000 requests through an engine that copies between processes, 192 through the real ones.
 """
 
 from collections import Counter
@@ -30,11 +30,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 KINDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {"full": ("llama", {}), **FAMILIES}
 NUM_SEEDS: Final = 168
 """Of each kind, 1,008 in all."""
-NUM_REAL: Final = 12
+NUM_REAL: Final = 16
+"""By each engine, of each kind, 192 in all."""
 NUM_PROMPTS: Final = 24
 NUM_AT_ONCE: Final = 8
 NUM_BLOCKS: Final = 24
 """So few that some have to wait or leave for others."""
+SETTINGS: Final = SchedulerSettings(max_batch_tokens=96, max_chunk_tokens=37)
 MAX_TOKENS: Final = 36
 LENGTHS: Final = (2, 3, MAX_TOKENS)
 """Of answers; only long ones grow beyond their prompt's blocks."""
@@ -147,7 +149,10 @@ def run_trials(pair: tuple[HalfRig, HalfRig], folder: Path, num_trials: int) -> 
             else:
                 assert answer.token_ids == whole, (number, trial.harm, answer)
             counts["landed"] += answer.find(KvLanded) is not None
-            counts["given up"] += answer.find(KvGaveUp) is not None
+            gave_up = answer.find(KvGaveUp)
+            counts["given up"] += gave_up is not None
+            counts[gave_up.reason if gave_up is not None else ""] += 1
+            counts[trial.harm] += trial.is_done
             reserved = answer.find(KvReserved)
             counts["hit where it answers"] += reserved is not None and reserved.first_block > 0
             if trial.split.prefill_id:
@@ -162,11 +167,12 @@ def run_trials(pair: tuple[HalfRig, HalfRig], folder: Path, num_trials: int) -> 
 def test_split_answers_are_those_of_one_core(kind: str, tmp_path: Path) -> None:
     model_type, changes = KINDS[kind]
     folder = write_checkpoint(tmp_path, model_type, **changes)
-    settings = SchedulerSettings(max_batch_tokens=96, max_chunk_tokens=37)
-    with open_pair(folder, "memory", settings, NUM_BLOCKS) as pair:
+    with open_pair(folder, "memory", SETTINGS, NUM_BLOCKS) as pair:
         counts = run_trials(pair, folder, NUM_SEEDS)
     assert counts["landed"] > NUM_SEEDS / 3, counts
     assert counts["given up"] > NUM_SEEDS / 20, counts
+    assert all(counts[harm] > 0 for harm in ("abort", "abort prompt")), counts
+    assert all(counts[reason] > 0 for reason in ("tags", "late", "stopped")), counts
     assert counts["hit where it is computed"] > 0, counts
     assert counts["hit where it answers"] > 0, counts
     if kind != "windows only":  # a window alone needs few blocks
@@ -182,23 +188,23 @@ def test_without_tags_answers_would_be_of_other_bytes(
     monkeypatch.setattr(Tagger, "fits", lambda *_: True)
     model_type, changes = KINDS["full"]
     folder = write_checkpoint(tmp_path, model_type, **changes)
-    settings = SchedulerSettings(max_batch_tokens=96, max_chunk_tokens=37)
     with (
-        open_pair(folder, "memory", settings, NUM_BLOCKS) as pair,
+        open_pair(folder, "memory", SETTINGS, NUM_BLOCKS) as pair,
         pytest.raises(AssertionError, match=r"assert \[.+\] == \["),
     ):
         run_trials(pair, folder, NUM_SEEDS)
 
 
-@pytest.mark.parametrize(
-    ("engine", "kind"),
-    [("nixl", "windows"), ("nixl", "chunks"), ("nixl", "latents"), ("mooncake", "latents")],
-)
+@pytest.mark.parametrize("engine", ["nixl", "mooncake"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_split_answers_are_those_of_one_core_through_real_engines(
     engine: str, kind: str, tmp_path: Path
 ) -> None:
     need_engine(engine)
     model_type, changes = KINDS[kind]
     folder = write_checkpoint(tmp_path, model_type, **changes)
-    with open_pair(folder, engine, SchedulerSettings(max_batch_tokens=96), 400) as pair:
-        assert run_trials(pair, folder, NUM_REAL)["landed"] > 0
+    with open_pair(folder, engine, SETTINGS, NUM_BLOCKS) as pair:
+        counts = run_trials(pair, folder, NUM_REAL)
+    assert counts["landed"] > NUM_REAL / 4, counts
+    assert counts["hit where it is computed"] > 0, counts
+    assert all(counts[reason] > 0 for reason in ("tags", "late")), counts
