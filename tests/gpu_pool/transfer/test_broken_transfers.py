@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 NUM_BLOCKS: Final = 512
 BLOCK_BYTES: Final = 64 * 1024
-SMALL_BYTES: Final = 1024
+SMALL_BYTES: Final = 4096
 COUNTS: Final = (1, 511, 512, 513, 2048, 2049, 3000, 16_384)
 """Source: Mooncake refuses batches of more than 2048 and may not speak to that peer again."""
 ENGINES: Final = ("nixl", "mooncake")
