@@ -7,6 +7,7 @@ Exit status 1 and a list of faults if anything does not hold. Read next: `benchm
 import argparse
 import asyncio
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -32,6 +33,7 @@ def main() -> int:
         with make_sites(SITES) as sites:
             own = [sys.executable, "-m", "benchmarks.fleet", "--inside", sites.prefix]
             return run_in_hub(sites, [*own, *sys.argv[1:]])
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     sites = Sites(arguments.inside or "", SITES)
     wanted = SCENARIOS if arguments.what == "all" else (arguments.what,)
     folder = Path(tempfile.mkdtemp(prefix="hearth-fleet-"))

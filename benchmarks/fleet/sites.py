@@ -7,6 +7,7 @@ the machine's own network is not touched. Must not know what runs there. Read ne
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -85,9 +86,14 @@ def make_sites(names: tuple[str, ...]) -> Generator[Sites]:
 
 
 def run_in_hub(sites: Sites, command: list[str]) -> int:
-    """The exit status of `command`, run in the hub."""
+    """The exit status of `command`, run in the hub. Who ends this process ends that one, which is
+    waited for however long it takes to end what it has started.
+    """
     entered = ["ip", "netns", "exec", sites.prefix + HUB, *command]
-    return subprocess.run(entered, check=False).returncode
+    process = subprocess.Popen(entered, start_new_session=True)  # a terminal's Ctrl-C comes once
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: process.send_signal(signal.SIGINT))
+    return process.wait()
 
 
 def _name_end(index: int) -> str:
