@@ -328,6 +328,7 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"a {what} is listed twice")
         self._check_roles()
         self._check_shared_kv()
+        self._check_stores()
 
     @property
     def shared_kv_bytes(self) -> int:
@@ -350,6 +351,15 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("kv_least_bytes: a model of several processes does not share its KV")
         if self.placement is not None and self.shared_kv_bytes >= self.placement.device_bytes:
             raise ValueError("kv_shared_bytes is a part of the placement's device_bytes")
+
+    def _check_stores(self) -> None:
+        """Who says where the nodes of a KV store stand is one of them."""
+        for engine in (self.engine, *(model.engine or self.engine for model in self.models)):
+            store = None if engine.tiers is None else engine.tiers.store
+            if store is not None and store.regions and self.region not in store.regions:
+                raise ValueError(
+                    f"`regions` of a KV store are those of all its nodes, and lack {self.region}"
+                )
 
     def _check_roles(self) -> None:
         """A node that may be turned has to be able to do its part in either role."""

@@ -80,6 +80,7 @@ class Admission:
                 b"" if adapter is None else adapter.digest,
                 is_private=request.retention is RetentionClass.NONE,
                 priority=request.priority,
+                regions=request.regions,
             ),
             adapter=adapter,
             matcher=None if grammar is None else self._match(grammar, request),

@@ -11,7 +11,7 @@ import msgspec
 from contracts.encoding import Pooling
 from contracts.errors import ErrorReport
 from contracts.grant import RetentionClass
-from contracts.ids import AccountId
+from contracts.ids import AccountId, RegionId
 from contracts.inference import FinishReason, SamplingParams
 from contracts.kv_transfer import KvExported, TransferEvent
 from gpu_pool.kv.shared_room import RoomWish
@@ -69,6 +69,8 @@ class AddSequence(msgspec.Struct, frozen=True, array_like=True, tag=1):
     choices_salt: bytes = b""
     """The request's own, where it wants several answers: they share its prompt by that in a core
     that keeps no prefixes. Empty where there is one."""
+    regions: tuple[RegionId, ...] | None = None
+    """Where its blocks may be; None: anywhere."""
 
 
 class AbortSequence(msgspec.Struct, frozen=True, array_like=True, tag=2):

@@ -7,7 +7,7 @@ Read next: `block_pool`.
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from contracts.ids import AccountId
+from contracts.ids import AccountId, RegionId
 from gpu_pool.plan import BlockId, HostBlockId
 
 
@@ -97,6 +97,8 @@ class BlockTable:
     """Nothing may remain: blocks are zeroed when their last user leaves."""
     priority: int = 0
     """The sequence's: nobody waits for what one of lower priority computes."""
+    regions: tuple[RegionId, ...] | None = None
+    """Where its content may be; None: anywhere."""
     keys: list[bytes] = field(default_factory=list[bytes])
     """One per full block hashed so far; they outlive the blocks, for a later return."""
     num_registered: int = 0

@@ -193,7 +193,8 @@ class Exports:
             self._num_chunks += 1
             chunk_id = ChunkId(self._num_chunks)
             self._leased[chunk_id] = export, runs
-            prefix = Prefix(copy.table.account_id, copy.table.root_key, tuple(keys[:end]))
+            table = copy.table
+            prefix = Prefix(table.account_id, table.root_key, tuple(keys[:end]), table.regions)
             export.sink.take(ExportedChunk(chunk_id, export.sequence_id, prefix, runs))
 
     def decline(self, sequence_id: SequenceId) -> None:

@@ -7,7 +7,7 @@ Read next: `landing` (what comes), `export` (what leaves), `block_hash` (the nam
 
 from dataclasses import dataclass
 
-from contracts.ids import AccountId
+from contracts.ids import AccountId, RegionId
 from gpu_pool.plan import HostBlockId
 
 
@@ -21,6 +21,8 @@ class Prefix:
     the process; keys for codes and encryption are derived from it."""
     keys: tuple[bytes, ...]
     """One per block, a chain: each stands for all tokens up to its block's end."""
+    regions: tuple[RegionId, ...] | None = None
+    """Where the law lets it be; None: anywhere."""
 
 
 @dataclass(frozen=True, slots=True)

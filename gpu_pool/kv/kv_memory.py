@@ -9,7 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from contracts.ids import AccountId
+from contracts.ids import AccountId, RegionId
 from gpu_pool.kv.block import BlockTable, FoundPrefix, GroupTable, NewBlocks, SwappedBlocks
 from gpu_pool.kv.block_hash import BlockHasher
 from gpu_pool.kv.group_memory import GroupMemory
@@ -102,13 +102,14 @@ class KvMemory:
         *,
         is_private: bool = False,
         priority: int = 0,
+        regions: tuple[RegionId, ...] | None = None,
     ) -> BlockTable:
         """An empty table; tables of different salts or adapters never find each other's blocks, and
-        those without a salt find none.
+        those without a salt find none. `regions` are where its blocks may be, if not anywhere.
         """
         root_key = self._hasher.create_root(cache_salt, adapter_digest) if cache_salt else b""
         groups = tuple(GroupTable() for _ in self._groups)
-        return BlockTable(root_key, account_id, groups, is_private, priority)
+        return BlockTable(root_key, account_id, groups, is_private, priority, regions)
 
     def fits(self, num_tokens: int) -> bool:
         """True when a sequence of `num_tokens` can be computed if nobody else is there."""
@@ -137,7 +138,8 @@ class KvMemory:
         if table.root_key and self._keeps_prefixes and token_ids and not table.is_private:
             num_blocks = (len(token_ids) - 1) // self._block_size
         self._name_all(table, token_ids, num_blocks)
-        return Prefix(table.account_id, table.root_key, tuple(table.keys[:num_blocks]))
+        keys = tuple(table.keys[:num_blocks])
+        return Prefix(table.account_id, table.root_key, keys, table.regions)
 
     def _find_cached(self, table: BlockTable, token_ids: Sequence[int]) -> FoundPrefix:
         """The longest prefix in the cache."""

@@ -93,6 +93,7 @@ class PreparedRequest:
                 cached_share=self.grant.cached_share,
                 adapter=None if self.lease is None else self.lease.file,
                 choices_salt=self._find_own_salt() if self.request.num_choices > 1 else b"",
+                regions=self.grant.regions,
             )
 
         return create

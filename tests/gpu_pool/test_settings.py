@@ -40,7 +40,7 @@ engine.tiers.file.account_bytes engine.tiers.file.max_bytes engine.tiers.file.pa
 engine.tiers.host.account_bytes engine.tiers.host.max_bytes engine.tiers.staging_tokens
 engine.tiers.store.account_bytes engine.tiers.store.call_s engine.tiers.store.local_host
 engine.tiers.store.master engine.tiers.store.max_bytes engine.tiers.store.protocol
-engine.tiers.store.network_namespace engine.tiers.store.segment_bytes
+engine.tiers.store.network_namespace engine.tiers.store.regions engine.tiers.store.segment_bytes
 adapters.disk_bytes adapters.folder adapters.keep_days
 gateways[].gateway_id gateways[].key_file hello_timeout_s jurisdiction listen.host listen.port
 listen.tls.certificate_file listen.tls.key_file
@@ -97,7 +97,7 @@ def test_every_engine_section_of_the_operations_guide_is_one() -> None:
     sections = [block["engine"] for block in read_blocks() if "engine" in block]
     assert len(sections) > 4
     for section in sections:
-        decode({"engine": section})
+        decode({"region": "weur", "engine": section})
     with pytest.raises(SettingsError, match="max_runing"):
         decode({"engine": {"max_runing": 8}})
 
@@ -278,6 +278,22 @@ def test_a_core_reads_what_the_server_writes() -> None:
         parent_pid=1,
     )
     assert decode_core_settings(encode_core_settings(settings)) == settings
+
+
+def test_a_store_that_is_said_to_be_elsewhere_than_its_node_is_refused() -> None:
+    def tell(*regions: str) -> dict[str, Any]:
+        store = {"master": "10.77.0.5:50051", "max_bytes": 1, "regions": regions}
+        return {"tiers": {"store": store}}
+
+    elsewhere, here = tell("enam"), tell("enam", "weur")
+    model = {"name": "@cf/a/a", "path": "/a"}
+    for table in (
+        {"engine": elsewhere},
+        {"engine": here, "models": [model | {"engine": elsewhere}]},
+    ):
+        with pytest.raises(SettingsError, match="lack weur"):
+            decode({"region": "weur", **table})
+    assert decode({"region": "weur", "engine": here}).engine.tiers  # the control
 
 
 @pytest.mark.parametrize(

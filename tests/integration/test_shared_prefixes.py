@@ -38,6 +38,8 @@ pytestmark = pytest.mark.timeout(300)
 MODEL: Final = ModelName("@hearth/tests/random-llama")
 NAMES: Final = ("first", "second")
 BLOCK_SIZE: Final = 16
+REPORTED_S: Final = 3.0
+"""Cores report their figures each second."""
 SLOW_TO_COMPUTE: Final = {
     "hidden_size": 512,
     "intermediate_size": 4096,
@@ -242,6 +244,26 @@ async def test_latents_that_one_node_has_computed_serve_another(tmp_path: Path) 
     """MLA: what travels is what the model keeps of a token, no keys and values of heads."""
     with run_master(tmp_path) as master:
         async with run_pair(tmp_path, master, LATENTS) as pair:
+            await find_again(pair)
+
+
+async def test_a_bound_account_shares_nothing_where_nobody_says_where_the_stores_nodes_are(
+    tmp_path: Path,
+) -> None:
+    """The control is the account beside it, which may be anywhere."""
+    with run_master(tmp_path) as master:
+        async with run_pair(tmp_path, master) as pair:
+            bound = await pair.gateway.add_tenant(["weur"])
+            nums_kept = [pair.read(name, "kept_total") for name in NAMES]
+            for _ in range(3):
+                prompt = pair.draw_prompt()
+                known = await pair.ask("first", prompt, bound)
+                again = await pair.ask("first", prompt, bound)
+                assert again.num_cached_tokens == known.num_full, "the device keeps it"
+                found = await pair.ask("second", prompt, bound)
+                assert (found.text, found.num_cached_tokens) == (known.text, 0)
+            await asyncio.sleep(REPORTED_S)
+            assert [pair.read(name, "kept_total") for name in NAMES] == nums_kept
             await find_again(pair)
 
 

@@ -59,7 +59,8 @@ def create_tiers(
             tiers.append(MeasuredTier("file", files, find_num_pending(), monotonic_s))
     if settings.store is not None:
         remote = MooncakeTier(settings.store, StoreClient(settings.store, wake))
-        tiers.append(MeasuredTier("store", remote, find_num_pending(), monotonic_s))
+        regions = settings.store.regions
+        tiers.append(MeasuredTier("store", remote, find_num_pending(), monotonic_s, regions))
     store = TierStore(tiers)
     source = TierSource(store, host, layout, read_tokens_per_s, monotonic_s, wake)
     return Tiers(store, source, TierSink(store, host, layout))

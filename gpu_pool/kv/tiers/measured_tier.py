@@ -7,12 +7,13 @@ Read next: `tier`, `rates`, `tier_store` (joins several).
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import structlog
 
+from contracts.ids import RegionId
 from gpu_pool.kv.tiers.leaving import LeavingBlock
 from gpu_pool.kv.tiers.namespace import BlockName, TierNamespace
 from gpu_pool.kv.tiers.rates import ReadClock
@@ -56,10 +57,18 @@ class MeasuredTier:
     """One tier with its thread. `offer` and `fetch` may be called by any thread."""
 
     def __init__(
-        self, label: str, tier: Tier, max_pending: int, monotonic_s: Callable[[], float]
+        self,
+        label: str,
+        tier: Tier,
+        max_pending: int,
+        monotonic_s: Callable[[], float],
+        regions: Collection[RegionId] | None = None,
     ) -> None:
-        """At most `max_pending` blocks wait to be kept."""
+        """At most `max_pending` blocks wait to be kept; they lie in any of `regions`, or None: on
+        this machine.
+        """
         self.label = label
+        self._regions = regions
         self._tier = tier
         self._clock = ReadClock(monotonic_s)
         self._num_kept = self._num_dropped = self._num_fetched = 0
@@ -85,15 +94,16 @@ class MeasuredTier:
 
     def has(self, space: TierNamespace, name: BlockName) -> bool:
         """True when the block is here."""
-        return not self._is_void(space, name) and self._tier.has(space, name)
+        return self._is_open(space, name) and self._tier.has(space, name)
 
     def wants(self, space: TierNamespace, name: BlockName) -> bool:
         """True when the block is not here and could be kept."""
-        return not self.has(space, name) and not self._tier.books.is_off
+        may_be_here = self._may_keep(space) and not self._tier.books.is_off
+        return may_be_here and not self.has(space, name)
 
     def may_have(self, space: TierNamespace, name: BlockName) -> bool:
         """True when it is worth asking for the block."""
-        return not self._is_void(space, name) and self._tier.may_have(space, name)
+        return self._is_open(space, name) and self._tier.may_have(space, name)
 
     def offer(self, block: LeavingBlock) -> None:
         """Keeps a block some time soon, or lets it go at once."""
@@ -113,7 +123,7 @@ class MeasuredTier:
 
     def fetch(self, space: TierNamespace, name: BlockName, block: memoryview) -> bool:
         """Fills `block`; False when that is not to be had, and nothing of it may be used."""
-        if self._is_void(space, name):
+        if not self._is_open(space, name):
             return False
         is_whole = self._clock.time(len(block), lambda: self._tier.fetch(space, name, block))
         self._num_fetched += is_whole
@@ -124,7 +134,7 @@ class MeasuredTier:
 
         The very first read does not count: over a network it is the one that connects.
         """
-        if not self._is_void(space, name) and self._tier.keep(space, name, block):
+        if self._is_open(space, name) and self._tier.keep(space, name, block):
             self._num_kept += 1
             if self._num_kept == 1 and not self._clock.meter.bytes_per_s:
                 self._tier.fetch(space, name, memoryview(bytearray(len(block))))
@@ -158,6 +168,14 @@ class MeasuredTier:
         self._is_leaving.set()
         self._tier.close()
         self._thread.join()
+
+    def _may_keep(self, space: TierNamespace) -> bool:
+        """False where the law does not let blocks be wherever this tier may put them."""
+        return self._regions is None or space.may_be_in(self._regions)
+
+    def _is_open(self, space: TierNamespace, name: BlockName) -> bool:
+        """True for what the law lets be here, and was not disowned."""
+        return self._may_keep(space) and not self._is_void(space, name)
 
     def _is_void(self, space: TierNamespace, name: BlockName) -> bool:
         """True for what was disowned and is still to be removed."""

@@ -14,6 +14,7 @@ Must not know files. Read next: `shelves`, `file_tier`.
 import hashlib
 import os
 import struct
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from cryptography.exceptions import InvalidTag
@@ -21,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from contracts.ids import AccountId
+from contracts.ids import AccountId, RegionId
 
 HEADER_BYTES: Final = 32
 TAG_BYTES: Final = 16
@@ -46,10 +47,19 @@ class BlockName(NamedTuple):
 class TierNamespace:
     """Names and seals for what one salt of one account has computed with one model."""
 
-    __slots__ = ("_aead", "_inner", "_outer", "owner")
+    __slots__ = ("_aead", "_inner", "_outer", "_regions", "owner")
 
-    def __init__(self, account_id: AccountId, root_key: bytes, layout: bytes) -> None:
-        """`layout` is the digest of everything about a block's bytes that its key leaves open."""
+    def __init__(
+        self,
+        account_id: AccountId,
+        root_key: bytes,
+        layout: bytes,
+        regions: tuple[RegionId, ...] | None = None,
+    ) -> None:
+        """`layout` is the digest of everything about a block's bytes that its key leaves open;
+        `regions` are where the request that asks lets blocks be, None means anywhere.
+        """
+        self._regions = regions
         self.owner = find_owner(account_id)
         """The account, for quotas."""
         material = HKDF(SHA256(), 64, None, _DOMAIN + layout).derive(root_key)
@@ -68,6 +78,12 @@ class TierNamespace:
         inner.update(_PLACE.pack(group) + key)
         outer.update(inner.digest())
         return BlockName(group, key, outer.hexdigest())
+
+    def may_be_in(self, regions: Collection[RegionId]) -> bool:
+        """True when blocks may be in all of `regions`; none at all stand for not knowing where."""
+        if self._regions is None:
+            return True
+        return bool(regions) and all(region in self._regions for region in regions)
 
     def seal(self, name: BlockName, block: memoryview, sealed: memoryview) -> int:
         """Fills `sealed` with header, ciphertext and tag; returns their bytes."""

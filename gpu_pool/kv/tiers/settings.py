@@ -9,6 +9,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from contracts.ids import RegionId
+
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 _SEGMENT_STEP: Final = 16 << 20
 
@@ -49,6 +51,9 @@ class StoreTierSettings(msgspec.Struct, frozen=True, kw_only=True):
     network_namespace: Path | None = None
     """The store's client lives in it, such as `/run/netns/kv`, and nothing else of the node: its
     ports exist nowhere else. None: `transfer.network_namespace`, if there is one."""
+    regions: tuple[RegionId, ...] = ()
+    """Of all nodes that share the master, this one's among them: blocks of requests that may not be
+    in each of them neither go there nor come. Empty: of all requests that are bound to regions."""
     protocol: Literal["tcp"] = "tcp"
     call_s: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     """How long anybody waits for the store; what takes longer counts as away."""

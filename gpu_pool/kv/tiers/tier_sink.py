@@ -34,7 +34,7 @@ class TierSink:
 
     def find(self, sequence_id: SequenceId, prefix: Prefix) -> ExportOrder | None:
         """All that the sequence completes behind what every tier has."""
-        space = TierNamespace(prefix.account_id, prefix.root_key, self._layout)
+        space = TierNamespace(prefix.account_id, prefix.root_key, self._layout, prefix.regions)
         self._spaces[sequence_id] = space
         first = 0
         for key in prefix.keys:

@@ -73,7 +73,7 @@ class TierSource:
         """What is there and sooner fetched than computed."""
         if len(prefix.keys) <= num_cached:
             return None
-        space = TierNamespace(prefix.account_id, prefix.root_key, self._layout)
+        space = TierNamespace(prefix.account_id, prefix.root_key, self._layout, prefix.regions)
         tokens_per_s = self._read_tokens_per_s()
         if self._host.has_local:
             end = self._choose_whole(space, prefix, num_cached, tokens_per_s)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from contracts.grant import RetentionClass
-from contracts.ids import AccountId
+from contracts.ids import AccountId, RegionId
 from contracts.inference import FinishReason, SamplingParams
 from gpu_pool.engine.adapter_gate import AdapterGate
 from gpu_pool.engine.assembly import create_scheduler
@@ -62,6 +62,7 @@ def create_request(
     retention: RetentionClass = RetentionClass.STANDARD,
     adapter: AdapterFile | None = None,
     choices_salt: bytes = b"",
+    regions: tuple[RegionId, ...] | None = None,
 ) -> AddSequence:
     sampling = SamplingParams(
         max_tokens=max_tokens,
@@ -84,6 +85,7 @@ def create_request(
         retention=retention,
         adapter=adapter,
         choices_salt=choices_salt,
+        regions=regions,
     )
 
 

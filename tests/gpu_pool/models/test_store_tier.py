@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from contracts.grant import RetentionClass
+from contracts.ids import RegionId
 from gpu_pool.engine.messages import AddSequence
 from gpu_pool.kv.tiers.settings import HostTierSettings, StoreTierSettings, TierSettings
 from tests.fixtures.mooncake_master import MooncakeMaster, run_master
@@ -21,6 +22,7 @@ from tests.gpu_pool.models.test_under_the_scheduler import FAMILIES
 from tests.gpu_pool.models.tier_rig import TierRig, open_rig
 
 PREFIX = create_prompt(150, 99)
+WEUR, ENAM = RegionId("weur"), RegionId("enam")
 
 
 @pytest.fixture
@@ -31,10 +33,16 @@ def master(tmp_path: Path) -> Iterator[MooncakeMaster]:
 
 @contextmanager
 def open_engine(
-    folder: Path, master: MooncakeMaster, *, has_host: bool = False
+    folder: Path,
+    master: MooncakeMaster,
+    *,
+    has_host: bool = False,
+    regions: tuple[RegionId, ...] = (),
 ) -> Iterator[TierRig]:
-    """An engine whose store is there."""
-    store = StoreTierSettings(master=master.address, max_bytes=1 << 30, segment_bytes=SEGMENT_BYTES)
+    """An engine whose store is there, whose nodes stand in `regions`."""
+    store = StoreTierSettings(
+        master=master.address, max_bytes=1 << 30, segment_bytes=SEGMENT_BYTES, regions=regions
+    )
     host = HostTierSettings(max_bytes=1 << 30) if has_host else None
     with open_rig(folder, TierSettings(host=host, store=store, staging_tokens=1024)) as rig:
         wait_until(lambda: not rig.figure("store").is_off)
@@ -111,6 +119,33 @@ def test_nothing_of_a_private_request_gets_into_the_store_or_comes_from_there(
         rig.forget()
         again = rig.answer(create_request(3, PREFIX, retention=private))
         assert again.num_cached_tokens == [0]
+
+
+@pytest.mark.parametrize("stood_in", [(), (WEUR, ENAM)])
+def test_nothing_of_a_bound_request_gets_into_a_store_that_may_lie_elsewhere_or_comes_from_there(
+    stood_in: tuple[RegionId, ...], llama: Path, master: MooncakeMaster
+) -> None:
+    """Nor where nobody says where its nodes stand."""
+    with open_engine(llama, master, regions=stood_in) as rig:
+        bound = rig.answer(create_request(1, PREFIX, regions=(WEUR,)))
+        assert master.list_names() == []
+        free = rig.answer(create_request(2, PREFIX))
+        assert (free.token_ids, len(master.list_names())) == (bound.token_ids, 9), "the control"
+        for number, (regions, num_cached) in enumerate([((WEUR,), 0), (None, 144)], 3):
+            rig.forget()
+            again = rig.answer(create_request(number, PREFIX, regions=regions))
+            assert (again.token_ids, again.num_cached_tokens) == (bound.token_ids, [num_cached])
+
+
+def test_a_bound_request_shares_its_prefix_where_all_nodes_of_the_store_are_where_it_may_be(
+    llama: Path, master: MooncakeMaster
+) -> None:
+    with open_engine(llama, master, regions=(WEUR,)) as rig:
+        rig.answer(create_request(1, PREFIX, regions=(ENAM, WEUR)))
+        assert len(master.list_names()) == 9
+        rig.forget()
+        again = rig.answer(create_request(2, PREFIX, regions=(WEUR,)))
+        assert again.num_cached_tokens == [144]
 
 
 def test_requests_are_answered_while_the_master_is_frozen_or_gone_and_it_serves_again(

@@ -3,7 +3,7 @@
 from random import Random
 from typing import Final
 
-from contracts.ids import AccountId
+from contracts.ids import AccountId, RegionId
 from gpu_pool.kv.block_hash import BlockHasher
 from gpu_pool.kv.tiers.namespace import BlockName, TierNamespace
 
@@ -17,9 +17,11 @@ def create_root(salt: bytes = SALT) -> bytes:
     return BlockHasher("revision", "float32", 16).create_root(salt)
 
 
-def create_space(account_id: AccountId = A, salt: bytes = SALT) -> TierNamespace:
-    """What a request of an account brings."""
-    return TierNamespace(account_id, create_root(salt), LAYOUT)
+def create_space(
+    account_id: AccountId = A, salt: bytes = SALT, regions: tuple[RegionId, ...] | None = None
+) -> TierNamespace:
+    """What a request of an account brings, whose blocks may be in `regions` alone, if any."""
+    return TierNamespace(account_id, create_root(salt), LAYOUT, regions)
 
 
 def name_blocks(space: TierNamespace, count: int, first: int = 0) -> list[BlockName]:

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from contracts.ids import RegionId
 from gpu_pool.kv.tiers.fetching import Fetch
 from gpu_pool.kv.tiers.file_tier import FileTier
 from gpu_pool.kv.tiers.host_tier import HostTier
@@ -19,6 +20,7 @@ from gpu_pool.kv.tiers.tier_store import TierStore, WantedBlock
 from tests.gpu_pool.kv.tiers.blocks import LAYOUT, A, B, blank, create_space, draw_space, fill
 
 SIZE = 5000
+WEUR, ENAM = RegionId("weur"), RegionId("enam")
 NUM_PROBES = 100_000
 
 
@@ -106,6 +108,42 @@ def test_what_is_known_is_not_wanted_again(store: TierStore) -> None:
     keep_all(store, space, [name])
     assert not store.wants(space, name)
     keep_all(store, space, [name])  # and is let go at once
+
+
+@pytest.mark.parametrize(
+    ("allowed", "stood_in", "is_lawful"),
+    [
+        (None, (), True),
+        (None, (WEUR, ENAM), True),
+        ((WEUR,), (), False),
+        ((WEUR,), (WEUR,), True),
+        ((WEUR,), (WEUR, ENAM), False),
+        ((ENAM, WEUR), (WEUR, ENAM), True),
+        ((), (WEUR,), False),
+    ],
+)
+def test_blocks_go_to_a_shared_tier_and_come_from_it_only_where_they_may_be_in_all_its_regions(
+    allowed: tuple[RegionId, ...] | None, stood_in: tuple[RegionId, ...], *, is_lawful: bool
+) -> None:
+    """This machine's own tier is where the request may be anyway."""
+    shared = create_host()
+    here = MeasuredTier("host", create_host(), 1000, time.monotonic)
+    store = TierStore([here, MeasuredTier("store", shared, 1000, time.monotonic, stood_in)])
+    space, anybody = create_space(regions=allowed), create_space()
+    names = name_chain(space, 4)
+    keep_all(store, space, names)
+    assert [shared.has(space, name) for name in names] == [is_lawful] * 4
+    assert store.describe()[0].num_kept == 4, "the control"
+    assert not store.wants(space, names[0])
+    keep_all(store, anybody, names)
+    assert all(shared.has(anybody, name) for name in names), "whoever is bound to nothing"
+    here.disown(space, names)
+    keep_all(store, space, [])
+    found = fetch_all(store, space, names)
+    assert found == ([fill(number) for number in range(4)] if is_lawful else [])
+    rows = [[WantedBlock(name, SIZE)] for name in names]
+    assert (len(store.measure(space, rows)) == 4) is is_lawful
+    store.close()
 
 
 def test_blocks_that_are_disowned_leave_every_tier_and_those_still_to_be_kept_do_too(
