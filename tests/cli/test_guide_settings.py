@@ -42,7 +42,7 @@ def test_settings_for_kv_memory_are_understood(tmp_path: Path, heading: str) -> 
     texts = re.findall(r"```toml\n(.+?)```", section, re.DOTALL)
     assert texts
     for text in texts:
-        (tmp_path / "node.toml").write_text(f'node_id = "node-weur"\n{text}')
+        (tmp_path / "node.toml").write_text(f'node_id = "node-weur"\nregion = "weur"\n{text}')
         node = read_settings(PoolSettings, tmp_path / "node.toml", POOL_PREFIX, {})
         assert node.engine.tiers is not None or node.transfer is not None
 
