@@ -31,6 +31,8 @@ SIZES: dict[str, Any] = {
 }
 LENGTHS = [7, 33, 33, 1, 140, 33]
 MAX_ERROR = 1e-4
+MIN_PEAK = 0.3
+"""What one token takes of the attention to a text, in the mean, in every layer."""
 
 
 def write_encoder(folder: Path, architecture: str, **changes: Any) -> Path:
@@ -82,7 +84,9 @@ def run_reference(
     split = torch.tensor(types or [0] * sum(LENGTHS)).split(LENGTHS)
     for text, text_types in zip(create_texts(), split, strict=True):
         inputs = {"input_ids": torch.tensor([text]), "token_type_ids": text_types[None]}
-        states.append(base(**inputs).last_hidden_state[0])
+        output = base(**inputs, output_attentions=True)
+        states.append(output.last_hidden_state[0])
+        assert min(weights.amax(-1).mean() for weights in output.attentions) > MIN_PEAK
         if "Classification" in architecture:
             scores.append(model(**inputs).logits[0])
     return states, torch.stack(scores) if scores else None
