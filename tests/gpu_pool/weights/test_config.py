@@ -148,6 +148,14 @@ def test_what_would_compute_something_else_is_refused_by_name(
         read_config(write(tmp_path, **changes))
 
 
+def test_an_architecture_that_is_not_supported_is_refused_with_all_that_are(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="`GPT2LMHeadModel` is not supported") as refused:
+        read_config(write(tmp_path, architectures=["GPT2LMHeadModel"]))
+    for family in FAMILIES:
+        assert family.name in str(refused.value)
+        assert all(name in str(refused.value) for name in family.architectures)
+
+
 def test_a_missing_field_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="hidden_size"):
         read_config(write(tmp_path, without="hidden_size"))
