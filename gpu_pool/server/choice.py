@@ -93,7 +93,7 @@ class Choice:
     def start(self) -> None:
         """Hands the sequence to the core, unless only the end of it is missing.
 
-        Raises: `PoolSaturated`.
+        Raises: `ModelCold`.
         """
         prepared = self._prepared
         if self._resumed is not None and self._end_at_once():

@@ -12,7 +12,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from contracts.errors import PoolSaturated, ServiceError
+from contracts.errors import ModelCold, ServiceError
 from contracts.kv_transfer import KvExported, TransferEvent
 from gpu_pool.engine.messages import (
     AbortSequence,
@@ -187,13 +187,14 @@ class EngineClient:
         """The id of the sequence that `create` describes, now under way.
 
         `mover` hears of its blocks until `forget_blocks`.
-        Raises: `PoolSaturated` when the core takes nothing in.
+        Raises: `ModelCold` when the core takes nothing in: it is gone, or has not read for so long
+        that it soon will be, and its watcher knows nothing of that yet.
         """
         sequence_id = SequenceId(self._next_id)
         self._next_id += 1
         message = create(sequence_id)
         if not self._send(message):
-            raise PoolSaturated("The model's engine does not take requests at the moment.")
+            raise ModelCold("The model's engine has stopped.")
         self._is_asked = True
         self._unseen.append((sequence_id, _count_tokens(message)))
         self._listeners[sequence_id] = listener
