@@ -1,19 +1,24 @@
 """A client of Valkey or Redis as every part of the gateway uses it: patient for so long, and once.
 
-Must not know what is asked. Read next: `gateway.admission.redis_limiter`, `gateway.membership`.
+Its library is read when there is a store: gateways without one start sooner. Must not know what is
+asked. Read next: `gateway.admission.redis_limiter`, `gateway.membership`.
 """
 
 import asyncio
+from typing import TYPE_CHECKING
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
 
 
-def create_redis(url: str, budget_s: float) -> Redis:
+def create_redis(url: str, budget_s: float) -> "Redis":
     """A client that connects at first use and never tries again by itself: a call that may have
     been counted must not be counted twice.
     """
+    from redis.asyncio import Redis
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+
     return Redis.from_url(  # pyright: ignore[reportUnknownMemberType] - its own **kwargs
         url,
         socket_connect_timeout=budget_s,

@@ -5,8 +5,9 @@
 
 What is sent is that of `bench_cpu_peers`. A pair is the same burst at one server and at once at the
 other, which one first alternates; every pair has a ratio of its own, and the rows that count are
-medians of those. A server that is not asked sleeps, but keeps its memory: neither starts nor memory
-are measured. Nothing else should run. Appends to `results/cpu_peers.csv`.
+medians of those. A server that was not asked meanwhile is asked for as much once before it counts:
+the first burst after others took llama.cpp three times as long. All keep their memory, and neither
+starts nor memory are measured. Nothing else should run. Appends to `results/cpu_peers.csv`.
 """
 
 import asyncio
@@ -34,8 +35,10 @@ WARM_UP_TOKENS = 4
 
 def measure_burst(launch: Launch, count: int, seed: int) -> dict[tuple[str, str], float]:
     """What one server makes of one burst, by metric and unit."""
-    one = asyncio.run(send_burst(launch, count, 1, 2 * seed))
-    whole = asyncio.run(send_burst(launch, count, ANSWER_TOKENS, 2 * seed + 1))
+    _, one, whole = (
+        asyncio.run(send_burst(launch, count, num_tokens, 3 * seed + place))
+        for place, num_tokens in enumerate((1, 1, ANSWER_TOKENS))
+    )
     step_s = (whole.length_s - one.length_s) / (ANSWER_TOKENS - 1)
     return {
         ("prefill", "tok/s"): count * PROMPT_TOKENS / one.length_s,

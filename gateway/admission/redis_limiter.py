@@ -11,11 +11,10 @@ fades within a minute or a lease. Read next: `reserve.lua`, `gateway.admission.b
 import asyncio
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
-from redis.asyncio import Redis
 
 from contracts.errors import StoreUnavailable
 from contracts.quotas import Quota
@@ -24,6 +23,9 @@ from gateway.admission.degraded_limiter import DegradedLimiter
 from gateway.admission.limiter import DIMENSIONS, RateNeed, RateState
 from gateway.admission.refusals import create_refusal
 from gateway.store_client import raise_if_cancelled
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
 
 log = structlog.get_logger(__name__)
 MAX_BATCH: Final = 256
@@ -40,7 +42,7 @@ class RedisLimiter:
 
     def __init__(
         self,
-        redis: Redis,
+        redis: "Redis",
         *,
         lease_ms: int,
         budget_s: float,

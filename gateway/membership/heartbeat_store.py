@@ -6,14 +6,15 @@ heartbeat says. Read next: `contracts.membership`, `gateway.membership.desk`.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
-
-from redis.asyncio import Redis
+from typing import TYPE_CHECKING, Any, Final
 
 from contracts.errors import StoreUnavailable
 from contracts.ids import NodeId
 from contracts.membership import MAX_HEARTBEAT_BYTES, name_heartbeat
 from gateway.store_client import raise_if_cancelled
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
 
 _MAX_AT_ONCE: Final = 256
 
@@ -21,7 +22,7 @@ _MAX_AT_ONCE: Final = 256
 class HeartbeatStore:
     """The last heartbeat of each node."""
 
-    def __init__(self, redis: Redis, budget_s: float) -> None:
+    def __init__(self, redis: "Redis", budget_s: float) -> None:
         """`budget_s` is what reading a few hundred nodes may take."""
         self._redis: Any = redis  # its own types are partly unknown
         self._budget_s = budget_s

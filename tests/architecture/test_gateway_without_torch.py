@@ -1,5 +1,5 @@
 """Gateway and node start in a second and in 120 MB, which they cannot with torch inside, and trace
-nothing unless they are told to.
+nothing, and know no store of others, unless they are told to.
 """
 
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 from tests.architecture.source_tree import ROOT
 
-OPTIONAL = {"torch", "triton", "opentelemetry.exporter"}
+OPTIONAL = {"torch", "triton", "opentelemetry.exporter", "redis"}
 
 
 def loads_torch(statement: str) -> bool:
