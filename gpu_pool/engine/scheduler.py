@@ -155,7 +155,7 @@ class Scheduler:
         if isinstance(room, GrantRoom):
             shared.take_grant(room.num_bytes)
         else:
-            self._kv.forget_idle(now_ms)
+            self._kv.floors.forget_idle(now_ms)
             shared.take_claim(room.num_bytes)
             shared.part_with_owed(len(self._books.batch))
         if is_asleep:
@@ -287,7 +287,7 @@ class Scheduler:
     def _note_starts(self, step: Step, now_ms: int) -> None:
         """Tells who started for the first time, and refuses who did not want to wait for that."""
         for sequence in step.started:
-            self._kv.note_use(sequence.account_id, now_ms)
+            self._kv.floors.note_use(sequence.account_id, now_ms)
             if not sequence.has_started:
                 sequence.has_started = True
                 self._outbox.add_started(sequence.sequence_id, sequence.num_cached_tokens)

@@ -1,25 +1,24 @@
 """The KV memory of one model as the scheduler sees it: all groups, one prefix.
 
-Owns the chain of keys and who is computing what; must not know sequences. A prefix is found only as
-far as every group still has what later tokens read of it.
-Read next: `group_memory` (one group's blocks), `block_hash` (what a key covers).
+Owns what is found, begun, extended and released in all groups at once; must not know sequences. A
+prefix is found only as far as every group still has what later tokens read of it.
+Read next: `group_memory` (one group's blocks), `prefix_search`, `key_chain`.
 """
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
 
 from contracts.ids import AccountId, RegionId
+from gpu_pool.kv.announced_keys import AnnouncedKeys
 from gpu_pool.kv.block import BlockTable, FoundPrefix, GroupTable, NewBlocks, SwappedBlocks
 from gpu_pool.kv.block_hash import BlockHasher
+from gpu_pool.kv.floors import AccountFloors
 from gpu_pool.kv.group_memory import GroupMemory
 from gpu_pool.kv.host_pool import HostMoves
 from gpu_pool.kv.host_run import Prefix
+from gpu_pool.kv.key_chain import KeyChain
+from gpu_pool.kv.prefix_search import PrefixSearch
 from gpu_pool.kv.shared_room import SharedRoom
 from gpu_pool.plan import BlockId
-
-_FLOOR_IDLE_MS: Final = 10 * 60 * 1000
-"""An account keeps its floor for so long after its last request."""
 
 
 class KvMemory:
@@ -40,15 +39,15 @@ class KvMemory:
         self._groups = tuple(groups)
         self.shared = SharedRoom(groups)
         """What is here of the memory that a node's models share."""
+        self.floors = AccountFloors([group.pool for group in groups])
+        """Whose blocks others' floods leave."""
         self._block_size = block_size
-        self._hasher = hasher
+        self._chain = KeyChain(block_size, hasher)
         self.nothing_new = NewBlocks(((),) * len(groups), ((),) * len(groups), ())
         """What `take_new` has where the executor knows all."""
         self._has_local = any(group.reach.is_local for group in groups)
-        self._announced: dict[bytes, list[int]] = {}
-        """Keys of blocks that running sequences are computing, with the priorities of these."""
-        self._last_use_ms: OrderedDict[AccountId, int] = OrderedDict()
-        """Accounts with a floor, the one that was active last at the end."""
+        self._search = PrefixSearch(groups, block_size, self._chain)
+        self._announced = AnnouncedKeys()
 
     @property
     def groups(self) -> tuple[GroupMemory, ...]:
@@ -75,25 +74,6 @@ class KvMemory:
         """True while blocks wait to be zeroed."""
         return any(group.pool.has_wiped for group in self._groups)
 
-    def note_use(self, account_id: AccountId, now_ms: int) -> None:
-        """Gives `account_id` a floor, and takes it from those that were not seen for long."""
-        if account_id not in self._last_use_ms:
-            for group in self._groups:
-                group.pool.activate(account_id)
-        self._last_use_ms[account_id] = now_ms
-        self._last_use_ms.move_to_end(account_id)
-        self.forget_idle(now_ms)
-
-    def forget_idle(self, now_ms: int) -> None:
-        """Takes their floors from accounts that were not seen for long."""
-        while self._last_use_ms:
-            oldest, used_ms = next(iter(self._last_use_ms.items()))
-            if now_ms - used_ms < _FLOOR_IDLE_MS:
-                return
-            del self._last_use_ms[oldest]
-            for group in self._groups:
-                group.pool.deactivate(oldest)
-
     def create_table(
         self,
         account_id: AccountId,
@@ -107,7 +87,7 @@ class KvMemory:
         """An empty table; tables of different salts or adapters never find each other's blocks, and
         those without a salt find none. `regions` are where its blocks may be, if not anywhere.
         """
-        root_key = self._hasher.create_root(cache_salt, adapter_digest) if cache_salt else b""
+        root_key = self._chain.create_root(cache_salt, adapter_digest)
         groups = tuple(GroupTable() for _ in self._groups)
         return BlockTable(root_key, account_id, groups, is_private, priority, regions)
 
@@ -128,7 +108,7 @@ class KvMemory:
         if swapped is None or found.num_tokens >= swapped.num_tokens:
             return found
         num_shared = swapped.num_shared
-        if num_shared and self._find_whole(table, token_ids, num_shared) < num_shared:
+        if num_shared and self._search.count_whole(table, token_ids, num_shared) < num_shared:
             return found
         return FoundPrefix(num_shared, swapped.num_tokens, is_awaited=False, is_swapped=True)
 
@@ -137,7 +117,7 @@ class KvMemory:
         num_blocks = 0
         if table.root_key and self._keeps_prefixes and token_ids and not table.is_private:
             num_blocks = (len(token_ids) - 1) // self._block_size
-        self._name_all(table, token_ids, num_blocks)
+        self._chain.extend_to(table, token_ids, num_blocks)
         keys = tuple(table.keys[:num_blocks])
         return Prefix(table.account_id, table.root_key, keys, table.regions)
 
@@ -146,11 +126,10 @@ class KvMemory:
         if not table.root_key or not token_ids:
             return FoundPrefix(0, 0, is_awaited=False)
         limit = (len(token_ids) - 1) // self._block_size
-        num_blocks = self._find_kept(table, token_ids, limit)
-        next_key = self._key(table, token_ids, num_blocks) if num_blocks < limit else b""
+        num_blocks = self._search.count_usable(table, token_ids, limit)
+        next_key = self._chain.find_key(table, token_ids, num_blocks) if num_blocks < limit else b""
         num_tokens = num_blocks * self._block_size
-        makers = self._announced.get(next_key, ())
-        is_awaited = any(priority >= table.priority for priority in makers)
+        is_awaited = self._announced.is_made_for(next_key, table.priority)
         return FoundPrefix(num_blocks, num_tokens, is_awaited=is_awaited)
 
     def measure(
@@ -273,13 +252,13 @@ class KvMemory:
             return
         owner = table.account_id if self._keeps_prefixes else None
         for index in range(table.num_registered, num_full):
-            key = self._key(table, token_ids, index)
+            key = self._chain.find_key(table, token_ids, index)
             for group, held in zip(self._groups, table.groups, strict=True):
                 if held.num_dropped <= index < held.end:
                     block_id = held.block_ids[index - held.num_dropped]
                     group.index.enter(key, block_id, owner)
             if index < table.num_announced:
-                self._withdraw(key, table.priority)
+                self._announced.withdraw(key, table.priority)
         table.num_registered = num_full
 
     def disown(self, table: BlockTable) -> Prefix:
@@ -299,7 +278,7 @@ class KvMemory:
         `is_spared=False` where they are taken for somebody else: floors do not hold them back.
         """
         for key in table.keys[table.num_registered : table.num_announced]:
-            self._withdraw(key, table.priority)
+            self._announced.withdraw(key, table.priority)
         for place, group in enumerate(self._groups):
             group.release(table, place, is_spared=is_spared)
         table.num_registered = table.num_announced = 0
@@ -350,12 +329,11 @@ class KvMemory:
             swapped = [table.swapped for table in tables if table.swapped is not None]
             num_swapped = sum(len(blocks.groups[place][1]) for blocks in swapped)
             group.host.check(num_swapped + count_travelling(place))
-        announced: Counter[tuple[bytes, int]] = Counter()
-        for table in tables:
-            keys = table.keys[table.num_registered : table.num_announced]
-            announced.update((key, table.priority) for key in keys)
-        known = ((key, one) for key, makers in self._announced.items() for one in makers)
-        assert announced == Counter(known), "announcements of nobody"
+        self._announced.check(
+            (key, table.priority)
+            for table in tables
+            for key in table.keys[table.num_registered : table.num_announced]
+        )
 
     def _measure_each(
         self, table: BlockTable, found: FoundPrefix, num_tokens: int, spare: int
@@ -401,72 +379,11 @@ class KvMemory:
             group.restore(table, place, blocks, len(token_ids), takes_floors=takes_floors)
         table.num_registered = swapped.num_shared
 
-    def _find_kept(self, table: BlockTable, token_ids: Sequence[int], limit: int) -> int:
-        """Leading blocks, at most `limit`, of which every group has what later tokens read."""
-        local = [group for group in self._groups if group.reach.is_local]
-        end = self._find_whole(table, token_ids, limit)
-        if not local:
-            return end
-        runs = [self._measure_runs(group, table.keys[:end]) for group in local]
-        for count in range(end, 0, -1):
-            position = count * self._block_size
-            if all(
-                run[count] >= count - group.reach.find_first_block(position)
-                for group, run in zip(local, runs, strict=True)
-            ):
-                return count
-        return 0
-
-    def _find_whole(self, table: BlockTable, token_ids: Sequence[int], limit: int) -> int:
-        """Leading blocks, at most `limit`, that all groups have which keep everything."""
-        whole = [group for group in self._groups if not group.reach.is_local]
-        named = table.keys[:limit]
-        num_found = min((group.index.count_leading(named) for group in whole), default=limit)
-        if num_found < len(named):
-            return num_found
-        for index in range(len(named), limit):
-            key = self._key(table, token_ids, index)
-            if any(group.index.find(key) is None for group in whole):
-                return index
-        return limit
-
-    def _measure_runs(self, group: GroupMemory, keys: Iterable[bytes]) -> list[int]:
-        """For every number of leading blocks, how many of the last of them the group has."""
-        runs = [0]
-        for key in keys:
-            runs.append(0 if group.index.find(key) is None else runs[-1] + 1)
-        return runs
-
     def _announce(self, table: BlockTable, token_ids: Sequence[int], first: int) -> None:
         """Tells others that the full blocks from `first` on are being computed."""
         if not table.root_key:
             return
-        self._name_all(table, token_ids, len(token_ids) // self._block_size)
+        self._chain.extend_to(table, token_ids, len(token_ids) // self._block_size)
         for index in range(first, len(token_ids) // self._block_size):
-            makers = self._announced.setdefault(self._key(table, token_ids, index), [])
-            makers.append(table.priority)
+            self._announced.add(self._chain.find_key(table, token_ids, index), table.priority)
             table.num_announced = index + 1
-
-    def _withdraw(self, key: bytes, priority: int) -> None:
-        """Takes back one announcement."""
-        makers = self._announced[key]
-        makers.remove(priority)
-        if not makers:
-            del self._announced[key]
-
-    def _name_all(self, table: BlockTable, token_ids: Sequence[int], num_blocks: int) -> None:
-        """Extends the table's chain to `num_blocks` keys at once."""
-        num_known, size = len(table.keys), self._block_size
-        if num_known < num_blocks:
-            parent = table.keys[-1] if table.keys else table.root_key
-            tokens = token_ids[num_known * size : num_blocks * size]
-            table.keys += self._hasher.extend_all(parent, tokens)
-
-    def _key(self, table: BlockTable, token_ids: Sequence[int], index: int) -> bytes:
-        """The key of block `index`; extends the table's chain by at most one."""
-        if index == len(table.keys):
-            size = self._block_size
-            parent = table.keys[-1] if table.keys else table.root_key
-            tokens = token_ids[index * size : (index + 1) * size]
-            table.keys.append(self._hasher.extend(parent, tokens))
-        return table.keys[index]

@@ -211,7 +211,7 @@ def test_where_no_prefixes_are_kept_content_is_shared_in_use_and_then_the_first_
     caches: bool,
 ) -> None:
     memory, prompt, stranger = Memory(caches=caches), list(range(9)), AccountId("b" * 32)
-    memory.kv.note_use(ACCOUNT, 0)
+    memory.kv.floors.note_use(ACCOUNT, 0)
     table = memory.compute(b"A", prompt)
     assert table is not None
     assert memory.find(b"A", prompt) == 2
@@ -278,8 +278,8 @@ def test_a_floor_keeps_a_prefix_and_the_lack_of_one_loses_it() -> None:
     for has_floor in (True, False):
         memory = Memory(num_blocks=16)
         if has_floor:
-            memory.kv.note_use(ACCOUNT, 0)
-        memory.kv.note_use(other, 0)
+            memory.kv.floors.note_use(ACCOUNT, 0)
+        memory.kv.floors.note_use(other, 0)
         prompt = list(range(13))
         compute_and_release(memory, b"A", prompt)
         for start in range(100, 1000, 100):  # a flood of another account
@@ -295,13 +295,13 @@ def test_a_floor_keeps_a_prefix_and_the_lack_of_one_loses_it() -> None:
 def test_a_floor_ends_when_its_account_was_idle_for_long() -> None:
     other = AccountId("b" * 32)
     memory = Memory(num_blocks=8)
-    memory.kv.note_use(ACCOUNT, 0)
+    memory.kv.floors.note_use(ACCOUNT, 0)
     compute_and_release(memory, b"A", list(range(13)))
     pool = memory.groups[0].pool
     assert pool.count_available(other) < 8
-    memory.kv.note_use(other, 1000)
+    memory.kv.floors.note_use(other, 1000)
     assert pool.count_available(other) < 8
-    memory.kv.note_use(other, 3_600_000)
+    memory.kv.floors.note_use(other, 3_600_000)
     assert pool.count_available(other) == 8
 
 
