@@ -18,10 +18,10 @@ class Detokenizer:
 
     __slots__ = ("_decoder", "_pieces", "_strips_space", "is_partial")
 
-    def __init__(self, table: TokenBytes) -> None:
-        """Starts at the beginning of an answer."""
+    def __init__(self, table: TokenBytes, *, is_beginning: bool = True) -> None:
+        """Starts at the beginning of an answer, or behind a text that it continues."""
         self._pieces = table.pieces
-        self._strips_space = table.strips_first_space
+        self._strips_space = is_beginning and table.strips_first_space
         self._decoder: codecs.IncrementalDecoder | None = None
         self.is_partial = False
         """True while bytes of an unfinished character are held back."""

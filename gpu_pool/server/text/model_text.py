@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from contracts.inference import ChatPrompt, GenerateRequest, ToolChoiceMode
+from contracts.inference import (
+    ChatPrompt,
+    GenerateRequest,
+    PlainPrompt,
+    TextPrompt,
+    ToolChoiceMode,
+)
 from gpu_pool.server.text.answers.answer_format import AnswerFormat
 from gpu_pool.server.text.answers.answer_parser import AnswerParser
 from gpu_pool.server.text.answers.call_format import CallFamily
@@ -56,7 +62,10 @@ class ModelText:
             names = frozenset(tool.name for tool in prompt.tools)
         has_calls = bool(names) and self.form.calls is not None
         rules = CallRules(self._draw_call_id, self._limit_calls(request))
-        if not isinstance(prompt, ChatPrompt) or not (has_calls or self.form.thinks):
+        if not isinstance(prompt, ChatPrompt):
+            detokenizer = Detokenizer(self.table, is_beginning=not self._has_text(prompt))
+            return TextStream(index, detokenizer, stops, None, rules)
+        if not (has_calls or self.form.thinks):
             return TextStream(index, Detokenizer(self.table), stops, None, rules)
         parser = AnswerParser(
             self.form,
@@ -70,6 +79,13 @@ class ModelText:
         """The text of `token_ids`, control tokens left out."""
         detokenizer = Detokenizer(self.table)
         return "".join(map(detokenizer.push, token_ids)) + detokenizer.finish()
+
+    def _has_text(self, prompt: PlainPrompt) -> bool:
+        """False for nothing but control tokens: what follows is the beginning of a text."""
+        if isinstance(prompt, TextPrompt):
+            return bool(prompt.text)
+        pieces = self.table.pieces
+        return any(token_id < len(pieces) and pieces[token_id] for token_id in prompt.token_ids)
 
     def _limit_calls(self, request: GenerateRequest) -> int | None:
         """How many calls one answer may hold."""

@@ -1,11 +1,15 @@
 """From token ids to what a reader sees: which tokens belong to which text, and where it stops."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from contracts.ids import ModelName
 from contracts.inference import (
@@ -13,16 +17,19 @@ from contracts.inference import (
     ChatPrompt,
     Delta,
     GenerateRequest,
+    PlainPrompt,
     ReasoningDelta,
     SamplingParams,
     TextPrompt,
     TokenLogprob,
+    TokenPrompt,
     Tool,
     ToolCallDelta,
     ToolChoice,
 )
 from gpu_pool.server.text.model_text import ModelText
 from gpu_pool.server.text.text_stream import AnyDelta, TextStream
+from gpu_pool.server.text.token_bytes import create_token_bytes
 from tests.fixtures.random_checkpoint import VOCAB_SIZE, create_tokenizer
 
 TOKENIZER = create_tokenizer()
@@ -189,3 +196,34 @@ def test_a_stop_string_may_end_with_the_rest_of_a_broken_character(model_text: M
     assert join_text(stream.push(ids)) == "a"
     stream.finish()
     assert stream.is_over
+
+
+WORDS = {"<s>": 0, "\u2581Once": 1, "\u2581upon": 2, "\u2581a": 3}
+
+
+def create_metaspace_text(model_text: ModelText) -> tuple[Tokenizer, ModelText]:
+    """A vocabulary whose words bring the space in front of them, as SentencePiece has it."""
+    tokenizer = Tokenizer(models.WordLevel(WORDS, "<s>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(["<s>"])
+    table = create_token_bytes(tokenizer, json.loads(tokenizer.to_str()))
+    return tokenizer, replace(model_text, table=table, thought_table=table, call_table=table)
+
+
+@pytest.mark.parametrize("prompt", [TextPrompt(text="Once"), TokenPrompt(token_ids=(0, 1))])
+def test_what_continues_a_text_keeps_the_space_before_its_first_word(
+    model_text: ModelText, prompt: PlainPrompt
+) -> None:
+    tokenizer, spaced = create_metaspace_text(model_text)
+    continued = join_text(create(spaced, prompt=prompt).push([2, 3]))
+    assert "Once" + continued == tokenizer.decode([1, 2, 3])
+
+
+@pytest.mark.parametrize("prompt", [CHAT, TokenPrompt(token_ids=(0,))])
+def test_what_begins_a_text_does_not(
+    model_text: ModelText, prompt: ChatPrompt | TokenPrompt
+) -> None:
+    _, spaced = create_metaspace_text(model_text)
+    stream = create(spaced, prompt=prompt)
+    assert join_text([*stream.push([2, 3]), *stream.finish()]) == "upon a"
