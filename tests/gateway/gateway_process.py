@@ -38,6 +38,10 @@ class GatewayProcess:
         table = create_settings_table(folder, database_url, nodes, limits=limits, **sections)
         self.config = folder / "gateway.toml"
         self.config.write_text(format_toml(table))
+        self.program: tuple[str, ...] = ("cli", "gateway")
+        """The module that is run, and its arguments but for `--config`."""
+        self.log = b""
+        """What the process that ended last has said once it served."""
         self.port = 0
         self.admin_port = 0
         self._process: asyncio.subprocess.Process | None = None
@@ -46,7 +50,7 @@ class GatewayProcess:
     async def start(self) -> None:
         """Returns once it listens."""
         self._process = process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "cli", "gateway", "--config", str(self.config)),
+            *(sys.executable, "-m", *self.program, "--config", str(self.config)),
             stderr=asyncio.subprocess.PIPE,
             env=os.environ | {"HEARTH_GATEWAY__LOG__FORMAT": "json"},
         )
@@ -70,7 +74,7 @@ class GatewayProcess:
             process.kill() if is_killed else process.terminate()
         await asyncio.wait_for(process.wait(), START_TIMEOUT_S)
         if self._reader is not None:
-            await self._reader
+            self.log = await self._reader
 
 
 async def read_ports(process: asyncio.subprocess.Process) -> tuple[int, int]:
