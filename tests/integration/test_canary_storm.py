@@ -66,7 +66,7 @@ async def kill_at_work(fleet: Fleet) -> None:
         load = await fleet.read_load(node.node_id)
         return fleet.num_answered > NUM_FIRST // 5 and load.get("num_running", 0) > 4
 
-    await wait_until_async(has_work, timeout_s=240)
+    await wait_until_async(has_work, timeout_s=400)
     node.signal(signal.SIGKILL)
     node.start()
 
@@ -120,7 +120,7 @@ async def test_no_answer_of_thousands_over_http_holds_the_secret_of_another(
         assert all(one.is_whole for one in of_batches.answers)
         assert asked.num_whole > 0.85 * len(asked.answers), told
         assert asked.num_left > 20, told
-        assert asked.num_cached > 20 * len(asked.answers), told
+        assert asked.num_cached > 5 * len(asked.answers), told
         assert {one.node_id for one in ended.answers} >= {"node-0", "node-1"}
         assert await fleet.read_counter("retries") > 5
         assert await fleet.read_counter("disconnects") > 20
