@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _MAX_AT_ONCE: Final = 256
+_OTHER_KIND: Final = "WRONGTYPE"
+"""With which an error begins that says something of one value, and nothing of the store."""
 
 
 class HeartbeatStore:
@@ -49,7 +51,10 @@ class HeartbeatStore:
         await self._redis.aclose()
 
     async def _fetch_some(self, node_ids: Sequence[NodeId]) -> dict[NodeId, bytes]:
-        """One round trip; a value of another kind than ours counts as none."""
+        """One round trip; a value of another kind than ours counts as none.
+
+        Raises: the error of a store that refuses to read: so nobody's silence is known.
+        """
         if not node_ids:
             await self._redis.time()  # nobody is enrolled: is it there?
             return {}
@@ -57,6 +62,9 @@ class HeartbeatStore:
             for node_id in node_ids:
                 pipeline.getrange(name_heartbeat(node_id), 0, MAX_HEARTBEAT_BYTES)
             answers = await pipeline.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, Exception) and not str(answer).startswith(_OTHER_KIND):
+                raise answer
         return {
             node_id: answer
             for node_id, answer in zip(node_ids, answers, strict=True)

@@ -39,6 +39,8 @@ from tests.gateway.routing.fleet_words import create_fleet
 from tests.gateway.scripted_node import ScriptedNode
 
 EU = ("weur", "eu")
+GONE_AFTER_S = 0.05
+"""How long a member of a scene may be silent."""
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +120,7 @@ class Scene:
             sources,  # type: ignore[arg-type]
         )
         settings = MembershipSettings(
-            url=Secret(url), folder=folder, gone_after_s=0.05, max_skew_s=skew_s
+            url=Secret(url), folder=folder, gone_after_s=GONE_AFTER_S, max_skew_s=skew_s
         )
         self.store = HeartbeatStore(create_redis(url, 5.0), 5.0)
         pool = MemberPool(self.fleet, self.links)

@@ -11,11 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from contracts.ids import NodeId
-from contracts.membership import Heartbeat, HeartbeatRefusal, open_heartbeat
+from contracts.membership import Heartbeat, HeartbeatRefusal, name_heartbeat, open_heartbeat
 from contracts.pair_key import PairKey
 from gateway.membership.enrolments import EnrolmentFolder
 from tests.fixtures.redis_server import RedisServer, needs_redis
-from tests.gateway.member_words import enrol, open_scene, put, say, server, store
+from tests.gateway.member_words import GONE_AFTER_S, enrol, open_scene, put, say, server, store
 from tests.gateway.scripted_node import ScriptedNode
 
 __all__ = ["server", "store"]
@@ -38,6 +38,45 @@ async def test_a_store_that_speaks_another_protocol_counts_as_away(
         async with open_scene(tmp_path, f"redis://127.0.0.1:{port}") as scene:
             await scene.desk.look()  # which raises nothing: else members were followed no more
             assert scene.desk.is_degraded
+
+
+REFUSALS = {
+    "rights": (["ACL SETUSER default -getrange"], ["ACL SETUSER default +getrange"]),
+    "replica": (
+        ["CONFIG SET replica-serve-stale-data no", "REPLICAOF 127.0.0.1 9"],
+        ["REPLICAOF NO ONE"],
+    ),
+}
+"""What makes a store refuse to read, and what ends that."""
+
+
+@pytest.mark.parametrize("trouble", [*REFUSALS, "control"])
+async def test_a_store_that_refuses_to_read_counts_as_away_and_a_value_of_another_kind_as_none(
+    tmp_path: Path, server: RedisServer, store: Any, trouble: str
+) -> None:
+    node = ScriptedNode("gpu-1")
+    node.port = 9
+    enrol(tmp_path, node)
+    await put(store, node.node_id, say(node), node.pair_key)
+    begin, end = REFUSALS.get(trouble, ([], []))
+    async with open_scene(tmp_path, server.url) as scene:
+        await scene.desk.look()
+        assert list(scene.members) == ["gpu-1"]
+        if trouble == "control":
+            await store.delete(name_heartbeat(node.node_id))
+            await store.lpush(name_heartbeat(node.node_id), "a", "list")
+        try:
+            for command in begin:
+                await store.execute_command(*command.split())
+            await asyncio.sleep(2 * GONE_AFTER_S)
+            await scene.desk.look()
+            assert scene.desk.is_degraded == (trouble != "control")
+            assert list(scene.members) == ([] if trouble == "control" else ["gpu-1"])
+        finally:
+            for command in end:
+                await store.execute_command(*command.split())
+        await scene.desk.look()
+        assert not scene.desk.is_degraded
 
 
 async def test_a_member_whose_words_cannot_be_used_ends_nothing_for_the_others(
