@@ -213,6 +213,11 @@ class GenerateRequest(
         return (self.prompt, *self.further_prompts)
 
     @property
+    def is_constrained(self) -> bool:
+        """True when the answer has to match something."""
+        return self.constraint is not None or self.tool_choice.mode is ToolChoiceMode.REQUIRED
+
+    @property
     def num_answers(self) -> int:
         """Choices of all prompts together."""
         return self.num_choices * (1 + len(self.further_prompts))

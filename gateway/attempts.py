@@ -14,6 +14,8 @@ from contracts.errors import (
     ContextTooLong,
     DeadlineExceeded,
     ErrorReport,
+    ModelCold,
+    PoolSaturated,
     Retry,
     ServiceError,
 )
@@ -30,6 +32,8 @@ from gateway.telemetry import Step, Telemetry
 from gateway.upstream.node_stream import NodeStream
 
 _RETRIES_PER_S: Final = 1.0
+_NO_ROOM: Final = (PoolSaturated, ModelCold)
+"""What nodes say, or we of them, that have no room whoever asks."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -159,6 +163,8 @@ class Attempts:
                 self._fleet.health.note_success(attempt.plan.node_id)
         elif is_fault_of_node(error) and not attempt.stream.is_ours:
             self._fleet.note_failure(attempt.plan.node_id)
+        elif isinstance(error, _NO_ROOM) and not attempt.stream.is_accepted:
+            self._fleet.note_refusal(attempt.plan.node_id, attempt.need)
 
     def read_failure(self, context: RequestContext, report: ErrorReport) -> ServiceError:
         """Why the node has ended the latest attempt."""

@@ -182,6 +182,7 @@ class Forwarder:
 
         def note(num_prompt: int, num_cached: int) -> Tally:
             self._fleet.locality.note_accepted(attempt.need, plan, num_prompt, num_cached)
+            self._fleet.health.refusals.note_taken(plan.node_id, attempt.need)
             return on_accepted(num_prompt, num_cached)
 
         return note

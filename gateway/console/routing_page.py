@@ -37,6 +37,7 @@ _REASONS: Final = {
     Rejection.BUSY: "busy",
     Rejection.BREAKER_OPEN: "left alone after failures",
     Rejection.ON_PROBATION: "on probation",
+    Rejection.REFUSING: "refusing though they have room",
     Rejection.MODEL_NOT_READY: "not ready with the model",
     Rejection.PREFILL_ONLY: "there for prompts only",
 }

@@ -312,8 +312,9 @@ def _find_kind(
 
 def _list_demands(need: RouteNeed) -> object:
     """What a node with room may lack that takes other requests: all that `find_rejection` looks at,
-    but for the model, the law and who has been tried, which are looked at by themselves.
+    but for the law and who has been tried, which are looked at by themselves; and what of that it
+    may have refused lately.
     """
     rank = 0 if need.adapter is None else need.adapter.rank
     demands = rank, need.revision, need.num_prompts, need.has_bad_words, need.min_context
-    return *demands, need.rejects_busy, need.leaves_nothing
+    return *demands, need.rejects_busy, need.leaves_nothing, need.kind

@@ -9,6 +9,7 @@ sessions), `gateway.routing.node_health`.
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
+import structlog
 from msgspec.structs import replace
 
 from contracts.fleet import NodeReport
@@ -38,6 +39,7 @@ from gateway.routing.route_plan import (
 from gateway.routing.snapshots import Vouched
 from gateway.sources import Sources
 
+log = structlog.get_logger(__name__)
 _DRAW_BITS: Final = 24
 
 
@@ -72,7 +74,7 @@ class Fleet:
         now_s = self._sources.monotonic_s()
         rings = self.roster.list_rings(need.model)
         hints = self.locality.find_hints(need, rings, self._nodes, now_s)
-        state = self._describe(rings, now_s)
+        state = self._describe(rings, need, now_s)
         plan = choose_route(
             state, need, self._bounds, now_s, self._draw, self.locality.hand_over, hints, at
         )
@@ -92,7 +94,7 @@ class Fleet:
         now_s = self._sources.monotonic_s()
         rings = self.roster.list_rings(need.model)
         hints = self.locality.find_hints(need, rings, self._nodes, now_s)
-        state = self._describe(rings, now_s)
+        state = self._describe(rings, need, now_s)
         prefill = choose_prefill(
             state, need, plan, self._bounds, now_s, self.locality.hand_over, self._draw, hints
         )
@@ -135,7 +137,8 @@ class Fleet:
         if node_id not in self._nodes:
             return False
         now_s = self._sources.monotonic_s()
-        return may_answer(self._describe(NO_RINGS, now_s), node_id, need, self._bounds, now_s)
+        state = self._describe(NO_RINGS, need, now_s)
+        return may_answer(state, node_id, need, self._bounds, now_s)
 
     def is_lawful(self, plan: RoutePlan, need: RouteNeed) -> bool:
         """True while what `plan` says is allowed by `need`, as nodes speak of themselves now."""
@@ -144,13 +147,22 @@ class Fleet:
     def list_rejections(self, need: RouteNeed) -> Sequence[tuple[NodeId, Rejection]]:
         """Why each node that does not come into question for a request now does not."""
         now_s = self._sources.monotonic_s()
-        return list_rejections(self._describe(NO_RINGS, now_s), need, self._bounds, now_s)
+        state = self._describe(NO_RINGS, need, now_s)
+        return list_rejections(state, need, self._bounds, now_s)
 
     def note_failure(self, node_id: NodeId) -> None:
         """A node has failed a request, and not because it went away, which is counted once."""
         node = self._nodes.get(node_id)
         if node is not None and node.is_connected:
             self.health.note_failure(node_id, self._sources.monotonic_s())
+
+    def note_refusal(self, node_id: NodeId, need: RouteNeed) -> None:
+        """A node has refused a request that would have waited there, or has left it lying."""
+        node = self._nodes.get(node_id)
+        if node is not None and node.has_free_place(need.model) and need.may_wait:
+            now_s = self._sources.monotonic_s()
+            if self.health.refusals.note_refused(node_id, need, now_s):
+                log.warning("node_refuses", node_id=node_id, model=need.model)
 
     def admit(self, node_id: NodeId, vouched: Vouched) -> None:
         """The node is in the fleet from now on, where operators say that it is."""
@@ -207,7 +219,7 @@ class Fleet:
         window = self.roster.find_context_window(need.model)
         if window is None:
             now_s = self._sources.monotonic_s()
-            state = self._describe(NO_RINGS, now_s)
+            state = self._describe(NO_RINGS, need, now_s)
             choose_route(state, need, self._bounds, now_s, self._draw, self.locality.hand_over)
         assert window is not None, "a model that no node has offered has found a node"
         return window
@@ -236,6 +248,7 @@ class Fleet:
         before, node = recorded
         if before.boot_id != node.boot_id:
             self.locality.forget(node.node_id)
+            self.health.refusals.forget(node.node_id)
         self.locality.note_capacity(report.node_id, report.loads)
         self.locality.note_told(report, now_s, is_near=self.roster.hears(report))
         for model in (*before.cards, *node.cards):
@@ -250,10 +263,11 @@ class Fleet:
         sent.num_tokens += _count_own_tokens(plan)
         sent.num_held += plan.num_cached_tokens + plan.num_new_tokens
         self.health.note_sent(plan.node_id)
+        self.health.refusals.note_sent(plan.node_id, need, self._sources.monotonic_s())
 
-    def _describe(self, rings: Rings, now_s: float) -> FleetState:
+    def _describe(self, rings: Rings, need: RouteNeed, now_s: float) -> FleetState:
         """What a choice at this moment rests on."""
-        troubled = self.health.list_troubled(now_s)
+        troubled = self.health.list_troubled(now_s, need)
         return FleetState(
             self._nodes,
             rings.answering,

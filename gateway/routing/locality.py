@@ -79,6 +79,7 @@ class Locality:
             prefix_keys=prompt.keys if retention is RetentionClass.STANDARD else (),
             num_prompts=len(request.prompts),
             has_bad_words=bool(request.bad_words),
+            has_constraint=request.is_constrained,
             num_prompt_bytes=num_bytes,
             num_prompt_tokens=self._lengths.estimate(model, num_bytes),
             num_output_tokens=request.num_answers * expect_output(request, usual),

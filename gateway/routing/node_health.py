@@ -4,15 +4,17 @@ A node that fails several requests in a row, or far more than the others, is lef
 that doubles with each relapse; then it is on probation, where it gets a few requests at a time
 until enough have gone well. A node that went away without saying so comes back on probation. Never
 more than half of the nodes are out at the same time: when most fail, the fault is not theirs.
-Pure: time is handed in. Read next: `gateway.routing.fleet` (the caller).
+Pure: time is handed in.
+Read next: `gateway.routing.refusals`, `gateway.routing.fleet` (the caller).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from contracts.ids import NodeId
-from gateway.routing.route_plan import Rejection
+from gateway.routing.refusals import Refusals
+from gateway.routing.route_plan import Rejection, RouteNeed
 
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
@@ -56,10 +58,14 @@ class NodeHealth:
         """Of nodes that have left: requests that were there are still to be counted."""
         self._concerned: set[NodeId] = set()
         """Those whose breaker is open or who are on probation."""
+        self.refusals: Final = Refusals()
 
-    def list_troubled(self, now_s: float) -> Mapping[NodeId, Rejection]:
-        """Nodes that should get nothing now, and why."""
+    def list_troubled(self, now_s: float, need: RouteNeed | None = None) -> dict[NodeId, Rejection]:
+        """Nodes that should get nothing now, or not what is needed, and why."""
         troubled: dict[NodeId, Rejection] = {}
+        if need is not None:
+            paused = self.refusals.list_paused(need, now_s)
+            troubled = dict.fromkeys(paused, Rejection.REFUSING)
         for node_id in self._concerned:
             standing = self._standings[node_id]
             if standing.open_until_s > now_s:
@@ -76,6 +82,7 @@ class NodeHealth:
 
     def dismiss(self, node_id: NodeId) -> None:
         """The node is here no more."""
+        self.refusals.forget(node_id)
         self._former[node_id] = self._standings.pop(node_id)
         self._concerned.discard(node_id)
 

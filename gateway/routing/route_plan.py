@@ -6,6 +6,7 @@ Plain data. Read next: `gateway.routing.choose_node`, `gateway.routing.cost`.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -15,6 +16,9 @@ from contracts.ids import BootId, ModelName, NodeId, RegionId
 from contracts.kv_transfer import KvEndpoint
 from contracts.node_roles import NodeRole
 from contracts.placement import MemoryUse, ModelPlacement, Tier
+
+_LARGE_BYTES: Final = 65_536
+"""Of a prompt that comes in fragments, of which a node takes so many at once."""
 
 
 class Rejection(StrEnum):
@@ -47,13 +51,15 @@ class Rejection(StrEnum):
     """It has failed lately. This and what follows are taken when nobody else is left."""
     ON_PROBATION = "on_probation"
     """It is being tried again with a few requests, and has those already."""
+    REFUSING = "refusing"
+    """It has refused such requests lately, though it has room by its own word."""
     MODEL_NOT_READY = "model_not_ready"
     """The node lets requests wait for a while."""
     PREFILL_ONLY = "prefill_only"
     """It computes prompts for others."""
 
 
-TROUBLES = frozenset({Rejection.BREAKER_OPEN, Rejection.ON_PROBATION})
+TROUBLES = frozenset({Rejection.BREAKER_OPEN, Rejection.ON_PROBATION, Rejection.REFUSING})
 LAST_RESORTS = TROUBLES | {Rejection.MODEL_NOT_READY, Rejection.PREFILL_ONLY}
 
 
@@ -106,6 +112,13 @@ class NodeSnapshot(msgspec.Struct, frozen=True):
         """True when nothing new should go there, whoever says so."""
         return self.is_draining or self.is_drained
 
+    def has_free_place(self, model: ModelName) -> bool:
+        """True where one request more would not wait, by the node's last word."""
+        load = self.loads.get(model)
+        if load is None or not load.is_ready or load.num_waiting or self.is_leaving:
+            return False
+        return not load.max_running or load.num_running + load.num_coming < load.max_running
+
     def find_wake_s(self, model: ModelName) -> float | None:
         """Seconds until the model's weights are where it can compute; None when nobody can tell,
         as while it is loaded for the first time and nobody waits for it, or is started again.
@@ -120,6 +133,15 @@ class NodeSnapshot(msgspec.Struct, frozen=True):
             return None
         is_coming = placement.is_moving or placement.num_waiting
         return placement.wake_s / 2 if is_coming else placement.wake_s
+
+
+class RequestKind(NamedTuple):
+    """What decides whether a node that takes one request takes another."""
+
+    model: ModelName
+    has_adapter: bool
+    has_constraint: bool
+    is_large: bool
 
 
 class RouteNeed(msgspec.Struct, frozen=True):
@@ -154,6 +176,8 @@ class RouteNeed(msgspec.Struct, frozen=True):
     num_prompts: int = 1
     has_bad_words: bool = False
     """There are words that the answer must not contain."""
+    has_constraint: bool = False
+    """The answer has to fit a grammar."""
     num_prompt_bytes: int = 0
     """Of all prompts together, as are the next two."""
     num_prompt_tokens: int = 0
@@ -175,6 +199,12 @@ class RouteNeed(msgspec.Struct, frozen=True):
     def has_laws_of(self, version: int) -> bool:
         """True when no law of that version is news: it is bound to none, or knows them."""
         return self.jurisdictions is None or self.laws == version
+
+    @property
+    def kind(self) -> RequestKind:
+        """The kind of the request."""
+        is_large = self.num_prompt_bytes >= _LARGE_BYTES
+        return RequestKind(self.model, self.adapter is not None, self.has_constraint, is_large)
 
     @property
     def is_bound(self) -> bool:
@@ -238,7 +268,7 @@ class FleetState(msgspec.Struct, frozen=True):
     """Who answers with the model that is asked for, nearest first."""
     sent: Mapping[tuple[NodeId, ModelName], Sent]
     troubled: Mapping[NodeId, Rejection]
-    """`BREAKER_OPEN` or `ON_PROBATION`; those without trouble are not listed."""
+    """One of `TROUBLES`; those without are not listed."""
     prefill_rings: Sequence[Ring] = ()
     """Who computes prompts of the model for others, nearest first."""
     latencies_s: Mapping[RegionId, float] = msgspec.field(default_factory=dict[RegionId, float])

@@ -138,7 +138,7 @@ class ConstraintCompiler:
 
 def is_constrained(request: GenerateRequest) -> bool:
     """True when the answer has to match something."""
-    return request.constraint is not None or _calls_tools(request)
+    return request.is_constrained
 
 
 def _calls_tools(request: GenerateRequest) -> bool:

@@ -1,0 +1,89 @@
+"""A node that takes nothing and says that it has room: it looks idle and would get everything."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.errors import PoolSaturated
+from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until_async
+from tests.gateway.scripted_node import ScriptedNode, ScriptedStream, run_node
+from tests.gateway.test_failover import list_up
+
+ASK: dict[str, Any] = {"prompt": "Hi"}
+IMPATIENT = ASK | {"options": {"rejectIfBusy": True}}
+RESERVE = 16
+NUM_REQUESTS = 60
+
+
+async def refuse(stream: ScriptedStream) -> None:
+    """A node whose engine is behind something that lets nothing through."""
+    await stream.fail(PoolSaturated("The model's engine takes no more requests."))
+
+
+async def swallow(stream: ScriptedStream) -> None:
+    """A node that has lost what takes requests up, and goes on reporting."""
+    await stream.aborted.wait()
+
+
+@asynccontextmanager
+async def open_pair(
+    folder: Path, template: Path, **changes: Any
+) -> AsyncGenerator[tuple[RunningGateway, ScriptedNode, ScriptedNode]]:
+    """A gateway before two nodes, of which the first is nearer and is asked first."""
+    async with (
+        run_node("node-1", "weur") as bad,
+        run_node("node-2", "enam") as good,
+        run_gateway(
+            folder, template, [bad, good], routing={"retry_reserve": RESERVE}, **changes
+        ) as gateway,
+    ):
+
+        async def are_up() -> bool:
+            return len(await list_up(gateway)) == 2
+
+        await wait_until_async(are_up)
+        yield gateway, bad, good
+
+
+@pytest.mark.parametrize("takes_some", [False, True], ids=["it takes none", "the control"])
+async def test_a_node_that_refuses_what_it_has_room_for_uses_up_nobodys_retries(
+    tmp_path: Path, database_template: Path, takes_some: bool
+) -> None:
+    """In the control it takes every fourth, so that it is asked all along."""
+    async with open_pair(tmp_path, database_template) as (gateway, bad, good):
+
+        async def take_every_fourth(stream: ScriptedStream) -> None:
+            await (stream.answer("Hi") if len(bad.streams) % 4 == 0 else refuse(stream))
+
+        bad.script = take_every_fourth if takes_some else refuse
+        replies = [await gateway.run(ASK) for _ in range(NUM_REQUESTS)]
+        assert any(reply.status == 429 for reply in replies) == takes_some
+        assert (len(bad.streams) > RESERVE) == takes_some
+        assert good.streams
+
+
+async def test_a_node_that_leaves_requests_lying_is_left_alone(
+    tmp_path: Path, database_template: Path
+) -> None:
+    limits = {"queue_deadline_s": 0.3}
+    async with open_pair(tmp_path, database_template, limits=limits) as (gateway, bad, good):
+        bad.script = swallow
+        replies = [await gateway.run(ASK) for _ in range(NUM_REQUESTS)]
+        assert {reply.status for reply in replies} == {200}
+        assert len(good.streams) == NUM_REQUESTS
+        assert len(bad.streams) < RESERVE
+
+
+async def test_who_would_not_wait_has_no_node_left_alone(
+    tmp_path: Path, database_template: Path
+) -> None:
+    async with open_pair(tmp_path, database_template) as (gateway, bad, _):
+        bad.script = refuse
+        for _ in range(RESERVE):
+            await gateway.run(IMPATIENT)
+        num_before = len(bad.streams)
+        assert (await gateway.run(ASK)).status in (200, 429)
+        assert len(bad.streams) == num_before + 1
