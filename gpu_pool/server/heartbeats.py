@@ -19,6 +19,10 @@ from gpu_pool.server.node_status import NodeStatus
 from gpu_pool.settings import MembershipSettings
 
 log = structlog.get_logger(__name__)
+_MOST_AHEAD_MS: Final = 15_000
+"""By which a time may be ahead of the clock so that it is later than the one before. Gateways take
+none that is farther from theirs (`max_skew_s`), so that nobody has heard a later one.
+"""
 
 
 class Membership(Protocol):
@@ -98,7 +102,9 @@ class HeartbeatWriter:
 
     async def _write(self, report: NodeReport, *, is_leaving: bool) -> None:
         """One heartbeat; the log says when that begins to fail and when it works again."""
-        self._last_ms = max(self._last_ms + 1, self._unix_ms())
+        now_ms = self._unix_ms()
+        is_set_back = self._last_ms - now_ms > _MOST_AHEAD_MS  # it was wrong until now
+        self._last_ms = now_ms if is_set_back else max(self._last_ms + 1, now_ms)
         told = msgspec.structs.replace(report, prefixes=b"")  # whoever routes by them is connected
         heartbeat = Heartbeat(self._last_ms, self._settings.advertised_url, told, is_leaving)
         sealed = seal_heartbeat(heartbeat, self._keys.list_valid())

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis.asyncio
 from redis.asyncio import Redis
 
@@ -29,6 +30,8 @@ class Scene:
     """A node's status, its keys and what it writes."""
 
     def __init__(self, folder: Path, url: str) -> None:
+        self.ahead_ms = 0
+        """Of this node's clock."""
         self.keys_by_gateway = {FIRST: PairKey(b"1" * 32), SECOND: PairKey(b"2" * 32)}
         gateways = []
         for gateway_id, key in self.keys_by_gateway.items():
@@ -42,8 +45,12 @@ class Scene:
             url=Secret(url), advertised_url="wss://gpu-1:8790", budget_s=0.2
         )
         self.writer: Membership = create_membership(
-            settings, self.status, self.keys, lambda: time.time_ns() // 1_000_000
+            settings, self.status, self.keys, self.read_clock
         )
+
+    def read_clock(self) -> int:
+        """Milliseconds since 1970, as the node has it."""
+        return time.time_ns() // 1_000_000 + self.ahead_ms
 
 
 async def read(server: RedisServer, key: PairKey) -> Heartbeat | None:
@@ -94,6 +101,27 @@ async def test_a_node_speaks_to_each_of_its_gateways_until_its_last_word(tmp_pat
         client: Any = Redis(port=server.port)
         async with client:
             assert 0 < await client.ttl(name_heartbeat(NODE)) <= 120
+
+
+@pytest.mark.parametrize("ahead_ms", [3_600_000, 5_000], ids=["far", "the control"])
+async def test_a_clock_that_is_set_right_is_followed_and_a_little_of_it_made_up_for(
+    tmp_path: Path, ahead_ms: int
+) -> None:
+    """Who has heard a later word takes no earlier one; nobody hears one from so far ahead."""
+    with run_redis(tmp_path) as server:
+        async with open_scene(tmp_path, server.url) as scene:
+            key = scene.keys_by_gateway[FIRST]
+            scene.ahead_ms = ahead_ms
+            scene.status.publish()
+            before = await wait_for(server, key, scene.read_clock() - 1000)
+            scene.ahead_ms = 0
+            scene.status.publish()
+            async with asyncio.timeout(10):
+                while (after := await read(server, key)) == before:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert after is not None
+            assert (after.unix_ms > before.unix_ms) == (ahead_ms == 5_000)
+            assert abs(after.unix_ms - scene.read_clock()) < 10_000
 
 
 async def test_a_store_that_is_away_or_a_black_hole_holds_nothing_up(tmp_path: Path) -> None:
