@@ -195,8 +195,7 @@ class Choice:
         if not self._stream.is_over and not is_full:
             return False
         self._owner.on_choice_started(self._index, 0)
-        if not self._stream.is_over:
-            self._show(self._stream.finish())
+        self._show(() if self._stream.is_over else self._stream.finish())
         reason = FinishReason.STOP if self._stream.is_over else FinishReason.LENGTH
         self._end(self._name_reason(reason), self._stream.num_tokens)
         return True

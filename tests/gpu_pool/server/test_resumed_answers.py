@@ -111,6 +111,24 @@ async def test_a_stop_string_is_found_across_the_seam(node: DoubleNode) -> None:
             assert end.usage.num_completion_tokens == last.usage.num_completion_tokens
 
 
+async def test_text_that_its_tokens_came_before_is_shown_though_a_stop_string_ends_it(
+    node: DoubleNode,
+) -> None:
+    """Long text that has waited is sent in parts, of which the first may have all tokens."""
+    async with GatewayClient(node.address) as client:
+        text = join_text(await client.generate(REQUESTS["greedy"]))
+        stop = text[len(text) // 2 :][:4]
+        sampling = msgspec.structs.replace(REQUESTS["greedy"].sampling, stop=(stop,))
+        request = msgspec.structs.replace(REQUESTS["greedy"], sampling=sampling)
+        whole = await client.generate(request)
+        for num_shown in (0, 3):
+            behind = Resumption(token_ids=join_ids(whole), num_text_chars=num_shown)
+            rest = await client.generate(resume(request, behind))
+            assert join_text(rest) == join_text(whole)[num_shown:]
+            assert isinstance(rest[-1], Finished)
+            assert rest[-1].stop == stop
+
+
 async def test_text_that_was_shown_before_its_tokens_is_not_shown_twice(node: DoubleNode) -> None:
     request = REQUESTS["greedy"]
     async with GatewayClient(node.address) as client:
