@@ -1,8 +1,8 @@
 """What is known of one request while it is served, and the beginning and end of all of them.
 
 Contexts are mutable and owned by `gateway.request_path` and the steps it calls. Owns request ids,
-deadlines and the bound on requests that are open at once; must not know how anything else is found
-out.
+deadlines and the bounds on requests that are open at once, of all and of one account; must not know
+how anything else is found out.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import msgspec
 
 from contracts.errors import PoolSaturated
-from contracts.ids import ModelName, NodeId, RegionId, RequestId, create_request_id
+from contracts.ids import AccountId, ModelName, NodeId, RegionId, RequestId, create_request_id
 from contracts.inference import Usage
 from gateway.request_trace import NOT_TRACED, RequestEnd, RequestTrace, Tracer
 from gateway.settings import LimitSettings
@@ -20,6 +20,8 @@ from tenancy.interfaces import Principal
 
 UNKNOWN_MODEL: Final = ModelName("")
 _REQUEST_ID_BITS: Final = 74
+_MOST_PER_FREE: Final = 8
+"""Requests that an account may have open for each place that is left."""
 _ATTEMPTS_OF_A_RUN: Final = 1 << 20
 """More than any run of an item makes, those at a prompt alone included."""
 
@@ -120,6 +122,8 @@ class RequestContext(msgspec.Struct):
     """When a stream's first text went out, in seconds since the request began."""
     limit_lines: bytes = b""
     """Header lines on where the client's limit stands."""
+    is_counted: bool = False
+    """Among the open requests of its account."""
     trace: RequestTrace = NOT_TRACED
     """Hears what the request went through, where requests are traced."""
 
@@ -188,6 +192,8 @@ class OpenRequests:
         self.tracer: Final = tracer
         self._limits = limits
         self._sources = sources
+        self._num_of_account: dict[AccountId, int] = {}
+        """Open requests whose sender is known; none is 0."""
         self._ray_suffix = f"-{gateway_region.upper()}"
         self._num_open = 0
 
@@ -232,6 +238,8 @@ class OpenRequests:
     def end(self, context: RequestContext, status: int = 0) -> float:
         """How long the request took, in seconds."""
         self._num_open -= 1
+        if context.is_counted:
+            self._leave(context)
         ended_s = self._sources.monotonic_s()
         if context.trace.is_on:
             context.trace.end(ended_s, describe_end(context, status))
@@ -241,6 +249,31 @@ class OpenRequests:
         """Raises `PoolSaturated` when more requests are open than may be."""
         if self._num_open > self._limits.max_concurrent_requests:
             raise PoolSaturated("This gateway is serving as many requests as it can.")
+
+    def require_share(self, context: RequestContext) -> None:
+        """Counts the request among those of its account. Raises `PoolSaturated` when these have
+        nearly all places: what is left is for others, however slowly bodies or answers come.
+
+        So an account that is alone has eight ninths, and the next one as much of the rest.
+        """
+        principal = context.principal
+        assert principal is not None
+        num_own = self._num_of_account.get(principal.account_id, 0)
+        num_free = self._limits.max_concurrent_requests - self._num_open + 1
+        if num_own >= _MOST_PER_FREE * num_free:
+            raise PoolSaturated(
+                "This account has nearly all requests open that this gateway takes."
+            )
+        self._num_of_account[principal.account_id] = num_own + 1
+        context.is_counted = True
+
+    def _leave(self, context: RequestContext) -> None:
+        """The account of the request has one less."""
+        assert context.principal is not None
+        account_id = context.principal.account_id
+        self._num_of_account[account_id] -= 1
+        if not self._num_of_account[account_id]:
+            del self._num_of_account[account_id]
 
     def measure_s(self, context: RequestContext) -> float:
         """Seconds since the request began."""

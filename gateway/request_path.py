@@ -93,6 +93,7 @@ class RequestPath:
             exchange.headers, call.account_id, call.route.access, exchange.peer
         )
         context.principal = principal
+        self._requests.require_share(context)
         self._forwarder.entry.require(principal)
         body = exchange.take_body() or await exchange.read_body()
         if body is None:

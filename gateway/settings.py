@@ -111,6 +111,7 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     max_connections: Count = 4096
     max_concurrent_requests: Count = 1024
+    """Of which one account may have eight open for each that is left: the last are for others."""
     max_header_bytes: Count = 64 * 1024
     max_body_bytes: Count = 10_000_000
     max_body_bytes_in_all: Count = 512 * 1024 * 1024
