@@ -95,6 +95,7 @@ class RequestPath:
         context.principal = principal
         self._requests.require_share(context)
         self._forwarder.entry.require(principal)
+        exchange.own_body(principal.account_id)
         body = exchange.take_body() or await exchange.read_body()
         if body is None:
             return CLIENT_GONE

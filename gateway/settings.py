@@ -115,7 +115,8 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_header_bytes: Count = 64 * 1024
     max_body_bytes: Count = 10_000_000
     max_body_bytes_in_all: Count = 512 * 1024 * 1024
-    """Of all requests that are open; beyond it, those whose body is still coming are refused."""
+    """Of all requests that are open; beyond it, those whose body is still coming are refused. One
+    account may have eight for each byte that is left."""
     header_timeout_s: Seconds = 10.0
     """From the first byte of a request to the end of its headers."""
     body_timeout_s: Seconds = 30.0

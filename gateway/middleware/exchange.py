@@ -80,6 +80,7 @@ class HttpExchange:
         "_is_memory_full",
         "_num_body_bytes",
         "_on_lost",
+        "_owner",
         "_quiet_since_s",
         "_transport",
         "_waiter",
@@ -124,6 +125,7 @@ class HttpExchange:
         """Also what this request holds of the memory that all bodies share."""
         self._is_body_whole = False
         self._is_memory_full = False
+        self._owner: str | None = None
         self._broken: ServiceError | None = None
         self._on_lost: Callable[[], None] | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -190,7 +192,7 @@ class HttpExchange:
         """A piece of the body has come."""
         if self.response_complete:
             return
-        if self._is_memory_full or not self._connection.body_memory.take(len(piece)):
+        if self._is_memory_full or not self._connection.body_memory.take(len(piece), self._owner):
             self._is_memory_full = True
             self._release_body()
             self._wake()
@@ -229,6 +231,15 @@ class HttpExchange:
             on_lost()
 
     # -- called by whoever answers
+
+    def own_body(self, owner: str) -> None:
+        """The body is `owner`'s, whose bodies leave memory for those of others; called once."""
+        held, self._num_body_bytes = self._num_body_bytes, 0
+        if self._connection.body_memory.assign(held, owner):
+            self._num_body_bytes = held
+        else:
+            self._is_memory_full, self._body = True, b""
+        self._owner = owner
 
     def take_body(self) -> bytes | bytearray | None:
         """The whole body if it is here, as almost always; else None: `read_body` waits for it.
@@ -352,7 +363,8 @@ class HttpExchange:
 
     def _release_body(self) -> None:
         """Forgets the body, and with it what this request holds of the shared memory."""
-        self._connection.body_memory.give_back(self._num_body_bytes)
+        if self._num_body_bytes:
+            self._connection.body_memory.give_back(self._num_body_bytes, self._owner)
         self._num_body_bytes = 0
         self._body = b""
 

@@ -52,3 +52,47 @@ async def test_who_sends_no_bodies_leaves_places_for_others(
             return (await gateway.run(ASK)).status == 200
 
         await wait_until_async(is_let_in)  # its connections are gone, and so are their places
+
+
+MAX_BYTES = 9_000_000
+PADDED = b'{"prompt":"Hi"' + b" " * 990_000 + b"}"
+"""A body that says nearly nothing, and is large; nine fit."""
+LONG = b'{"prompt":"Hi"' + b" " * 200_000 + b"}"
+
+
+async def test_who_sends_large_bodies_leaves_memory_for_those_of_others(
+    tmp_path: Path, database_template: Path
+) -> None:
+    limits = {"max_body_bytes_in_all": MAX_BYTES}
+    async with (
+        run_node() as node,
+        run_gateway(tmp_path, database_template, [node], limits=limits) as gateway,
+    ):
+        await gateway.wait_until_ready()
+        others = [await gateway.add_tenant() for _ in range(3)]
+        request = format_request(gateway, PADDED)
+        async with AsyncExitStack() as stack:
+            readers = list[Reader]()
+            for _ in range(12):
+                reader, writer = await stack.enter_async_context(connect(gateway))
+                writer.write(request[:-1])  # its end never comes
+                readers.append(reader)
+            answers = [asyncio.create_task(read_status(reader)) for reader in readers]
+            try:
+                await wait_until(lambda: sum(one.done() for one in answers) >= 3)
+                replies = [await gateway.run(LONG, tenant=other) for other in others]
+                assert [reply.status for reply in replies] == [200] * len(others)
+                refused = [one.result() for one in answers if one.done()]
+                assert set(refused) == {429}
+            finally:
+                for one in answers:
+                    one.cancel()
+                await asyncio.gather(*answers, return_exceptions=True)
+
+        async def is_let_in() -> bool:
+            return (await gateway.run(PADDED)).status == 200
+
+        await wait_until_async(is_let_in)
+        assert (
+            gateway.gateway._listeners.tenants.num_body_bytes == 0
+        )  # what has gone is held no more
