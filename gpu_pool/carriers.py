@@ -37,7 +37,7 @@ def create_carriers(
         settings.engine.tiers.in_network(network),
         settings.model.name,
         executor,
-        lambda: speed.prefill_per_s,
+        lambda: speed.prefill_cost,
         time.monotonic,
         transport.wake,
     )

@@ -140,7 +140,7 @@ def read_all(engine: Engine, prompt: list[int], computing_s: float) -> list[floa
     """Has the tier read the prefix past all choice, so that its rate is known as it is now: twice.
     By how much either fell behind computing at most, as a part of that.
     """
-    patience = Patience(computing_s / len(prompt), len(prompt))
+    patience = Patience(engine.speed.prefill_cost, 0, len(prompt))
     behind: list[float] = []
     kv = engine.scheduler._kv
     prefix = kv.name_prefix(kv.create_table(ACCOUNT, KNOWN), prompt)

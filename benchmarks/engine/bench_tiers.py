@@ -115,7 +115,7 @@ class Engine:
             self.settings,
             "benchmark",
             self.executor,
-            lambda: self.speed.prefill_per_s,
+            lambda: self.speed.prefill_cost,
             time.monotonic,
             self.news.set,
         )

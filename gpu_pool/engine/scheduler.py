@@ -250,7 +250,7 @@ class Scheduler:
         step = self._in_flight[0]
         num_decode = sum(work.end > work.sequence.num_prompt_tokens for work in step.work)
         num_prefill = step.num_tokens - step.num_drafts - num_decode
-        self._books.speed.note_step(num_prefill, num_decode, seconds)
+        self._books.speed.note_step(num_prefill, num_decode, seconds, step.num_pairs)
         self._planner.pace.note_step(num_prefill, num_decode, seconds)
 
     def check(self) -> None:

@@ -2,10 +2,12 @@
 
 Pure: times are handed in. A step that is mostly prompts tells the speed of prefill; one that only
 generates tells that of decode, of which the highest lately counts: a small batch is no slow node.
-Read next: `core` (the caller), `prompt_pace`, `contracts.fleet.ModelLoad`.
+Read next: `core` (the caller), `prompt_pace`, `gpu_pool.prefill_cost`, `contracts.fleet.ModelLoad`.
 """
 
 from typing import Final
+
+from gpu_pool.prefill_cost import PairWeight, PrefillCost
 
 _WEIGHT: Final = 0.2
 _FADE: Final = 0.999
@@ -14,6 +16,7 @@ _MOST_TIMES: Final = 2
 that steps have become longer only together with those after it."""
 _FEW_TOKENS: Final = 32
 """A step with fewer prompt tokens than this tells nothing of prefill."""
+_UNKNOWN: Final = PrefillCost()
 
 
 class SpeedMeter:
@@ -25,13 +28,30 @@ class SpeedMeter:
         self.decode_per_s = 0.0
         self.decode_step_s = 0.0
         """A step that only generates."""
+        self._pair_weight = PairWeight()
+        self._pairs_per_s = 0.0
 
-    def note_step(self, num_prefill: int, num_decode: int, seconds: float) -> None:
-        """A step that computed so many tokens of prompts and for sequences that generate."""
+    @property
+    def prefill_cost(self) -> PrefillCost:
+        """What prompts take, by where in them one is."""
+        weight = self._pair_weight.value
+        weighed_per_s = self.prefill_per_s + weight * self._pairs_per_s
+        return PrefillCost(1 / weighed_per_s, weight / weighed_per_s) if weighed_per_s else _UNKNOWN
+
+    def note_step(
+        self, num_prefill: int, num_decode: int, seconds: float, num_pairs: float = 0.0
+    ) -> None:
+        """A step that computed so many tokens of prompts and for sequences that generate; the
+        prompts' have looked at `num_pairs` tokens, all together.
+        """
         if seconds <= 0:
             return
         if num_prefill >= _FEW_TOKENS and num_prefill > num_decode:
+            cost = self.prefill_cost
+            known_s = num_prefill * cost.s_per_token + num_pairs * cost.s_per_pair
+            self._pair_weight.note_step(num_prefill, num_pairs, seconds, known_s)
             self.prefill_per_s = _blend(self.prefill_per_s, num_prefill / seconds)
+            self._pairs_per_s = _blend(self._pairs_per_s, num_pairs / seconds)
         elif num_decode and not num_prefill:
             self.decode_per_s = max(num_decode / seconds, self.decode_per_s * _FADE)
             known_s = self.decode_step_s

@@ -18,6 +18,7 @@ from gpu_pool.plan import (
     ScheduledSequence,
     SequenceId,
 )
+from gpu_pool.prefill_cost import count_pairs
 
 
 class Work(NamedTuple):
@@ -45,6 +46,8 @@ class Step:
         self.num_tokens = 0
         """Planned so far, drafts included."""
         self.num_drafts = 0
+        self.num_pairs = 0.0
+        """Tokens at which those of prompts look, all together."""
         self.work: list[Work] = []
         self.started: list[Sequence] = []
         """Got their blocks; a row follows with their first work."""
@@ -69,6 +72,8 @@ class Step:
         self.num_tokens += num_tokens + len(drafts)
         self.num_drafts += len(drafts)
         end = sequence.num_computed_tokens
+        if end <= sequence.num_prompt_tokens:
+            self.num_pairs += count_pairs(end - num_tokens, end)
         self.work.append(Work(sequence, sequence.num_runs, end, samples))
         mask = sequence.matcher.fill_mask() if samples and sequence.matcher is not None else None
         self._scheduled.append(

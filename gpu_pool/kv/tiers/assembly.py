@@ -20,6 +20,7 @@ from gpu_pool.kv.tiers.tier_sink import TierSink
 from gpu_pool.kv.tiers.tier_source import TierSource
 from gpu_pool.kv.tiers.tier_store import TierStore
 from gpu_pool.plan import Executor
+from gpu_pool.prefill_cost import PrefillCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,13 @@ def create_tiers(
     settings: TierSettings,
     model_name: str,
     executor: Executor,
-    read_tokens_per_s: Callable[[], float],
+    read_cost: Callable[[], PrefillCost],
     monotonic_s: Callable[[], float],
     wake: Callable[[], None],
 ) -> Tiers:
     """The tiers that `settings` ask for, as far as they can be had; `store` is to be closed.
 
-    `read_tokens_per_s` and `wake` as `TierSource` has them.
+    `read_cost` and `wake` as `TierSource` has them.
     """
     host, layout = describe_blocks(executor), digest_layout(executor.info)
     num_staging = max(1, *(group.num_host_blocks for group in executor.info.kv_groups))
@@ -62,7 +63,7 @@ def create_tiers(
         regions = settings.store.regions
         tiers.append(MeasuredTier("store", remote, find_num_pending(), monotonic_s, regions))
     store = TierStore(tiers)
-    source = TierSource(store, host, layout, read_tokens_per_s, monotonic_s, wake)
+    source = TierSource(store, host, layout, read_cost, monotonic_s, wake)
     return Tiers(store, source, TierSink(store, host, layout))
 
 

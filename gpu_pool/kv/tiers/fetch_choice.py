@@ -3,7 +3,7 @@
 Owns the arithmetic alone; must not know tiers or clocks. Both sides are measured as they happen,
 and what has not been measured counts as not worth it. A fetch that turns out slower than it was
 thought to be is given up before it has cost more than a twentieth of the computing it was to save.
-Read next: `rates` and `gpu_pool.engine.speed_meter` (the two rates), `tier_source` (the caller).
+Read next: `rates` and `gpu_pool.prefill_cost` (the two sides), `tier_source` (the caller).
 """
 
 from bisect import bisect
@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Self
+
+from gpu_pool.prefill_cost import PrefillCost
 
 _SLACK: Final = 0.05
 """The part of the computing time that a fetch may waste; a tenth is promised, and the time that
@@ -28,21 +30,23 @@ _LEAST_SLACK_S: Final = 0.01
 class Patience:
     """When a fetch under way is given up. Units: seconds, tokens."""
 
-    s_per_token: float
+    cost: PrefillCost
     """What computing takes."""
-    num_tokens: int
-    """All that are fetched."""
+    first: int
+    end: int
+    """All that are fetched: the prompt's tokens from `first` to `end`."""
 
     @property
     def slack_s(self) -> float:
         """What may be wasted."""
-        return max(_SLACK * self.num_tokens * self.s_per_token, _LEAST_SLACK_S)
+        return max(_SLACK * self.cost.measure(self.first, self.end), _LEAST_SLACK_S)
 
     def bound_wait(self, num_landed: int) -> float:
         """Seconds after which nobody waits, not even for reads that hang, while so many tokens are
         there: by then what these have saved is used up, and a twentieth.
         """
-        return self.slack_s + _SPARED * num_landed * self.s_per_token
+        spared_s = self.cost.measure(self.first, self.first + num_landed)
+        return self.slack_s + _SPARED * spared_s
 
     def is_over(self, elapsed_s: float, num_landed: int) -> bool:
         """True when waiting on would cost more than a twentieth of what was to be saved."""
@@ -74,26 +78,33 @@ class Backlog:
 
 
 def count_worth(
-    row_s: Sequence[float], num_row_tokens: int, backlog: Backlog, tokens_per_s: float
+    row_s: Sequence[float],
+    num_row_tokens: int,
+    backlog: Backlog,
+    cost: PrefillCost,
+    first: int = 0,
 ) -> int:
     """How many leading places are to be fetched; 0 where that would not save a twentieth of
     computing them: a fetch may cost as much, and both rates are guesses.
 
-    `row_s` is what each takes, `backlog` in seconds.
+    `row_s` is what each takes, `backlog` in seconds; the prompt's first `first` tokens are there.
     """
-    if tokens_per_s <= 0:
+    if not cost.is_known:
         return 0
     best, best_saved_s, fetching_s = 0, 0.0, 0.0
     for count, seconds in enumerate(row_s, 1):
         fetching_s += seconds
-        computing_s = count * num_row_tokens / tokens_per_s
+        computing_s = cost.measure(first, first + count * num_row_tokens)
         saved_s = computing_s - fetching_s - backlog.count_ahead(fetching_s)
         if saved_s > best_saved_s:
             best, best_saved_s = count, saved_s
-    is_worth = best_saved_s > _LEAST_SAVING * best * num_row_tokens / tokens_per_s
+    least_s = _LEAST_SAVING * cost.measure(first, first + best * num_row_tokens)
+    is_worth = best_saved_s > least_s
     return best if is_worth else 0
 
 
-def is_safe(seconds: float, num_tokens: int, tokens_per_s: float) -> bool:
-    """True where a fetch is so short that all of it may be lost: for what is of no use in part."""
-    return tokens_per_s > 0 and seconds < _SLACK * num_tokens / tokens_per_s
+def is_safe(seconds: float, computing_s: float) -> bool:
+    """True where a fetch is so short that all of it may be lost: for what is of no use in part;
+    computing it takes `computing_s`, 0: who knows.
+    """
+    return seconds < _SLACK * computing_s

@@ -17,6 +17,7 @@ from gpu_pool.kv.tiers.host_blocks import HostBlocks
 from gpu_pool.kv.tiers.namespace import TierNamespace
 from gpu_pool.kv.tiers.tier_store import TierStore, WantedBlock
 from gpu_pool.plan import SequenceId
+from gpu_pool.prefill_cost import PrefillCost
 
 _MOST_GAPS: Final = 16
 """Of layers that look back only so far: where more blocks are missing between those that are there,
@@ -51,17 +52,17 @@ class TierSource:
         store: TierStore,
         host: HostBlocks,
         layout: bytes,
-        read_tokens_per_s: Callable[[], float],
+        read_cost: Callable[[], PrefillCost],
         monotonic_s: Callable[[], float],
         wake: Callable[[], None],
     ) -> None:
-        """`read_tokens_per_s` is the measured speed of prefill, 0 until there is one; `wake` is
-        called by any thread when `poll` has news.
+        """`read_cost` is what computing takes, as measured; `wake` is called by any thread when
+        `poll` has news.
         """
         self._store = store
         self._host = host
         self._layout = layout
-        self._read_tokens_per_s = read_tokens_per_s
+        self._read_cost = read_cost
         self._monotonic_s = monotonic_s
         self._wake = wake
         self._num_worth = 0 if host.has_local else host.block_size
@@ -74,15 +75,15 @@ class TierSource:
         if len(prefix.keys) <= num_cached:
             return None
         space = TierNamespace(prefix.account_id, prefix.root_key, self._layout, prefix.regions)
-        tokens_per_s = self._read_tokens_per_s()
+        cost = self._read_cost()
         if self._host.has_local:
-            end = self._choose_whole(space, prefix, num_cached, tokens_per_s)
+            end = self._choose_whole(space, prefix, num_cached, cost)
         else:
-            end = self._choose_part(space, prefix, num_cached, tokens_per_s)
+            end = self._choose_part(space, prefix, num_cached, cost)
         if end <= num_cached:
             return None
-        num_tokens = (end - num_cached) * self._host.block_size
-        choice = _Choice(space, Patience(1 / tokens_per_s, num_tokens), self._monotonic_s())
+        first, last = num_cached * self._host.block_size, end * self._host.block_size
+        choice = _Choice(space, Patience(cost, first, last), self._monotonic_s())
         self._chosen[sequence_id] = choice
 
         def find_deadline() -> int:
@@ -136,21 +137,22 @@ class TierSource:
         return ends
 
     def _choose_part(
-        self, space: TierNamespace, prefix: Prefix, num_cached: int, tokens_per_s: float
+        self, space: TierNamespace, prefix: Prefix, num_cached: int, cost: PrefillCost
     ) -> int:
         """The end of what is worth it: any part of a prefix serves."""
         groups = range(len(self._host.memory))
         keys = prefix.keys[num_cached : num_cached + self._host.num_fetchable]
         row_s = self._store.measure(space, self._walk(space, keys, groups))
         backlog = self._store.find_backlog(space)
-        count = count_worth(row_s, self._host.block_size, backlog, tokens_per_s)
+        block_size = self._host.block_size
+        count = count_worth(row_s, block_size, backlog, cost, num_cached * block_size)
         if count < len(row_s):
             refused = keys[count : len(row_s)]
             self._store.note_refusal(space, list(self._walk(space, refused, groups)))
         return num_cached + count
 
     def _choose_whole(
-        self, space: TierNamespace, prefix: Prefix, num_cached: int, tokens_per_s: float
+        self, space: TierNamespace, prefix: Prefix, num_cached: int, cost: PrefillCost
     ) -> int:
         """The longest prefix of which every group has what later tokens read, if it is short."""
         whole = [g for g, reach in enumerate(self._host.reaches) if not reach.is_local]
@@ -169,7 +171,8 @@ class TierSource:
             return num_cached
         seconds = sum(row_s[: end - num_cached]) + local_s
         seconds += self._store.find_backlog(space).count_ahead(seconds)
-        if is_safe(seconds, (end - num_cached) * self._host.block_size, tokens_per_s):
+        computing_s = cost.measure(num_cached * self._host.block_size, end * self._host.block_size)
+        if is_safe(seconds, computing_s):
             return end
         refused = self._walk(space, keys[num_cached:end], whole or range(len(self._host.reaches)))
         self._store.note_refusal(space, list(refused))

@@ -17,6 +17,7 @@ from gpu_pool.kv.tiers.namespace import TierNamespace
 from gpu_pool.kv.tiers.settings import FileTierSettings, HostTierSettings, TierSettings
 from gpu_pool.kv.tiers.tier_store import WantedBlock
 from gpu_pool.node_clock import read_node_ms
+from gpu_pool.prefill_cost import PrefillCost
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.engine.engine_rig import EngineRig, Outcome, assert_no_leak
@@ -48,7 +49,7 @@ class TierRig(EngineRig):
                 settings,
                 "model",
                 executor,
-                lambda: self.tokens_per_s,
+                lambda: PrefillCost(1 / self.tokens_per_s),
                 time.monotonic,
                 self.news.set,
             )

@@ -18,6 +18,7 @@ from gpu_pool.kv.tiers.settings import HostTierSettings
 from gpu_pool.kv.tiers.tier_source import TierSource
 from gpu_pool.kv.tiers.tier_store import TierStore
 from gpu_pool.plan import HostBlockId, HostMemory, KvGroup, KvGroupKind, SequenceId
+from gpu_pool.prefill_cost import PrefillCost
 from tests.gpu_pool.kv.tiers.blocks import LAYOUT, A, create_root, create_space, fill
 
 SIZE, BLOCK = 5000, 16
@@ -68,7 +69,7 @@ class Bench:
             self.store,
             host,
             LAYOUT,
-            lambda: self.tokens_per_s,
+            lambda: PrefillCost(1 / self.tokens_per_s if self.tokens_per_s else 0.0),
             lambda: self.tier.now_s,
             self.news.set,
         )
