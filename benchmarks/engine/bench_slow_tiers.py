@@ -5,8 +5,12 @@ it. At once: all that is known is how fast the drive was before. Later: the next
 has been learnt. Each answer stands between two that compute the same prompt under other salts, and
 its ratio is to their mean; computing in such a place is the control, which owes its ratio to the
 machine alone. Told are quantiles of the ratios, and the ratios of the times' quantiles, which no
-pair decides. Never more than a tenth is promised. How far a drive in order falls behind computing
-on its way says what less patience would cost: a fetch that is given up wrongly is computed whole.
+pair decides. Never more than a tenth is promised. As a machine that others share is slower now and
+then, all is told by work, too: computing is timed by the processor, on one thread, for the rule as
+well, and to that comes what the request has waited by the clock. So others cost neither way.
+`--by-the-token` takes all tokens of a prompt for alike, as the rule did once: a control that passes
+the tenth. How far a drive in order falls behind computing on its way says what less patience would
+cost: a fetch that is given up wrongly is computed whole.
 Read next: `bench_tiers` (all tiers, and how an engine is made).
 Run: `python -m benchmarks.engine.bench_slow_tiers [--rates 0.5 2 8 50] [--rounds 20] [--record]`.
 """
@@ -16,10 +20,11 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -34,12 +39,14 @@ from benchmarks.engine.bench_tiers import (
 )
 from benchmarks.engine.random_llama import SHAPES, write_random_llama
 from benchmarks.harness import Figure, append_figures, describe_circumstances, print_figures
+from gpu_pool.engine.speed_meter import SpeedMeter
 from gpu_pool.garbage import settle_garbage
 from gpu_pool.kv.tiers.fetch_choice import Patience
 from gpu_pool.kv.tiers.host_blocks import digest_layout
 from gpu_pool.kv.tiers.namespace import TierNamespace
 from gpu_pool.kv.tiers.settings import FileTierSettings, TierSettings
 from gpu_pool.kv.tiers.tier_store import WantedBlock
+from gpu_pool.prefill_cost import PrefillCost
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
 
@@ -51,29 +58,44 @@ _SHARES: Final = (20, 50, 80, 90)
 _BLOCK_TOKENS: Final = 16
 
 
+BY_CLOCK: Final = "ratio to computing beside, by KB/s"
+BY_WORK: Final = "ratio of work and waits to computing's beside, by KB/s"
+
+
+class Took(NamedTuple):
+    """What an answer took. Units: seconds."""
+
+    clock_s: float
+    """Until its first token."""
+    work_s: float
+    """The processor's part of that, and waits for what was to land."""
+
+
 class Pairs:
-    """Times of one kind, and the computing beside each. Units: seconds."""
+    """Answers of one kind, and the computing beside each."""
 
     def __init__(self) -> None:
         """None."""
-        self.times: list[float] = []
-        self.beside: list[tuple[float, float]] = []
+        self.answers: list[Took] = []
+        self.beside: list[tuple[Took, Took]] = []
 
-    def note(self, time_s: float, before_s: float, after_s: float) -> None:
+    def note(self, took: Took, before: Took, after: Took) -> None:
         """One answer, and those before and after it."""
-        self.times.append(time_s)
-        self.beside.append((before_s, after_s))
+        self.answers.append(took)
+        self.beside.append((before, after))
 
     def describe(self, what: str, name: str, rate: float) -> list[Figure]:
         """Quantiles of the ratios, and ratios of the quantiles; of the worst, too."""
-        ratios = [t / ((a + b) / 2) for t, (a, b) in zip(self.times, self.beside, strict=True)]
-        all_beside = [each for pair in self.beside for each in pair]
-        cuts = np.percentile(ratios, _SHARES)
-        of_times = np.percentile(self.times, _SHARES) / np.percentile(all_beside, _SHARES)
+        took = np.array(self.answers)
+        beside = np.array(self.beside)
+        of_clock, of_work = np.percentile(took / beside.mean(axis=1), _SHARES, axis=0).T
+        clocks, clocks_beside = took[:, 0], beside[:, :, 0]
+        of_times = np.percentile(clocks, _SHARES) / np.percentile(clocks_beside, _SHARES)
         figures: list[Figure] = []
         x = round(rate * 1000)
         for metric, (low, middle, high, last) in (
-            ("ratio to computing beside, by KB/s", cuts),
+            (BY_WORK, of_work),
+            (BY_CLOCK, of_clock),
             ("ratio of quantiles to computing's, by KB/s", of_times),
         ):
             figures.append(Figure(what, name, metric, "ratio", x, low, middle, high))
@@ -88,26 +110,30 @@ def measure(args: argparse.Namespace, folder: Path) -> list[Figure]:
         WorkerSettings(
             model_dir=folder,
             num_blocks=args.prompt // 16 + 8,
+            num_threads=1,
             staging_tokens=staging,
             native_kernels=args.dtype == "bfloat16",
         )
     )
     files = FileTierSettings(path=folder / "kv", max_bytes=_ROOM_BYTES, account_bytes=_ROOM_BYTES)
-    engine = Engine(executor, TierSettings(file=files, staging_tokens=staging))
+    tiers = TierSettings(file=files, staging_tokens=staging)
+    read_cost = take_for_alike if args.by_the_token else attrgetter("prefill_cost")
+    engine = Engine(executor, tiers, read_cost=read_cost, read_s=time.thread_time)
     prompt = [n * 7 % 8000 for n in range(args.prompt)]
     throttle, random = DriveThrottle(folder), Random(1)
     num_salts = 0
 
-    def compute() -> float:
+    def compute() -> Took:
         nonlocal num_salts
         num_salts += 1
-        return engine.compute(prompt, num_salts.to_bytes(32, "little"))
+        clock_s = engine.compute(prompt, num_salts.to_bytes(32, "little"))
+        return Took(clock_s, engine.worked_s + engine.waited_s)
 
-    def answer() -> float:
+    def answer() -> Took:
         engine.forget()
-        time_s, num_cached = engine.answer(prompt, KNOWN)
+        clock_s, num_cached = engine.answer(prompt, KNOWN)
         brought[name, rate].append(num_cached)
-        return time_s
+        return Took(clock_s, engine.worked_s + engine.waited_s)
 
     for _ in range(2):  # kept, and all rates are known
         engine.answer(prompt, KNOWN)
@@ -117,23 +143,29 @@ def measure(args: argparse.Namespace, folder: Path) -> list[Figure]:
     pairs: defaultdict[tuple[str, float], Pairs] = defaultdict(Pairs)
     brought: defaultdict[tuple[str, float], list[int]] = defaultdict(list)
     behind: list[float] = []
-    before_s = compute()
+    before = compute()
     for _ in range(args.rounds):
         for rate in random.sample(args.rates, len(args.rates)):
-            behind += read_all(engine, prompt, before_s)
-            before_s = compute()
+            behind += read_all(engine, prompt, before.work_s)
+            before = compute()
             throttle.set(int(rate * 1_000_000))
             for name, act in ((AT_ONCE, answer), (LATER, answer), (CONTROL, compute)):
-                time_s = act()
-                after_s = compute()
-                pairs[name, rate].note(time_s, before_s, after_s)
-                before_s = after_s
+                took = act()
+                after = compute()
+                pairs[name, rate].note(took, before, after)
+                before = after
             throttle.set(0)
     engine.tiers.store.close()
     engine.executor.close()
     throttle.close()
-    what = f"prefix of {args.prompt}, {args.shapes} {args.dtype}, slow drives"
+    kind = ", by the token" if args.by_the_token else ""
+    what = f"prefix of {args.prompt}, {args.shapes} {args.dtype}, slow drives{kind}"
     return [*describe(what, pairs, brought, args), *describe_order(what, behind)]
+
+
+def take_for_alike(speed: SpeedMeter) -> PrefillCost:
+    """What computing takes where each token is thought to take what any other does."""
+    return PrefillCost(1 / speed.prefill_per_s if speed.prefill_per_s else 0.0)
 
 
 def read_all(engine: Engine, prompt: list[int], computing_s: float) -> list[float]:
@@ -176,8 +208,9 @@ def describe(
         for rate in args.rates:
             figures += pairs[name, rate].describe(what, f"{name}, {rate:g} MB/s", rate)
             print(f"{name}, {rate:g} MB/s: {summarise_tokens(brought[name, rate])}")
-    computed = [time_s for rate in args.rates for time_s in pairs[CONTROL, rate].times]
-    print(f"computing takes {np.median(computed):.3f} s")
+    computed = [took for rate in args.rates for took in pairs[CONTROL, rate].answers]
+    clock_s, work_s = np.median(computed, axis=0)
+    print(f"computing takes {clock_s:.3f} s, {work_s:.3f} s of it on the processor")
     return figures
 
 
@@ -205,6 +238,7 @@ def main() -> None:
     parser = create_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 2, 8, 50], help="MB/s")
+    parser.add_argument("--by-the-token", action="store_true", help="the rule of before")
     args = parser.parse_args()
     CACHE.mkdir(exist_ok=True)
     with TemporaryDirectory(dir=CACHE) as name:  # on a drive, which /tmp need not be

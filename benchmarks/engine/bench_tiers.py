@@ -21,9 +21,10 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -56,6 +57,7 @@ from gpu_pool.kv.tiers.settings import (
 )
 from gpu_pool.node_clock import read_node_ms
 from gpu_pool.plan import Executor, SequenceId
+from gpu_pool.prefill_cost import PrefillCost
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
 
@@ -104,10 +106,18 @@ class Engine:
     executor: Executor
     settings: TierSettings
     speed: SpeedMeter = field(default_factory=SpeedMeter)
+    read_cost: Callable[[SpeedMeter], PrefillCost] = attrgetter("prefill_cost")
+    """What the tiers are told of computing."""
+    read_s: Callable[[], float] = time.perf_counter
+    """The clock by which work is timed."""
     news: threading.Event = field(default_factory=threading.Event)
     tiers: Tiers = field(init=False)
     scheduler: Scheduler = field(init=False)
     num_requests: int = 0
+    worked_s: float = 0.0
+    """Until the latest answer's first token, by that clock."""
+    waited_s: float = 0.0
+    """Of its time, that in which nothing was computed since something was to land."""
 
     def __post_init__(self) -> None:
         """Nothing computed."""
@@ -115,7 +125,7 @@ class Engine:
             self.settings,
             "benchmark",
             self.executor,
-            lambda: self.speed.prefill_cost,
+            lambda: self.read_cost(self.speed),
             time.monotonic,
             self.news.set,
         )
@@ -128,7 +138,7 @@ class Engine:
     def answer(self, prompt: list[int], salt: bytes) -> tuple[float, int]:
         """Seconds to the first token, and tokens that needed no computing."""
         self.num_requests += 1
-        start_s = time.perf_counter()
+        start_s, work_start_s, self.waited_s = time.perf_counter(), self.read_s(), 0.0
         self.scheduler.add(
             AddSequence(
                 sequence_id=SequenceId(self.num_requests),
@@ -150,6 +160,7 @@ class Engine:
             )
             if output is not None and output.tokens:
                 first_s = time.perf_counter() - start_s
+                self.worked_s = self.read_s() - work_start_s
         self.settle()
         return first_s, num_cached
 
@@ -173,14 +184,16 @@ class Engine:
         if not self.scheduler.has_work:
             deadline_ms = self.scheduler.next_deadline_ms
             patience_s = (deadline_ms or 0) / 1000 - time.monotonic()
+            began_s = time.monotonic()
             self.news.wait(max(0.0, patience_s))
+            self.waited_s += time.monotonic() - began_s
             self.news.clear()
         plan = self.scheduler.schedule(read_node_ms())
         if plan is not None:
-            began_s = time.perf_counter()
+            began_s = self.read_s()
             self.executor.submit(plan)
             result = self.executor.collect()
-            self.scheduler.note_step(time.perf_counter() - began_s)
+            self.scheduler.note_step(self.read_s() - began_s)
             self.scheduler.update(result)
 
     def settle(self) -> None:
