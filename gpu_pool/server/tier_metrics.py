@@ -23,7 +23,7 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[TierFigures], float]], ...]] = (
     ),
     (
         "hearth_node_kv_tier_off",
-        "1 when a drive has refused a write, so that nothing more is kept.",
+        "1 while nothing is kept: a drive has refused a write, or a store is away.",
         lambda tier: tier.is_off,
     ),
 )

@@ -55,7 +55,7 @@ def create_tiers(
     if settings.host is not None:
         tiers.append(MeasuredTier("host", HostTier(settings.host), num_staging, monotonic_s))
     if settings.file is not None:
-        files = _open_files(settings.file, model_name, layout)
+        files = _open_files(settings.file, model_name, layout, monotonic_s)
         if files is not None:
             tiers.append(MeasuredTier("file", files, find_num_pending(), monotonic_s))
     if settings.store is not None:
@@ -67,10 +67,12 @@ def create_tiers(
     return Tiers(store, source, TierSink(store, host, layout))
 
 
-def _open_files(settings: FileTierSettings, model_name: str, layout: bytes) -> FileTier | None:
+def _open_files(
+    settings: FileTierSettings, model_name: str, layout: bytes, monotonic_s: Callable[[], float]
+) -> FileTier | None:
     """The file tier; None where its directory cannot be used."""
     try:
-        return FileTier(settings, model_name, layout)
+        return FileTier(settings, model_name, layout, monotonic_s)
     except OSError as error:
         structlog.get_logger().warning(
             "KV is not kept in files", path=str(settings.path), reason=error.strerror

@@ -3,7 +3,8 @@
 Owns the directory of one model and what happens when the drive does not do as it should. What is
 there at the start is found again by its names; whose it is nobody can tell before a request brings
 the salt. Files of another revision or layout, halves and strangers are removed at the start. A
-drive that refuses a write ends the keeping, with one line in the log; what is there is still read.
+drive that refuses a write ends the keeping, with one line in the log, until a block is kept again
+that is tried after a while; what is there is still read.
 A read that fails says nothing of the file, which stays: only what is proven wrong goes. It is
 written anew, though, where somebody has the block, since the place on the drive may be worn out.
 Read next: `namespace` (what is in a file), `block_file`, `shelves`.
@@ -17,7 +18,8 @@ import re
 import shutil
 import stat
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +27,7 @@ import structlog
 
 from gpu_pool.kv.tiers.block_file import create_buffer, read_file, round_up, write_file
 from gpu_pool.kv.tiers.namespace import BlockName, TierNamespace, measure_sealed
+from gpu_pool.kv.tiers.refusals import Refusals
 from gpu_pool.kv.tiers.settings import FileTierSettings
 from gpu_pool.kv.tiers.shelves import Entry, Shelves
 from gpu_pool.kv.tiers.tier import TierBooks
@@ -48,7 +51,13 @@ class _Buffers(threading.local):
 class FileTier:
     """A `Tier` on a drive. One process at a time may use the directory of a model."""
 
-    def __init__(self, settings: FileTierSettings, model_name: str, layout: bytes) -> None:
+    def __init__(
+        self,
+        settings: FileTierSettings,
+        model_name: str,
+        layout: bytes,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Takes the directory and finds what is there. Raises: `OSError`."""
         model = settings.path / name_model_folder(model_name)
         settings.path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -61,7 +70,8 @@ class FileTier:
         """Files whose last read has failed."""
         self._buffers = _Buffers()
         self._num_damaged = self._num_unread = 0
-        self._is_off = False
+        self._refusals = Refusals(monotonic_s)
+        self._is_closed = False
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._lock_file = os.open(model / _LOCK_NAME, flags, 0o600)
         try:
@@ -77,7 +87,18 @@ class FileTier:
     @property
     def books(self) -> TierBooks:
         """How full the tier is."""
-        return TierBooks(self._shelves.num_bytes, self._num_damaged, self._is_off, self._num_unread)
+        return TierBooks(
+            self._shelves.num_bytes,
+            self._num_damaged,
+            self._refusals.is_refusing or self._is_closed,
+            self._num_unread,
+            self._refusals.is_refusing and self._may_keep,
+        )
+
+    @property
+    def _may_keep(self) -> bool:
+        """False while a drive is not to be asked."""
+        return not self._is_closed and self._refusals.may_ask
 
     def has(self, space: TierNamespace, name: BlockName) -> bool:
         """True while there is a file of that name, unless its last read has failed."""
@@ -91,7 +112,7 @@ class FileTier:
         """Seals a block into a file, and removes others where that is too much."""
         entry = Entry(space.owner, name.text)
         num_bytes = round_up(measure_sealed(len(block)))
-        if self._is_off or not self._shelves.fits(num_bytes) or not self._begin(entry):
+        if not self._may_keep or not self._shelves.fits(num_bytes) or not self._begin(entry):
             return False
         try:
             pages = self._find_pages(num_bytes)
@@ -100,10 +121,11 @@ class FileTier:
             path.parent.mkdir(exist_ok=True, mode=0o700)
             write_file(path, pages)
         except OSError as error:
-            self._turn_off(error)
+            self._note_refused(error)
             return False
         else:
             self._enter(entry, num_bytes)
+            self._note_kept()
             return True
         finally:
             self._being_kept.discard(entry)
@@ -137,7 +159,7 @@ class FileTier:
 
     def close(self) -> None:
         """Lets another process have the directory; the files stay."""
-        self._is_off = True  # a fetch may be under way that would keep what it has brought
+        self._is_closed = True  # a fetch may be under way that would keep what it has brought
         os.close(self._lock_file)
 
     def _find_pages(self, num_bytes: int) -> memoryview:
@@ -188,7 +210,7 @@ class FileTier:
         try:
             self._find_path(entry).unlink(missing_ok=True)
         except OSError as error:
-            self._turn_off(error)
+            self._note_refused(error)
 
     def _note_unread(self, entry: Entry, error: OSError) -> None:
         """Counts a read that has failed; the next one may not, and this is in the log once."""
@@ -204,16 +226,21 @@ class FileTier:
                 reason=error.strerror,
             )
 
-    def _turn_off(self, error: OSError) -> None:
-        """Keeps nothing from now on."""
-        with self._lock:
-            was_off, self._is_off = self._is_off, True
-        if not was_off:
+    def _note_refused(self, error: OSError) -> None:
+        """Keeps nothing for a while."""
+        pause_s = self._refusals.note_refused()
+        if pause_s:
             structlog.get_logger().warning(
-                "KV blocks are no longer kept in files until the model is started again",
+                "KV blocks are not kept in files: the drive refuses",
                 path=str(self._folder),
                 reason=error.strerror,
+                next_try_s=pause_s,
             )
+
+    def _note_kept(self) -> None:
+        """Keeps on."""
+        if self._refusals.note_done():
+            structlog.get_logger().info("KV blocks are kept in files again", path=str(self._folder))
 
     def _scan(self) -> Iterator[tuple[Entry, int]]:
         """What earlier lives have left, oldest first; everything else is removed."""

@@ -40,7 +40,8 @@ class TierFigures:
     num_bytes: int
     """Held now."""
     is_off: bool
-    """Nothing is kept any more, since a drive has refused, or while a store is away."""
+    """Nothing is kept, since a drive has refused and for all that is known still does, or while a
+    store is away."""
     num_damaged: int
     num_kept: int
     num_dropped: int
@@ -98,7 +99,8 @@ class MeasuredTier:
 
     def wants(self, space: TierNamespace, name: BlockName) -> bool:
         """True when the block is not here and could be kept."""
-        may_be_here = self._may_keep(space) and not self._tier.books.is_off
+        books = self._tier.books
+        may_be_here = self._may_keep(space) and (not books.is_off or books.may_try)
         return may_be_here and not self.has(space, name)
 
     def may_have(self, space: TierNamespace, name: BlockName) -> bool:

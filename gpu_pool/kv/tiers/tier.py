@@ -18,9 +18,11 @@ class TierBooks:
     num_damaged: int
     """Blocks that were there and not what they should be; each was a miss."""
     is_off: bool
-    """Nothing is kept any more; what is there can still be read."""
+    """Nothing is kept; what is there can still be read."""
     num_unread: int = 0
     """Reads that failed and say nothing of the block, which stays; each was a miss."""
+    may_try: bool = False
+    """It is off, and time to see whether a block is kept again."""
 
 
 class Tier(Protocol):
