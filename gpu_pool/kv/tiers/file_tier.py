@@ -72,10 +72,8 @@ class FileTier:
         self._num_damaged = self._num_unread = 0
         self._refusals = Refusals(monotonic_s)
         self._is_closed = False
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._lock_file = os.open(model / _LOCK_NAME, flags, 0o600)
+        self._lock_file = _lock(model)
         try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove_others(model, {self._folder.name, _LOCK_NAME})
             _make_own(self._folder)
             for entry, num_bytes in self._scan():
@@ -272,12 +270,35 @@ def remove_strangers(path: Path, model_names: Iterable[str]) -> None:
     """Removes what models have left that this node serves no more. Raises: `OSError`.
 
     Only folders as tiers make them: an operator may have named a directory that has other things.
+    Nor those that somebody has: another node may have been given the same path by mistake.
     """
     kept = {name_model_folder(name) for name in model_names}
     for folder in path.iterdir() if path.is_dir() else ():
         is_ours = _FOLDER.fullmatch(folder.name) and (folder / _LOCK_NAME).is_file()
         if is_ours and folder.name not in kept:
-            _remove(folder)
+            try:
+                lock_file = _lock(folder)
+            except BlockingIOError:
+                structlog.get_logger().warning(
+                    "KV files of another model stay: some process uses them", path=str(folder)
+                )
+                continue
+            try:
+                _remove(folder)
+            finally:
+                os.close(lock_file)
+
+
+def _lock(model: Path) -> int:
+    """A descriptor as long as which a model's folder is nobody else's. Raises: `OSError`."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    lock_file = os.open(model / _LOCK_NAME, flags, 0o600)
+    try:
+        fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock_file)
+        raise
+    return lock_file
 
 
 def _make_own(folder: Path) -> None:
