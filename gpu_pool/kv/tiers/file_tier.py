@@ -115,9 +115,7 @@ class FileTier:
         try:
             pages = self._find_pages(num_bytes)
             space.seal(name, block, pages)
-            path = self._find_path(entry)
-            path.parent.mkdir(exist_ok=True, mode=0o700)
-            write_file(path, pages)
+            write_file(self._make_place(entry), pages)
         except OSError as error:
             self._note_refused(error)
             return False
@@ -170,6 +168,30 @@ class FileTier:
     def _find_path(self, entry: Entry) -> Path:
         """Where a block is."""
         return self._folder / entry.owner / f"{entry.name}.kv"
+
+    def _make_place(self, entry: Entry) -> Path:
+        """Where a block is to be; its folder is there then. Raises: `OSError`."""
+        path = self._find_path(entry)
+        try:
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+        except FileNotFoundError:
+            self._take_anew()
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+        return path
+
+    def _take_anew(self) -> None:
+        """Makes the directory once more, which somebody has removed: an operator who wants all of
+        it gone need not stop the node. Raises: `OSError`, where another process was quicker, too.
+        """
+        model = self._folder.parent
+        with self._lock:
+            model.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _make_own(model)
+            if not _is_at(self._lock_file, model / _LOCK_NAME):
+                lock_file = _lock(model)
+                os.close(self._lock_file)
+                self._lock_file = lock_file
+            _make_own(self._folder)
 
     def _is_readable(self, entry: Entry) -> bool:
         """True for a file that is there, as far as is known."""
@@ -299,6 +321,14 @@ def _lock(model: Path) -> int:
         os.close(lock_file)
         raise
     return lock_file
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """True while an open file still has its name."""
+    try:
+        return os.path.samestat(os.fstat(file), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def _make_own(folder: Path) -> None:

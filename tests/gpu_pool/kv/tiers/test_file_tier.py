@@ -236,19 +236,6 @@ def test_the_start_removes_what_is_not_its_own(tmp_path: Path) -> None:
     )
 
 
-def test_what_another_process_uses_is_no_strangers(tmp_path: Path) -> None:
-    """Two nodes with other models that were given the same path by mistake."""
-    space = create_space()
-    (name,) = name_blocks(space, 1)
-    with open_tier(tmp_path, model="other") as other, structlog.testing.capture_logs() as lines:
-        assert other.keep(space, name, fill(1))
-        remove_strangers(tmp_path, ["model"])
-        assert other.fetch(space, name, blank())
-    assert len(lines) == 1
-    remove_strangers(tmp_path, ["model"])
-    assert list(tmp_path.iterdir()) == [], "the control: nobody has it any more"
-
-
 def test_a_directory_has_one_user(tmp_path: Path) -> None:
     with open_tier(tmp_path), pytest.raises(BlockingIOError), open_tier(tmp_path):
         pass
