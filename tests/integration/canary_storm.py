@@ -40,7 +40,7 @@ name = "{model}"
 path = "{checkpoint}"
 [engine]
 block_size = 16
-kv_bytes = 1310720
+kv_bytes = 1048576
 swap_bytes = 1048576
 max_running = 48
 max_chunk_tokens = 50
@@ -51,7 +51,7 @@ min_match_tokens = 1
 gateway_id = "{gateway_id}"
 key_file = "{key_file}"
 """
-"""Memory for 80 blocks, of which 48 answers want 300 and more."""
+"""Memory for 64 blocks, of which 48 answers want 300 and more."""
 _POLL_S: Final = 0.5
 """How often a client asks for the answers of its batch."""
 

@@ -20,6 +20,7 @@ import pytest
 
 from contracts.usage import MS_PER_DAY, UsageRecord
 from tests.fixtures import crossed_streams
+from tests.fixtures.fleet_node import FleetNode
 from tests.fixtures.redis_server import needs_redis, run_redis
 from tests.gateway.running_gateway import wait_until_async
 from tests.integration.canary_answers import count_cached_tokens
@@ -41,6 +42,7 @@ NUM_FIRST: Final = 1200
 """Requests while a node is killed; the others come when it is back."""
 NUM_SECOND: Final = 850
 NUM_CLIENTS: Final = 300
+NUM_KILLS: Final = 3
 NUM_SECRETS: Final = 8192 - 64
 
 
@@ -59,16 +61,21 @@ def stores(tmp_path: Path, postgres_server: str) -> Generator[Stores]:
 
 
 async def kill_at_work(fleet: Fleet) -> None:
-    """Kills the first node once it has much to do, and starts it again."""
-    node = fleet.nodes[0]
+    """Kills one node after the other, three times, once it has much to do, and starts it again:
+    what of an answer had come when its node went is not for a test to choose.
+    """
+    for turn in range(NUM_KILLS):
+        node = fleet.nodes[turn % 2]
+        num_before = NUM_FIRST * (turn + 1) // (NUM_KILLS + 2)
 
-    async def has_work() -> bool:
-        load = await fleet.read_load(node.node_id)
-        return fleet.num_answered > NUM_FIRST // 5 and load.get("num_running", 0) > 4
+        async def has_work(node: FleetNode = node, num_before: int = num_before) -> bool:
+            load = await fleet.read_load(node.node_id)
+            return fleet.num_answered > num_before and load.get("num_running", 0) > 4
 
-    await wait_until_async(has_work, timeout_s=400)
-    node.signal(signal.SIGKILL)
-    node.start()
+        await wait_until_async(lambda: fleet.are_ready(2), timeout_s=120)
+        await wait_until_async(has_work, timeout_s=400)
+        node.signal(signal.SIGKILL)
+        node.start()
 
 
 @asynccontextmanager
