@@ -8,15 +8,19 @@ from typing import Final
 import structlog
 
 from contracts.errors import (
+    AccessError,
     DeadlineExceeded,
     ErrorReport,
     InternalError,
+    LimitError,
+    NodeUnreachable,
     ServiceError,
     StreamBroken,
     UpstreamError,
     from_error_report,
 )
 from contracts.grant import Grant
+from contracts.ids import NodeId
 from contracts.prefix_keys import pack_keys
 from gateway.request_context import RequestContext
 from gateway.routing.route_plan import PrefillPlan, RouteNeed, RoutePlan
@@ -51,11 +55,23 @@ def create_grant(
     )
 
 
+def read_node_error(node_id: NodeId | None, report: ErrorReport) -> ServiceError:
+    """What a node says went wrong. Who may do what, and how much, is for gateways to say: a node
+    that does not take our word for it has another key, region or opinion than it told, and the
+    client has done nothing that it could hear of.
+    """
+    error = from_error_report(report)
+    if isinstance(error, AccessError | LimitError):
+        log.error("grant_refused", node_id=node_id, error=error.code, reason=error.message)
+        return NodeUnreachable("The request could not be handed to a node.")
+    return error
+
+
 def read_failure(context: RequestContext, report: ErrorReport, now_s: float) -> ServiceError:
     """Why an attempt has ended. A deadline that is not over by our clock is no end of the request:
     the node's clock is wrong, and it would refuse or cut whatever came to it.
     """
-    error = from_error_report(report)
+    error = read_node_error(context.node_id, report)
     left_s = context.deadline_s - now_s
     if isinstance(error, DeadlineExceeded) and left_s > _SKEW_S:
         log.warning("clock_of_node_ahead", node_id=context.node_id, left_s=round(left_s, 1))

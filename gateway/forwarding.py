@@ -14,13 +14,10 @@ import structlog
 from contracts.codec import encode_request
 from contracts.errors import (
     CapacityError,
-    Forbidden,
-    InvariantBroken,
     ServiceError,
     StreamBroken,
-    Unauthenticated,
 )
-from contracts.ids import ModelName, NodeId
+from contracts.ids import ModelName
 from contracts.inference import (
     Failed,
     Finished,
@@ -154,8 +151,7 @@ class Forwarder:
     ) -> ServiceError | None:
         """What the latest event says instead of an answer; None when it is a part of one."""
         if type(last) is Failed:
-            error = self._attempts.read_failure(context, last.error)
-            return _to_client_error(error, stream.node_id)
+            return self._attempts.read_failure(context, last.error)
         is_aborted = type(last) is Finished and last.reason is FinishReason.ABORTED
         if is_aborted and not stream.is_aborted:
             return StreamBroken("The node gave the request up.")
@@ -191,11 +187,3 @@ class Forwarder:
 def is_streaming(request: NodeRequest) -> bool:
     """True when the answer is to be passed on as it comes."""
     return isinstance(request, GenerateRequest) and request.stream
-
-
-def _to_client_error(error: ServiceError, node_id: NodeId) -> ServiceError:
-    """`error`, unless it is about the gateway's own standing there: no affair of the client."""
-    if isinstance(error, Forbidden | Unauthenticated):
-        log.error("grant_refused", node_id=node_id, reason=error.message)
-        return InvariantBroken("The request could not be handed to a node.")
-    return error

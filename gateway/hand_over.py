@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from contracts.errors import ServiceError, StreamBroken, from_error_report
+from contracts.errors import ServiceError, StreamBroken
 from contracts.grant import Grant
 from contracts.inference import Accepted, Failed, Finished
 from contracts.kv_transfer import (
@@ -33,7 +33,7 @@ from contracts.kv_transfer import (
     TransferEvent,
     digest_account,
 )
-from gateway.attempt_grant import create_grant, is_fault_of_node
+from gateway.attempt_grant import create_grant, is_fault_of_node, read_node_error
 from gateway.request_context import RequestContext
 from gateway.routing.fleet import Fleet
 from gateway.routing.route_plan import PrefillPlan, RouteNeed, RoutePlan
@@ -346,7 +346,8 @@ class HandOver:
         """The other node has stopped early: the next one goes on, if there is one."""
         error: ServiceError = StreamBroken("The node gave the prompt up.")
         if isinstance(last, Failed):
-            error = from_error_report(last.error)
+            assert self._prefill is not None, "nobody to leave"
+            error = read_node_error(self._prefill.node_id, last.error)
         self._move_on(error, is_ours=is_ours)
         if not self._is_released:
             self._ask()

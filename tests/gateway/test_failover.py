@@ -13,7 +13,6 @@ from contracts.errors import (
     ErrorReport,
     Forbidden,
     NodeUnreachable,
-    RateLimited,
     StreamBroken,
     Unauthenticated,
 )
@@ -181,7 +180,7 @@ async def test_what_a_node_holds_against_the_gateway_stays_between_them(
 
     node.script = refuse
     reply = await gateway.run(body)
-    assert (reply.status, reply.code) == (500, 7500)
+    assert (reply.status, reply.code) == (503, 7503)
     assert b"nner" not in reply.body
     assert "www-authenticate" not in reply.headers  # a client must not discard its token
     assert len(node.streams) == 1
@@ -227,7 +226,7 @@ async def test_a_pause_that_no_header_could_name_is_an_answer_all_the_same(
     tmp_path: Path, database_template: Path, pause_s: float, stream: bool
 ) -> None:
     async def refuse(scripted: ScriptedStream) -> None:
-        report = ErrorReport(code=RateLimited.code, message="Not now.", retry_after_s=pause_s)
+        report = ErrorReport(code=NodeUnreachable.code, message="No.", retry_after_s=pause_s)
         await scripted.put(Failed(report))
 
     async with (
@@ -238,7 +237,7 @@ async def test_a_pause_that_no_header_could_name_is_an_answer_all_the_same(
         node.script = refuse
         reply = await gateway.run({"prompt": "Hi", "stream": stream})
         if pause_s == 2.0:  # the control
-            assert (reply.status, reply.headers["retry-after"]) == (429, "2")
+            assert (reply.status, reply.headers["retry-after"]) == (503, "2")
         else:
             assert (reply.status, reply.code) == (502, 7502)
         assert node.num_hellos == 1  # the connection stands
