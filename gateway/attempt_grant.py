@@ -12,7 +12,6 @@ from contracts.errors import (
     DeadlineExceeded,
     ErrorReport,
     InternalError,
-    LimitError,
     NodeUnreachable,
     ServiceError,
     StreamBroken,
@@ -56,12 +55,12 @@ def create_grant(
 
 
 def read_node_error(node_id: NodeId | None, report: ErrorReport) -> ServiceError:
-    """What a node says went wrong. Who may do what, and how much, is for gateways to say: a node
-    that does not take our word for it has another key, region or opinion than it told, and the
-    client has done nothing that it could hear of.
+    """What a node says went wrong. Who may do what is for gateways to say: a node that does not
+    take our word for it has another key, region or opinion than it told, and the client has done
+    nothing that it could hear of.
     """
     error = from_error_report(report)
-    if isinstance(error, AccessError | LimitError):
+    if isinstance(error, AccessError):
         log.error("grant_refused", node_id=node_id, error=error.code, reason=error.message)
         return NodeUnreachable("The request could not be handed to a node.")
     return error

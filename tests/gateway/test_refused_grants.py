@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import (
+    AccountSuspended,
     Forbidden,
     InvalidRequest,
-    QuotaExceeded,
-    RateLimited,
     ResidencyViolation,
     ServiceError,
 )
@@ -40,8 +39,7 @@ def refuse(error: ServiceError, *, has_begun: bool = False) -> Script:
     [
         Forbidden("The grant has been used on this connection."),
         ResidencyViolation("This node is in region apac."),
-        RateLimited("Not today.", retry_after_s=1.0),
-        QuotaExceeded("No more."),
+        AccountSuspended("Not this account."),
     ],
     ids=lambda error: error.code,
 )
