@@ -213,9 +213,14 @@ class GenerateRequest(
         return (self.prompt, *self.further_prompts)
 
     @property
+    def must_call_tools(self) -> bool:
+        """True when the answer has to be tool calls."""
+        return self.tool_choice.mode is ToolChoiceMode.REQUIRED
+
+    @property
     def is_constrained(self) -> bool:
         """True when the answer has to match something."""
-        return self.constraint is not None or self.tool_choice.mode is ToolChoiceMode.REQUIRED
+        return self.constraint is not None or self.must_call_tools
 
     @property
     def num_answers(self) -> int:

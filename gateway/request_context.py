@@ -13,6 +13,7 @@ import msgspec
 from contracts.errors import PoolSaturated
 from contracts.ids import AccountId, ModelName, NodeId, RegionId, RequestId, create_request_id
 from contracts.inference import Usage
+from gateway.fair_share import is_fair
 from gateway.request_trace import NOT_TRACED, RequestEnd, RequestTrace, Tracer
 from gateway.settings import LimitSettings
 from gateway.sources import Sources
@@ -20,8 +21,6 @@ from tenancy.interfaces import Principal
 
 UNKNOWN_MODEL: Final = ModelName("")
 _REQUEST_ID_BITS: Final = 74
-_MOST_PER_FREE: Final = 8
-"""Requests that an account may have open for each place that is left."""
 _ATTEMPTS_OF_A_RUN: Final = 1 << 20
 """More than any run of an item makes, those at a prompt alone included."""
 
@@ -253,18 +252,16 @@ class OpenRequests:
     def require_share(self, context: RequestContext) -> None:
         """Counts the request among those of its account. Raises `PoolSaturated` when these have
         nearly all places: what is left is for others, however slowly bodies or answers come.
-
-        So an account that is alone has eight ninths, and the next one as much of the rest.
         """
         principal = context.principal
         assert principal is not None
-        num_own = self._num_of_account.get(principal.account_id, 0)
+        num_own = self._num_of_account.get(principal.account_id, 0) + 1
         num_free = self._limits.max_concurrent_requests - self._num_open + 1
-        if num_own >= _MOST_PER_FREE * num_free:
+        if not is_fair(num_own, num_free):
             raise PoolSaturated(
                 "This account has nearly all requests open that this gateway takes."
             )
-        self._num_of_account[principal.account_id] = num_own + 1
+        self._num_of_account[principal.account_id] = num_own
         context.is_counted = True
 
     def _leave(self, context: RequestContext) -> None:

@@ -2,13 +2,10 @@
 
 A bound per body alone would let a thousand clients hold ten gigabytes, and one of all bodies alone
 would let one client have it all. Must not know what bodies mean, nor who their owners are.
-Read next: `gateway.middleware.exchange`.
+Read next: `gateway.fair_share`, `gateway.middleware.exchange`.
 """
 
-from typing import Final
-
-_MOST_PER_FREE: Final = 8
-"""Bytes that one owner may have for each that is left."""
+from gateway.fair_share import is_fair
 
 
 class BodyMemory:
@@ -30,7 +27,7 @@ class BodyMemory:
             return False
         if owner is not None:
             num_own = self._of_owner.get(owner, 0) + num_bytes
-            if num_own > _MOST_PER_FREE * num_free:
+            if not is_fair(num_own, num_free):
                 return False
             self._of_owner[owner] = num_own
         self.num_bytes += num_bytes

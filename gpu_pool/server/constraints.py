@@ -64,7 +64,7 @@ class ConstraintCompiler:
         Raises: `InvalidRequest` naming what cannot be enforced, `UnsupportedFeature`,
         `PoolSaturated`.
         """
-        if not is_constrained(request):
+        if not request.is_constrained:
             return None
         loop = asyncio.get_running_loop()
         written = await loop.run_in_executor(self._text.threads, self._write, request)
@@ -73,13 +73,13 @@ class ConstraintCompiler:
             # Which tokens end an answer makes no difference to what a grammar costs.
             self._trial = GrammarTrial(TrialSettings(path, vocab_size, (0,)))
         # Tried without thoughts, behind which an answer that cannot be would hide.
-        param = _TOOLS_PARAM if _calls_tools(request) else _SCHEMA_PARAM
+        param = _TOOLS_PARAM if request.must_call_tools else _SCHEMA_PARAM
         await self._trial.check(write_grammar(written), param)
         return write_grammar(replace(written, thoughts=self._write_thoughts(request, prompt)))
 
     def _write(self, request: GenerateRequest) -> AnswerGrammar:
         """The grammar of what follows thoughts; takes a while for large schemas."""
-        value = None if _calls_tools(request) else _find_value(request)
+        value = None if request.must_call_tools else _find_value(request)
         tools = _find_tools(request)
         calls = self._write_calls(request, tools) if tools else None
         if calls is None and value is None:
@@ -102,7 +102,7 @@ class ConstraintCompiler:
         """An answer that calls `tools`; None where that is possible but cannot be enforced."""
         form = self._form.calls
         if form is None:
-            if _calls_tools(request):
+            if request.must_call_tools:
                 raise UnsupportedFeature("This model's tool calls cannot be enforced.")
             return None
         spelling = form.spelling
@@ -134,16 +134,6 @@ class ConstraintCompiler:
         pattern = "|".join(re.escape(c) for c in sorted(ids, key=len, reverse=True))
         pieces = re.split(f"({pattern})", text) if pattern else [text]
         return tuple(ids.get(piece, piece) for piece in pieces if piece)
-
-
-def is_constrained(request: GenerateRequest) -> bool:
-    """True when the answer has to match something."""
-    return request.is_constrained
-
-
-def _calls_tools(request: GenerateRequest) -> bool:
-    """True when the answer has to be tool calls."""
-    return request.tool_choice.mode is ToolChoiceMode.REQUIRED
 
 
 def _find_value(request: GenerateRequest) -> Schema | None:

@@ -30,7 +30,7 @@ from gpu_pool.server.adapters.adapter_supply import (
     AdapterSupply,
     PieceLine,
 )
-from gpu_pool.server.constraints import ConstraintCompiler, is_constrained
+from gpu_pool.server.constraints import ConstraintCompiler
 from gpu_pool.server.engine_client import EngineClient
 from gpu_pool.server.hosted_core import HostedCore
 from gpu_pool.server.prepared_request import PreparedRequest
@@ -76,7 +76,7 @@ class ServedModel:
         ready = self.core.ready
         if client is None or ready is None:
             return None
-        if request.further_prompts or is_constrained(request):
+        if request.further_prompts or request.is_constrained:
             return None
         if measure_prompt(request.prompt) > MAX_INLINE_CHARS:
             return None
