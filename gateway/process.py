@@ -11,6 +11,7 @@ import structlog
 import uvloop
 
 from gateway.app import create_gateway
+from gateway.open_files import fit_connections
 from gateway.settings import GatewaySettings
 from gateway.sources import create_sources, settle_memory
 from telemetry.log_output import configure_log
@@ -22,7 +23,7 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 def run_gateway(settings: GatewaySettings) -> None:
     """Runs a gateway until SIGINT or SIGTERM. Raises: `SettingsError`, `OSError`."""
     configure_log(settings.log)
-    uvloop.run(_run(settings))
+    uvloop.run(_run(fit_connections(settings)))
 
 
 async def _run(settings: GatewaySettings) -> None:

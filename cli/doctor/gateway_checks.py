@@ -4,18 +4,14 @@ Asks nobody else. Read next: `store_checks`, `fleet_checks`.
 """
 
 import ipaddress
-import resource
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cli.doctor.finding import Area, Findings, Level
 from contracts.settings import SettingsError
 
 if TYPE_CHECKING:
     from gateway.settings import GatewaySettings
-
-_SPARE_DESCRIPTORS: Final = 256
-"""For nodes, databases, journal and the rest."""
 
 
 def check_settings(settings: "GatewaySettings", findings: Findings) -> None:
@@ -155,14 +151,17 @@ def check_certificate(name: str, certificate: Path, key: Path, findings: Finding
 
 def check_descriptors(settings: "GatewaySettings", findings: Findings) -> None:
     """Whether the process may open as many files as it may have connections."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = settings.limits.max_connections + _SPARE_DESCRIPTORS
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    from gateway.open_files import SPARE_FILES, find_most_files
+
+    most = find_most_files()
+    wanted = settings.limits.max_connections + SPARE_FILES
+    if most < wanted:
         findings.add(
             Area.MACHINE,
             Level.WARNING,
-            f"A process started like this one may open {soft} files; "
-            f"`limits.max_connections` allows {settings.limits.max_connections} connections.",
+            f"A process started like this one may open {most} files; "
+            f"`limits.max_connections` allows {settings.limits.max_connections} connections. "
+            "The gateway takes as many fewer.",
             f"Raise the limit to {wanted} (LimitNOFILE, ulimit -n) or lower the setting.",
         )
     else:

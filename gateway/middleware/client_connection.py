@@ -25,10 +25,12 @@ from uvicorn.server import ServerState
 from contracts.errors import HeadersTooLarge, InvalidRequest, PoolSaturated, ServiceError
 from gateway.middleware.body_memory import BodyMemory
 from gateway.middleware.coding import CODING, is_coded
+from gateway.middleware.crowd import choose_leavers
 from gateway.middleware.direct_routes import DirectRoutes, Refuser
 from gateway.middleware.exchange import HttpExchange
 from gateway.middleware.framing import explain_framing, refuse_version
 from gateway.middleware.reading import ReadingControl
+from gateway.middleware.waits import Waits
 from gateway.settings import LimitSettings
 
 _HEADER_OVERHEAD: Final = 4
@@ -36,8 +38,6 @@ _HEADER_OVERHEAD: Final = 4
 _PIECE_BYTES: Final = 64 * 1024
 """So much is parsed at a time: requests that come in one piece wait in it, the rest as bytes. What
 one read brings is a quarter of a megabyte at most."""
-_DISCARD_S: Final = 5.0
-"""How long what was refused is read on, so that the client sees the answer."""
 _UPGRADE: Final = b"upgrade"
 
 
@@ -108,16 +108,49 @@ class ClientConnection(HttpToolsProtocol):
         """True once nothing of what the client sends is understood any more."""
         self._refusal: ServiceError | None = None
         """What it is told after the answers to all before, unless one of these tells it."""
-        self._leaving_since_s: float | None = None
-        self._headers_since_s: float | None = self.loop.time()
-        self._body_since_s: float | None = None
-        self._idle_since_s: float | None = None
-        self._paused_since_s: float | None = None
+        self._waits = Waits(headers_since_s=self.loop.time())
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is here."""
         super().connection_made(transport)
         self.flow = ReadingControl(transport, self._has_unserved)
+        self._has_place()
+
+    @property
+    def host(self) -> str:
+        """The client's address; empty where there is none."""
+        return "" if self.client is None else self.client[0]
+
+    @property
+    def unused_since_s(self) -> float | None:
+        """Since when nothing of what it has asked is under way; None while something is."""
+        waits = self._waits
+        if self._is_unread:
+            return waits.unread_since_s
+        if self.pipeline or self._rest or waits.body_since_s is not None:
+            return None
+        if self.cycle is not None and not self.cycle.response_complete:
+            return None
+        return waits.idle_since_s or waits.leaving_since_s or waits.headers_since_s
+
+    def give_way(self) -> None:
+        """Ends the connection for another one; what is with the kernel still gets to the client."""
+        self.connections.discard(self)
+        if self.transport.get_write_buffer_size() or not self.transport.can_write_eof():
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def _has_place(self) -> bool:
+        """True when no more connections are open than may be, some of others having given way."""
+        num_too_many = len(self.connections) - self.limits.max_connections
+        if num_too_many <= 0:
+            return True
+        others = [cast("ClientConnection", item) for item in self.connections if item is not self]
+        leavers = choose_leavers(others, num_too_many)
+        for leaver in leavers:
+            leaver.give_way()
+        return len(leavers) >= num_too_many
 
     def format_default_headers(self) -> bytes:
         """The date, as a whole line. `Port` makes a new list of it each second."""
@@ -131,21 +164,11 @@ class ClientConnection(HttpToolsProtocol):
         """Ends the connection if something takes too long; called about once a second."""
         if self.stream is not None:
             self.stream.sweep(now_s)
-        if self._headers_since_s is not None and self._has_unserved():
-            self._headers_since_s = now_s  # it is us who read no further
-        limits = self.limits
-        waits = [
-            (self._paused_since_s, limits.slow_reader_timeout_s),
-            (self._headers_since_s, limits.header_timeout_s),
-            (self._idle_since_s, limits.keep_alive_s),
-            (self._leaving_since_s, _DISCARD_S),
-        ]
-        if self._body_since_s is not None and self.cycle.response_complete:
-            waits.append((self._body_since_s, _DISCARD_S))
-        for since_s, limit_s in waits:
-            if since_s is not None and now_s - since_s > limit_s:
-                self.transport.abort()
-                return
+        if self._waits.headers_since_s is not None and self._has_unserved():
+            self._waits.headers_since_s = now_s  # it is us who read no further
+        is_answered = self.cycle is not None and self.cycle.response_complete
+        if self._waits.are_over(self.limits, now_s, is_answered=is_answered):
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Reads what has come, of very much only as much as is served."""
@@ -196,9 +219,9 @@ class ClientConnection(HttpToolsProtocol):
         self._is_deaf = True
         self.parser = _Deaf()
         self._rest = b""
-        self._headers_since_s = None
+        self._waits.headers_since_s = None
         cycle = self.cycle
-        if self._body_since_s is None:
+        if self._waits.body_since_s is None:
             self._refusal = error
         elif not cycle.response_complete:
             self._break_body(cycle, error)
@@ -207,7 +230,7 @@ class ClientConnection(HttpToolsProtocol):
 
     def _break_body(self, cycle: Any, error: ServiceError) -> None:
         """The body of the request that was read last will never be whole."""
-        self._body_since_s = None
+        self._waits.body_since_s = None
         if type(cycle) is HttpExchange:
             cycle.break_body(error)
         elif cycle.response_started:
@@ -233,8 +256,8 @@ class ClientConnection(HttpToolsProtocol):
             self.transport.close()
             return
         self.transport.write_eof()
-        self._leaving_since_s = self.loop.time()
-        self._body_since_s = self._idle_since_s = None
+        self._waits.leaving_since_s = self.loop.time()
+        self._waits.body_since_s = self._waits.idle_since_s = None
         self.flow.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -244,7 +267,7 @@ class ClientConnection(HttpToolsProtocol):
         self.pipeline.clear()
         self._rest = b""
         self.stream = None
-        self._body_since_s = None
+        self._waits.body_since_s = None
         parts = self.__dict__
         parts["cycle"] = parts["scope"] = parts["parser"] = None
         self.flow.resume_writing()
@@ -265,8 +288,8 @@ class ClientConnection(HttpToolsProtocol):
         self.expect_100_continue = False
         self.is_coded = False
         self.headers = []
-        self._headers_since_s = self.loop.time()
-        self._idle_since_s = None
+        self._waits.headers_since_s = self.loop.time()
+        self._waits.idle_since_s = None
         self._num_header_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -278,7 +301,7 @@ class ClientConnection(HttpToolsProtocol):
         self._num_header_bytes += len(name) + len(value) + _HEADER_OVERHEAD
         if self._num_header_bytes > self.limits.max_header_bytes:
             raise self._refuse_headers()
-        if self._headers_since_s is not None:
+        if self._waits.headers_since_s is not None:
             name = name.lower()
             if name == b"expect" and value.lower() == b"100-continue":
                 self.expect_100_continue = True
@@ -301,9 +324,9 @@ class ClientConnection(HttpToolsProtocol):
         version = parser.get_http_version()
         if version != "1.1" and version != "1.0":
             raise refuse_version()
-        if len(self.connections) >= self.limits.max_connections:
+        if not self._has_place():
             raise PoolSaturated("This gateway has as many connections as it can hold.")
-        self._body_since_s, self._headers_since_s = self._headers_since_s, None
+        self._waits.body_since_s, self._waits.headers_since_s = self._waits.headers_since_s, None
         if found is None:
             self.scope = cast("Any", self._create_scope())
             super().on_headers_complete()
@@ -342,14 +365,14 @@ class ClientConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The request is here."""
         self._num_unparsed_bytes = 0
-        if self._headers_since_s is not None:
+        if self._waits.headers_since_s is not None:
             return  # one that is read anew
         cycle = self.cycle
         if type(cycle) is HttpExchange:
             cycle.end_body()
         else:
             super().on_message_complete()
-        self._body_since_s = None
+        self._waits.body_since_s = None
 
     def on_response_complete(self) -> None:
         """The answer is sent: on to the next request, pipelined or yet to come.
@@ -378,7 +401,7 @@ class ClientConnection(HttpToolsProtocol):
             self._leave()
             return
         else:
-            self._idle_since_s = self.loop.time()
+            self._waits.idle_since_s = self.loop.time()
         if self._rest:
             self._read_rest()
         else:
@@ -387,12 +410,12 @@ class ClientConnection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client leaves data unread."""
         super().pause_writing()
-        self._paused_since_s = self.loop.time()
+        self._waits.unread_since_s = self.loop.time()
 
     def resume_writing(self) -> None:
         """The client reads again."""
         super().resume_writing()
-        self._paused_since_s = None
+        self._waits.unread_since_s = None
         if self._is_unread:
             self._is_unread = False
             self._go_on()

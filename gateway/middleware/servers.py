@@ -58,7 +58,6 @@ class Port:
             server_header=False,
             proxy_headers=False,
             backlog=BACKLOG,
-            limit_concurrency=limits.max_connections,
             timeout_keep_alive=limits.keep_alive_s,
             ssl_certfile=None if tls is None else tls.certificate_file,
             ssl_keyfile=None if tls is None else tls.key_file,
@@ -97,6 +96,9 @@ class Port:
             lambda: ClientConnection(self._parts, self._config, self._state, {}),
             sock=self._socket,
             ssl=self._config.ssl,
+            ssl_handshake_timeout=(
+                None if self._config.ssl is None else self._parts.limits.header_timeout_s
+            ),
             backlog=BACKLOG,
         )
         self._sweeping = asyncio.create_task(self._sweep())

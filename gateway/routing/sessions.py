@@ -13,6 +13,7 @@ from typing import Final
 from xxhash import xxh3_64_intdigest
 
 from contracts.ids import NodeId
+from gateway.fair_share import find_part
 
 _MAX_RENDEZVOUS: Final = 64
 _SURE_S: Final = 4.0
@@ -76,7 +77,7 @@ class SessionMap:
     def _trim(self) -> None:
         """Makes some room: whoever has most gives up what was used least recently."""
         room = self._max_sessions - self._max_sessions // _FEW
-        part = _find_part(map(len, self._own.values()), room)
+        part = find_part(map(len, self._own.values()), room)
         for owner in list(self._own):
             places = self._own[owner]
             for _ in range(min(len(places) - part, self._num_own - room)):
@@ -86,20 +87,6 @@ class SessionMap:
                 del self._own[owner]
             if self._num_own == room:
                 break
-
-
-def _find_part(counts: Iterable[int], room: int) -> int:
-    """How many each may have: with that all of them together have no more than `room`, and with one
-    more for each they would have.
-    """
-    part, num_left, room_left = 0, 0, room
-    in_order = sorted(counts)
-    for place, count in enumerate(in_order):
-        num_left = len(in_order) - place
-        if count * num_left > room_left:
-            return room_left // num_left
-        part, room_left = count, room_left - count
-    return part
 
 
 def choose_first_place(session: int, node_ids: Sequence[NodeId]) -> NodeId:

@@ -31,9 +31,13 @@ def format_request(
 
 
 @asynccontextmanager
-async def connect(gateway: RunningGateway) -> AsyncGenerator[tuple[Reader, Writer]]:
-    """A bare connection to the tenants' port, closed after the block."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.gateway.port, limit=2**24)
+async def connect(
+    gateway: RunningGateway, source: str = "127.0.0.1"
+) -> AsyncGenerator[tuple[Reader, Writer]]:
+    """A bare connection to the tenants' port from `source`, closed after the block."""
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", gateway.gateway.port, limit=2**24, local_addr=(source, 0)
+    )
     try:
         yield reader, writer
     finally:

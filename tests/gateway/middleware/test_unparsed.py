@@ -169,19 +169,6 @@ async def test_a_body_that_cannot_be_read_is_the_fault_of_its_request(
     assert node.streams == []
 
 
-async def test_more_connections_than_may_be_open_are_told_so(
-    tmp_path: Path, database_template: Path, node: ScriptedNode
-) -> None:
-    limits = {"max_connections": 3}
-    async with run_gateway(tmp_path, database_template, [node], limits=limits) as gateway:
-        async with connect(gateway), connect(gateway), connect(gateway) as (reader, writer):
-            writer.write(LIVE)
-            await read_refusal(reader, 429, 3040)
-        async with connect(gateway) as (reader, writer):
-            writer.write(LIVE)
-            assert await read_status(reader) == 200
-
-
 async def test_a_client_that_sends_on_for_ever_hears_it_and_is_cut_off(
     strict: RunningGateway,
 ) -> None:
