@@ -26,7 +26,7 @@ from typing import TypeAlias
 
 import aiohttp
 
-from benchmarks.engine.cpu_peers import CHECKPOINT, VOCABULARY_SIZE
+from benchmarks.engine.cpu_peers import CHECKPOINT, VOCABULARY_SIZE, find_llama
 from benchmarks.engine.cpu_servers import (
     NUM_THREADS,
     ONEDNN_LEVELS,
@@ -219,6 +219,10 @@ def parse_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
     options.peers = options.peers.absolute()
     if not (options.peers / CHECKPOINT).is_dir():
         parser.error(f"run `python -m benchmarks.engine.cpu_peers {options.peers}` first")
+    level: str | None = options.level
+    if "llama.cpp" in options.only and not find_llama(options.peers, level).exists():
+        words = "" if level is None else f" --level {level}"
+        parser.error(f"run `python -m benchmarks.engine.cpu_peers {options.peers}{words}` first")
     return options
 
 
