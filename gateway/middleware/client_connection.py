@@ -1,23 +1,21 @@
-"""One client's connection: uvicorn's own protocol with the bounds that it lacks, and a short way.
+"""One client's connection: what it asks, and a short way past ASGI.
 
-Owns what may happen before any request is understood: how long headers may take and how big they
-may be, how long a client may leave our data unread, and who is told at once when it is gone. A
-request that `DirectRoutes` knows becomes an `HttpExchange` past ASGI; every other one is uvicorn's.
-Must not know routes or credentials. Read next: `gateway.middleware.exchange`.
+Owns what may happen before any request is understood: how big headers may be, in which order what
+was read is served, and who is told at once when the client is gone. A request that `DirectRoutes`
+knows becomes an `HttpExchange` past ASGI; every other one is uvicorn's. Must not know routes or
+credentials. Read next: `gateway.middleware.patient_connection`, `gateway.middleware.exchange`.
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 from urllib.parse import unquote
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
-    HttpToolsProtocol,
     RequestResponseCycle,
 )
 from uvicorn.server import ServerState
@@ -25,12 +23,10 @@ from uvicorn.server import ServerState
 from contracts.errors import HeadersTooLarge, InvalidRequest, PoolSaturated, ServiceError
 from gateway.middleware.body_memory import BodyMemory
 from gateway.middleware.coding import CODING, is_coded
-from gateway.middleware.crowd import choose_leavers
 from gateway.middleware.direct_routes import DirectRoutes, Refuser
 from gateway.middleware.exchange import HttpExchange
 from gateway.middleware.framing import explain_framing, refuse_version
-from gateway.middleware.reading import ReadingControl
-from gateway.middleware.waits import Waits
+from gateway.middleware.patient_connection import PatientConnection
 from gateway.settings import LimitSettings
 
 _HEADER_OVERHEAD: Final = 4
@@ -39,14 +35,6 @@ _PIECE_BYTES: Final = 64 * 1024
 """So much is parsed at a time: requests that come in one piece wait in it, the rest as bytes. What
 one read brings is a quarter of a megabyte at most."""
 _UPGRADE: Final = b"upgrade"
-
-
-class OpenStream(Protocol):
-    """An answer under way whose reader may have to be told that we are still there."""
-
-    def sweep(self, now_s: float) -> None:
-        """Called about once a second."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +54,9 @@ class _Deaf:
         """Nothing comes of it."""
 
 
-class ClientConnection(HttpToolsProtocol):
-    """uvicorn's protocol, watched."""
+class ClientConnection(PatientConnection):
+    """Which request comes next, and who serves it."""
 
-    cycle: Any
-    """The request that was read last: an `HttpExchange`, uvicorn's own, or None before the first.
-    uvicorn's methods ask both for `response_complete` and set `keep_alive`."""
-    flow: FlowControl
     parser: Any
 
     def __init__(
@@ -83,13 +67,8 @@ class ClientConnection(HttpToolsProtocol):
         app_state: dict[str, Any],
     ) -> None:
         """Nobody is there yet; all but `parts` is what uvicorn's own protocol takes."""
-        super().__init__(config, server_state, app_state)
-        self.limits = parts.limits
+        super().__init__(parts.limits, config, server_state, app_state)
         self.body_memory = parts.body_memory
-        self.on_writable: Callable[[], None] | None = None
-        """Called when the client reads again after it had not."""
-        self.stream: OpenStream | None = None
-        """The events under way, if there are some."""
         self._direct = parts.direct
         self._refuser = parts.refuser
         self._asked_url = b""
@@ -98,59 +77,12 @@ class ClientConnection(HttpToolsProtocol):
         self._task: asyncio.Task[None] | None = None
         self._formatted_from: list[tuple[bytes, bytes]] | None = None
         self._formatted = b""
-        self._rest = b""
-        """What was read and is not parsed yet, as requests that came before it still wait."""
-        self._is_unread = False
-        """True while the next request waits for the client to read the answers it has."""
         self._num_header_bytes = 0
         self._num_unparsed_bytes = 0
         self._is_deaf = False
         """True once nothing of what the client sends is understood any more."""
         self._refusal: ServiceError | None = None
         """What it is told after the answers to all before, unless one of these tells it."""
-        self._waits = Waits(headers_since_s=self.loop.time())
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client is here."""
-        super().connection_made(transport)
-        self.flow = ReadingControl(transport, self._has_unserved)
-        self._has_place()
-
-    @property
-    def host(self) -> str:
-        """The client's address; empty where there is none."""
-        return "" if self.client is None else self.client[0]
-
-    @property
-    def unused_since_s(self) -> float | None:
-        """Since when nothing of what it has asked is under way; None while something is."""
-        waits = self._waits
-        if self._is_unread:
-            return waits.unread_since_s
-        if self.pipeline or self._rest or waits.body_since_s is not None:
-            return None
-        if self.cycle is not None and not self.cycle.response_complete:
-            return None
-        return waits.idle_since_s or waits.leaving_since_s or waits.headers_since_s
-
-    def give_way(self) -> None:
-        """Ends the connection for another one; what is with the kernel still gets to the client."""
-        self.connections.discard(self)
-        if self.transport.get_write_buffer_size() or not self.transport.can_write_eof():
-            self.transport.abort()
-        else:
-            self.transport.close()
-
-    def _has_place(self) -> bool:
-        """True when no more connections are open than may be, some of others having given way."""
-        num_too_many = len(self.connections) - self.limits.max_connections
-        if num_too_many <= 0:
-            return True
-        others = [cast("ClientConnection", item) for item in self.connections if item is not self]
-        leavers = choose_leavers(others, num_too_many)
-        for leaver in leavers:
-            leaver.give_way()
-        return len(leavers) >= num_too_many
 
     def format_default_headers(self) -> bytes:
         """The date, as a whole line. `Port` makes a new list of it each second."""
@@ -159,16 +91,6 @@ class ClientConnection(HttpToolsProtocol):
             self._formatted_from = headers
             self._formatted = b"".join([b"%b: %b\r\n" % pair for pair in headers])
         return self._formatted
-
-    def sweep(self, now_s: float) -> None:
-        """Ends the connection if something takes too long; called about once a second."""
-        if self.stream is not None:
-            self.stream.sweep(now_s)
-        if self._waits.headers_since_s is not None and self._has_unserved():
-            self._waits.headers_since_s = now_s  # it is us who read no further
-        is_answered = self.cycle is not None and self.cycle.response_complete
-        if self._waits.are_over(self.limits, now_s, is_answered=is_answered):
-            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Reads what has come, of very much only as much as is served."""
@@ -324,7 +246,7 @@ class ClientConnection(HttpToolsProtocol):
         version = parser.get_http_version()
         if version != "1.1" and version != "1.0":
             raise refuse_version()
-        if not self._has_place():
+        if not self.has_place():
             raise PoolSaturated("This gateway has as many connections as it can hold.")
         self._waits.body_since_s, self._waits.headers_since_s = self._waits.headers_since_s, None
         if found is None:
@@ -406,21 +328,6 @@ class ClientConnection(HttpToolsProtocol):
             self._read_rest()
         else:
             self.flow.resume_reading()
-
-    def pause_writing(self) -> None:
-        """The client leaves data unread."""
-        super().pause_writing()
-        self._waits.unread_since_s = self.loop.time()
-
-    def resume_writing(self) -> None:
-        """The client reads again."""
-        super().resume_writing()
-        self._waits.unread_since_s = None
-        if self._is_unread:
-            self._is_unread = False
-            self._go_on()
-        elif self.on_writable is not None:
-            self.on_writable()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Starts to serve a request that is uvicorn's own.

@@ -4,7 +4,7 @@ To open a connection takes no token: without this, one client that opens them an
 something that is refused, and stays, would leave no place to others. Only those without a request
 under way go. Whose network has most of them gives up first, those that have waited longest; some at
 a time, since to find them takes a look at all. Pure.
-Read next: `gateway.fair_share`, `gateway.middleware.client_connection`.
+Read next: `gateway.fair_share`, `gateway.middleware.patient_connection`.
 """
 
 import socket

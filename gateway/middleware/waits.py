@@ -1,7 +1,7 @@
 """How long a connection has waited for its client, and when that is too long.
 
 Since when: times of the loop's clock in seconds, None for what is not waited for.
-Read next: `gateway.middleware.client_connection`, `gateway.middleware.crowd`.
+Read next: `gateway.middleware.patient_connection`, `gateway.middleware.crowd`.
 """
 
 from dataclasses import dataclass
