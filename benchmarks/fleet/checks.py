@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.fleet.fleet import Tenant
-from benchmarks.fleet.load import Outcome
+from benchmarks.fleet.load import Outcome, Question
+from contracts.ids import RequestId
 from contracts.pricing import Price, compute_charge
 from contracts.usage import Outcome as LedgerOutcome
-from contracts.usage import UsageRecord
+from contracts.usage import UsageRecord, read_unix_ms
 
 GIVEN_UP = "hand_over_given_up"
 CAME, OVER = "a request has come", "a request is over"
@@ -46,20 +47,28 @@ class Arrival:
     over_unix_s: float = math.inf
     """When it was over there; infinite while the log does not say."""
 
+    @property
+    def began_unix_s(self) -> float:
+        """When it came to its gateway."""
+        return read_unix_ms(RequestId(self.request_id)) / 1000
+
 
 def find_client_faults(
-    outcomes: Iterable[Outcome], quiet: Mapping[tuple[str, int], str], kills: list[Downtime]
+    outcomes: Iterable[Outcome], quiet: Mapping[Question, Outcome], kills: list[Downtime]
 ) -> list[str]:
-    """Texts that are not those of a quiet run, and ends that no killed gateway explains."""
+    """Texts and counts that are not those of a quiet run, and ends that no killed gateway explains.
+
+    Who is told more tokens than a quiet run had pays for some of them twice.
+    """
     faults: list[str] = []
     for one in outcomes:
-        question = one.question
-        wanted = quiet[question.tenant.account_id, question.number]
-        if not one.failure and one.text != wanted:
+        wanted = quiet[one.question]
+        told, usual = _count_told(one), _count_told(wanted)
+        if not one.failure and one.text != wanted.text:
             faults.append(f"{one.request_id}: another text than undisturbed")
-        elif not one.failure and one.usage is None:
-            faults.append(f"{one.request_id}: no usage")
-        elif one.failure and not wanted.startswith(one.text):
+        elif not one.failure and told != usual:
+            faults.append(f"{one.request_id}: told {told} tokens, {usual} undisturbed")
+        elif one.failure and not wanted.text.startswith(one.text):
             faults.append(f"{one.request_id}: what came before the cut is not the beginning")
         elif one.failure and not is_explained(one, kills):
             faults.append(f"{one.request_id} at {one.gateway}: {one.failure}")
@@ -77,16 +86,26 @@ def is_explained(one: Outcome, kills: list[Downtime]) -> bool:
 
 
 def measure_aborts(
-    outcomes: Iterable[Outcome], kills: list[Downtime], arrivals: Iterable[Arrival]
+    records: Iterable[UsageRecord], kills: list[Downtime], arrivals: Iterable[Arrival]
 ) -> dict[str, float]:
-    """How long after its gateway's kill each request was over at the node that had it last."""
+    """How long after its gateway's kill each request was over at the node that had it last.
+
+    Whose a request is, its row says, for the client of a whole answer has not heard its name yet;
+    one without a row, for which nothing had come, counts as the killed gateway's.
+    """
     last = {one.request_id: one for one in sorted(arrivals, key=lambda one: one.attempt)}
+    gateways = {str(row.request_id): str(row.gateway_id) for row in records}
     return {
-        one.request_id: last[one.request_id].over_unix_s - kill.killed_unix_s
-        for one in outcomes
+        request_id: one.over_unix_s - kill.killed_unix_s
+        for request_id, one in last.items()
         for kill in kills
-        if one.failure and one.request_id in last and is_explained(one, [kill])
+        if is_under_way(one, kill) and gateways.get(request_id, kill.gateway) == kill.gateway
     }
+
+
+def is_under_way(one: Arrival, kill: Downtime) -> bool:
+    """True when a request, of whichever gateway, was at its node at the moment of the kill."""
+    return one.began_unix_s <= kill.gone_unix_s and kill.killed_unix_s <= one.over_unix_s
 
 
 def find_abort_faults(waits_s: Mapping[str, float], kills: list[Downtime]) -> list[str]:
@@ -108,6 +127,7 @@ def find_ledger_faults(
 ) -> list[str]:
     """Requests that are not charged once and exactly for what came.
 
+    Free is a whole answer that a killed gateway had yet to send, of which nothing has come.
     `count_tokens` says how many tokens a text has, some of whose tokens may not show in it.
     """
     rows = list(records)
@@ -133,19 +153,40 @@ def find_ledger_faults(
         else:
             faults += _compare(one, row)
     for row in rows:
+        is_named = row.request_id in known
         price = by_version.get(row.price_version or 0)
-        if row.cost_nano and (
-            price is None or compute_charge(price, row.tokens).cost_nano != row.cost_nano
-        ):
+        is_free = row.price_version is None and not (is_named or row.cost_nano)
+        cost_nano = None if price is None else compute_charge(price, row.tokens).cost_nano
+        if row.cost_nano != cost_nano and not is_free:
             faults.append(f"{row.request_id}: costs {row.cost_nano} for {row.tokens}")
+        if not is_named and not _is_possible(row, whole):
+            faults.append(f"{row.request_id}: nobody has asked what is charged as {row}")
     return faults
+
+
+def _count_told(one: Outcome) -> tuple[int | None, int | None]:
+    """Tokens of the prompt and of the answer, as the client was told."""
+    usage = one.usage or {}
+    return usage.get("prompt_tokens"), usage.get("completion_tokens")
+
+
+def _is_possible(row: UsageRecord, whole: Mapping[Question, Outcome]) -> bool:
+    """True when the account has a question of so many tokens whose answer is no shorter: all that
+    can be said of a request that was cut before its client heard its name.
+    """
+    num_prompt = row.tokens.num_uncached + row.tokens.num_cached
+    counts = [
+        _count_told(one)
+        for question, one in whole.items()
+        if question.tenant.account_id == row.account_id
+    ]
+    return any(num_prompt == told and row.tokens.num_output <= (most or 0) for told, most in counts)
 
 
 def _compare(one: Outcome, row: UsageRecord) -> list[str]:
     """What is wrong with the row of a request that was answered."""
-    tokens, usage = row.tokens, one.usage or {}
+    tokens, told = row.tokens, _count_told(one)
     charged = tokens.num_uncached + tokens.num_cached, tokens.num_output
-    told = usage.get("prompt_tokens"), usage.get("completion_tokens")
     is_right = row.outcome is LedgerOutcome.COMPLETE and charged == told
     return [] if is_right else [f"{one.request_id}: told {told}, charged {charged} {row.outcome}"]
 
@@ -200,6 +241,34 @@ def find_residency_faults(
         f"{arrival.request_id} of {arrival.account_id} was at {arrival.node}"
         for arrival in arrivals
         if regions[arrival.node] not in allowed[arrival.account_id]
+    ]
+
+
+def find_unseen_faults(
+    records: Iterable[UsageRecord],
+    arrivals: Iterable[Arrival],
+    regions: Mapping[str, str],
+    kills: list[Downtime],
+) -> list[str]:
+    """Where the ledger and the nodes' logs, of the same time, do not speak of the same requests: a
+    log that leaves some out says nothing of the law, and who is at a node is charged for it, but
+    for what a killed gateway had heard nothing of.
+    """
+    logged = list(arrivals)
+    seen = {(one.request_id, one.node) for one in logged}
+    rows = {str(row.request_id): row for row in records}
+    faults = [
+        f"{request_id}: charged for {row.node_id} in {row.region}, whose log does not have it"
+        for request_id, row in rows.items()
+        if (request_id, row.node_id) not in seen or regions.get(str(row.node_id)) != row.region
+    ]
+    free = {
+        one.request_id: one.node
+        for one in logged
+        if one.request_id not in rows and not any(is_under_way(one, kill) for kill in kills)
+    }
+    return faults + [
+        f"{each}: was at {node}, and nobody paid for it" for each, node in free.items()
     ]
 
 

@@ -18,16 +18,17 @@ from benchmarks.fleet.checks import (
     find_client_faults,
     find_ledger_faults,
     find_residency_faults,
+    find_unseen_faults,
     measure_aborts,
     read_arrivals,
 )
 from benchmarks.fleet.fleet import NODES, Fleet
-from benchmarks.fleet.load import Load, Question, list_questions
+from benchmarks.fleet.load import Load, Outcome, Question, list_questions
 from benchmarks.fleet.processes import wait_until
 from benchmarks.fleet.scenario import Scenario
 from benchmarks.harness import Figure
 from contracts.ids import AccountId, RequestId
-from contracts.usage import UsageRecord
+from contracts.usage import UsageRecord, read_unix_ms
 from gpu_pool.model_store import BUNDLED_PATH
 
 _QUIET_AT_ONCE = 4
@@ -50,7 +51,7 @@ async def prove(fleet: Fleet, folder: Path, what: str, num_streams: int) -> Verd
     try:
         quiet = await _answer_quietly(load, questions)
         load.outcomes.clear()
-        began_unix_s = time.time()
+        began_unix_s = int(time.time() * 1000) / 1000  # as requests' ids tell it
         scenario = Scenario(fleet)
         until = asyncio.Event()
         clients = [
@@ -73,11 +74,13 @@ async def prove(fleet: Fleet, folder: Path, what: str, num_streams: int) -> Verd
     assert fleet.tenancy is not None
     prices = await fleet.tenancy.list_prices()
     arrivals = [one for node in fleet.nodes for one in read_arrivals(folder / f"{node}.log", node)]
-    aborts_s = measure_aborts(outcomes, scenario.kills, arrivals)
+    of_run = [one for one in arrivals if one.began_unix_s >= began_unix_s]
+    aborts_s = measure_aborts(records, scenario.kills, of_run)
     faults = find_client_faults(outcomes, quiet, scenario.kills)
     faults += find_abort_faults(aborts_s, scenario.kills)
     faults += find_ledger_faults(outcomes, records, prices, _create_counter())
     faults += find_residency_faults(arrivals, fleet.tenants, NODES)
+    faults += find_unseen_faults(records, of_run, NODES, scenario.kills)
     if {NODES[one.node] for one in arrivals} != {NODES[node] for node in fleet.nodes}:
         faults.append("not every region was used, so that the law was not tried")
     retried = len(arrivals) - len({one.request_id for one in arrivals})
@@ -119,19 +122,18 @@ def _spread(num_questions: int, num_streams: int) -> list[int]:
     return [number * num_questions // num_streams for number in range(num_streams)]
 
 
-async def _answer_quietly(load: Load, questions: list[Question]) -> dict[tuple[str, int], str]:
-    """Every question's text, with nobody to disturb it."""
+async def _answer_quietly(load: Load, questions: list[Question]) -> dict[Question, Outcome]:
+    """Every question's answer, with nobody to disturb it."""
     places = asyncio.Semaphore(_QUIET_AT_ONCE)
-    texts: dict[tuple[str, int], str] = {}
 
-    async def ask(question: Question) -> None:
+    async def ask(question: Question) -> Outcome:
         async with places:
             outcome = await load.ask(question)
         assert not outcome.failure, outcome
-        texts[question.tenant.account_id, question.number] = outcome.text
+        return outcome
 
-    await asyncio.gather(*(ask(question) for question in questions))
-    return texts
+    answers = await asyncio.gather(*map(ask, questions))
+    return {one.question: one for one in answers}
 
 
 async def _wait_under_way(load: Load, num_streams: int) -> None:
@@ -172,8 +174,7 @@ async def _list_records(fleet: Fleet, since_unix_s: float) -> list[UsageRecord]:
             ):
                 found += page
                 after = page[-1].request_id
-    first_ms = int(since_unix_s * 1000)
-    return [row for row in found if int(row.request_id[:8] + row.request_id[9:13], 16) >= first_ms]
+    return [row for row in found if read_unix_ms(row.request_id) / 1000 >= since_unix_s]
 
 
 def _create_counter() -> Callable[[str], int]:
