@@ -5,6 +5,7 @@ python -m benchmarks.routing --nodes 8 --requests 16000 --utilisation 0.75 --cap
 python -m benchmarks.routing --nodes 8 --gateways 4             # requests come in at any of four
 python -m benchmarks.routing --nodes 8 --gateways 4 --silent    # which do not hear of each other's
 python -m benchmarks.routing --nodes 8 --gateways 4 --silent prompts # but of sessions: the header
+python -m benchmarks.routing --nodes 32 --fail-every 300         # nodes die and come back
 python -m benchmarks.routing --nodes 2000 --sites 330           # sites near their users
 python -m benchmarks.routing --nodes 2000 --sites 330 --central # and all nodes at one of them
 python -m benchmarks.routing --nodes 8 --only "least tokens, one cache"  # how even it can be at all
@@ -31,6 +32,7 @@ from benchmarks.harness import (
     print_figures,
     summarise,
 )
+from benchmarks.routing.outages import Outages, draw_turns
 from benchmarks.routing.policies import (
     BySite,
     LeastRequests,
@@ -104,7 +106,9 @@ def _run(name: str, asked: argparse.Namespace) -> tuple[Figures, "array[float]"]
         policy = _create_policy(name, area, clock, asked)
         trace, end_s = _draw(asked, area, number)
         shown = _show_progress(name, trace, end_s)
-        figures = simulate(area, shown, policy, clock, asked.lead, end_s)
+        outages = Outages(asked.fail_every, asked.fail_for)
+        turns = draw_turns(asked.seed + number * _SEEDS, len(area.nodes), outages, end_s)
+        figures = simulate(area, shown, policy, clock, asked.lead, end_s, turns)
         if isinstance(policy, Production):
             decision_s += policy.decision_s
         if sums is None:
@@ -175,6 +179,8 @@ def _describe(name: str, num_nodes: int, figures: Figures) -> list[Figure]:
         ("cached input tokens", "share", [figures.hit_ratio]),
         ("cached, of one endless cache's", "share", [figures.share_of_best]),
         ("prefill in use", "share", [figures.prefill_use]),
+        ("moved from nodes that died", "count", [figures.num_moved] * bool(figures.num_moved)),
+        ("refused", "count", [figures.num_refused] * bool(figures.num_refused)),
     )
     return [
         summarise("routing", name, metric, unit, num_nodes, samples)
@@ -203,6 +209,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--capacity", type=int, default=CAPACITY, help="of a node's cache, tokens")
     parser.add_argument("--prefill", type=float, default=PREFILL_PER_S, help="tokens per second")
     parser.add_argument("--utilisation", type=float, default=0.8)
+    parser.add_argument("--fail-every", type=float, default=0, help="a node, seconds; 0: never")
+    parser.add_argument("--fail-for", type=float, default=30.0, help="until it is back, seconds")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", help="one policy by name; may be repeated")
     parser.add_argument("--note", default="", help="appended to the names of the rows")

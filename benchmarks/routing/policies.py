@@ -6,11 +6,14 @@ site they spread what comes in there over that site's nodes, as a balancer does.
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from benchmarks.routing.traces import SimRequest
 from contracts.ids import NodeId
 from gateway.routing.prefix_index import PrefixIndex
+
+_AWAY: Final = 1 << 60
+"""More than any node has."""
 
 
 class Policy(Protocol):
@@ -28,6 +31,14 @@ class Policy(Protocol):
         """Nodes tell how busy they are, for the `number`th time those that do so most often; all
         that they have to tell, where `is_whole`.
         """
+        ...
+
+    def lose(self, place: int) -> None:
+        """A node has died; its requests end first."""
+        ...
+
+    def regain(self, place: int) -> None:
+        """The node is back, with nothing."""
         ...
 
 
@@ -48,6 +59,9 @@ class Counting:
     def pick(self, request: SimRequest) -> int:
         """The rule: a place in the pool."""
         raise NotImplementedError
+
+    def forget(self, picked: int) -> None:
+        """What was at that place in the pool is lost: nothing that is counted."""
 
 
 class RoundRobin(Counting):
@@ -116,6 +130,10 @@ class PrefixOnly(Counting):
         self._index.record(NodeId(str(place)), keys)
         return place
 
+    def forget(self, picked: int) -> None:
+        """Nobody is sent there for a prompt of before."""
+        self._index.forget(NodeId(str(picked)))
+
 
 class BySite:
     """A rule at work at every site on its own."""
@@ -126,11 +144,18 @@ class BySite:
         """`pools` are the nodes' places, by site."""
         self._rules = [rule(pool, seed) for seed, pool in enumerate(pools)]
         self._picked: dict[int, int] = {}
+        self._away: set[int] = set()
 
-    def choose(self, number: int, request: SimRequest) -> int:
-        """What the rule says, counted."""
+    def choose(self, number: int, request: SimRequest) -> int | None:
+        """What the rule says, counted; whoever is away is passed over, as balancers do."""
         rule = self._find_rule(request)
-        picked = self._picked[number] = rule.pick(request)
+        if self._away.issuperset(rule.pool):
+            return None
+        picked = rule.pick(request)
+        while rule.pool[picked] in self._away:
+            rule.forget(picked)
+            picked = rule.pick(request)
+        self._picked[number] = picked
         rule.counts[picked] += _weigh(rule, request)
         return rule.pool[picked]
 
@@ -141,6 +166,24 @@ class BySite:
 
     def report(self, now_s: float, number: int, *, is_whole: bool) -> None:
         """Nothing is asked of nodes."""
+
+    def lose(self, place: int) -> None:
+        """Nothing goes there, for it looks as busy as can be."""
+        self._away.add(place)
+        self._weigh_down(place, _AWAY)
+
+    def regain(self, place: int) -> None:
+        """It is as idle as it was."""
+        self._away.discard(place)
+        self._weigh_down(place, -_AWAY)
+
+    def _weigh_down(self, place: int, weight: int) -> None:
+        """Adds to what the node's rule has counted there."""
+        for rule in self._rules:
+            if place in rule.pool:
+                picked = rule.pool.index(place)
+                rule.forget(picked)
+                rule.counts[picked] += weight
 
     def _find_rule(self, request: SimRequest) -> Counting:
         """The one where the request comes in: a single one is everybody's."""

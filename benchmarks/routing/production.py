@@ -110,15 +110,19 @@ class Production:
         return self._places[plan.node_id]
 
     def end(self, number: int, request: SimRequest) -> None:
-        """Gives the place back."""
+        """Gives the place back; a node that has died has not answered."""
         fleet, plan = self._plans.pop(number)
         fleet.release(plan)
+        if self._nodes[self._places[plan.node_id]].is_up:
+            fleet.health.note_success(plan.node_id)
 
     def report(self, now_s: float, number: int, *, is_whole: bool) -> None:
         """Nodes tell the gateways that know them how busy they are, each as often as that asks for,
         and, where `is_whole`, whose requests and prompts they have had.
         """
         for node in self._nodes:
+            if not node.is_up:
+                continue
             hearers = [
                 fleet
                 for fleet, each in self._watchers[node.node_id]
@@ -133,6 +137,15 @@ class Production:
                 report = msgspec.structs.replace(report, sessions=())
             for fleet in hearers:
                 fleet.record_report(report)
+
+    def lose(self, place: int) -> None:
+        """Every gateway's link to the node breaks."""
+        node_id = self._nodes[place].node_id
+        for fleet, _ in self._watchers[node_id]:
+            fleet.record_link_lost(node_id)
+
+    def regain(self, place: int) -> None:
+        """A node that is back says so itself, with its next report."""
 
 
 def _create_sources(clock: Callable[[], float], seed: int, entry: Entry, place: int) -> Sources:

@@ -47,12 +47,32 @@ class SimulatedNode:
     """Prompts by session, and shared beginnings by tenant, least recently used first."""
     num_cached: int = 0
     now_s: float = 0.0
+    num_lives: int = 1
+    is_up: bool = True
     sessions: RecentSessions = field(init=False)
     prefixes: RecentPrefixes = field(init=False)
     """What it tells of them is what real nodes tell."""
 
     def __post_init__(self) -> None:
         """Nothing has come yet."""
+        self._begin()
+
+    def die(self) -> None:
+        """All that it had is lost; its requests are not to `end`."""
+        self.is_up = False
+        self.num_resident = self.num_open = self.num_queued_resident = self.num_cached = 0
+        self.free_s = 0.0
+        self.queue.clear()
+        self.cache.clear()
+
+    def rise(self) -> None:
+        """It is back, as if it had never been there."""
+        self.is_up = True
+        self.num_lives += 1
+        self._begin()
+
+    def _begin(self) -> None:
+        """It has nothing to tell."""
         self.sessions = RecentSessions(lambda: self.now_s)
         self.prefixes = RecentPrefixes(lambda: self.now_s)
 
@@ -69,6 +89,7 @@ class SimulatedNode:
 
     def start(self, number: int, request: SimRequest, now_s: float) -> tuple[float, float, int]:
         """When the first token comes, when the last does, and how much was cached."""
+        assert self.is_up, "a request was sent to a node that is away"
         hit = self.count_hit(request)
         num_new = request.num_prompt - hit
         self.free_s = max(self.free_s, now_s) + num_new / self.prefill_per_s
@@ -117,7 +138,7 @@ class SimulatedNode:
         )
         return NodeReport(
             node_id=self.node_id,
-            boot_id=BootId("1"),
+            boot_id=BootId(str(self.num_lives)),
             region=self.region,
             jurisdiction="",
             is_draining=False,

@@ -2,10 +2,11 @@
 
 import heapq
 from array import array
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from benchmarks.routing.balance import Balance
+from benchmarks.routing.outages import Turn
 from benchmarks.routing.policies import Policy
 from benchmarks.routing.scenarios import Scenario
 from benchmarks.routing.traces import LEAD_S, EndlessCache, SimRequest
@@ -41,6 +42,8 @@ class Figures:
     """What one cache without bounds would have had of the same prompts."""
     num_refused: int = 0
     """No node took them."""
+    num_moved: int = 0
+    """Their node died, and another one went on."""
     prefill_per_s: float = 0.0
     """Of all nodes."""
     warm_s: float = 0.0
@@ -69,6 +72,7 @@ class Figures:
         self.num_hit += other.num_hit
         self.num_best_hit += other.num_best_hit
         self.num_refused += other.num_refused
+        self.num_moved += other.num_moved
         self.prefill_per_s += other.prefill_per_s
         self.warm_s = max(self.warm_s, other.warm_s)
 
@@ -84,25 +88,47 @@ def simulate(
     clock: Clock,
     warm_s: float = LEAD_S,
     end_s: float = 0.0,
+    turns: Sequence[Turn] = (),
 ) -> Figures:
     """The figures of `trace` from `warm_s` on, until `end_s` or the last request.
 
     Nodes report as often as gateways ask so many to, and each second with whose requests and
-    prompts they have had.
+    prompts they have had. `turns` are when some of them die and come back.
     """
-    run = _Run(scenario, policy, clock, warm_s)
+    run = _Run(scenario, policy, clock, warm_s, turns)
     for number, request in enumerate(trace):
+        run.pass_turns(request.arrival_s)
         run.go_on_to(request.arrival_s)
         run.take(number, request)
+    run.pass_turns(end_s)
     run.go_on_to(end_s)
     run.figures.warm_s = clock.now_s - warm_s
     return run.figures
 
 
+@dataclass(slots=True)
+class _Open:
+    """A request that some node has."""
+
+    request: SimRequest
+    place: int
+    first_s: float
+    end_s: float
+    index: int | None
+    """Of its time to the first token, where that is told."""
+
+
 class _Run:
     """A simulation under way."""
 
-    def __init__(self, scenario: Scenario, policy: Policy, clock: Clock, warm_s: float) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        policy: Policy,
+        clock: Clock,
+        warm_s: float,
+        turns: Sequence[Turn],
+    ) -> None:
         """Nothing has come yet."""
         nodes = scenario.nodes
         self.figures = Figures(Balance(scenario.pools, len(nodes)))
@@ -111,7 +137,11 @@ class _Run:
         self._policy = policy
         self._clock = clock
         self._warm_s = warm_s
-        self._ends: list[tuple[float, int, int, SimRequest]] = []
+        self._turns = iter(turns)
+        self._next_turn = next(self._turns, None)
+        self._open: dict[int, _Open] = {}
+        self._ends: list[tuple[float, int]] = []
+        """When each is over, those included that have moved since."""
         self._cache = EndlessCache()
         self._num_reports = 0
         self._window_s = warm_s + WINDOW_S
@@ -139,20 +169,87 @@ class _Run:
         if place is None:
             figures.num_refused += 1
             return
-        first_s, end_s, hit = self._scenario.nodes[place].start(number, request, now_s)
-        heapq.heappush(self._ends, (end_s, number, place, request))
+        opened, hit = self._start(number, request, place)
         best = self._cache.count_hit(request)
         if now_s > self._warm_s:
             way_s = self._scenario.measure_way_s(request.site, place)
-            figures.ttft_s.append(first_s - now_s + way_s)
+            opened.index = len(figures.ttft_s)
+            figures.ttft_s.append(opened.first_s - now_s + way_s)
             figures.num_prompt += request.num_prompt
             figures.num_hit += hit
             figures.num_best_hit += best
             figures.balance.note_computed(place, request.num_prompt - hit + request.num_output)
 
+    def pass_turns(self, until_s: float) -> None:
+        """Nodes die and come back, each at its time."""
+        while (turn := self._next_turn) is not None and turn.at_s <= until_s:
+            self.go_on_to(turn.at_s)
+            node = self._scenario.nodes[turn.place]
+            if turn.is_up:
+                node.rise()
+                self._policy.regain(turn.place)
+            else:
+                self._lose(turn.place)
+            self._next_turn = next(self._turns, None)
+
+    def _lose(self, place: int) -> None:
+        """A node dies; others go on with what it had, each from the tokens that have come."""
+        self._scenario.nodes[place].die()
+        lost = [(number, one) for number, one in self._open.items() if one.place == place]
+        for number, one in lost:
+            del self._open[number]
+            self._policy.end(number, one.request)
+        self._policy.lose(place)
+        for number, one in lost:
+            self._move(number, one)
+
+    def _move(self, number: int, lost: _Open) -> None:
+        """Another node computes the prompt and what has come of the answer, and goes on."""
+        now_s, figures = self._clock.now_s, self.figures
+        request = _write_rest(lost, now_s)
+        place = self._policy.choose(number, request)
+        if place is None:
+            figures.num_refused += 1
+            return
+        opened, hit = self._start(number, request, place)
+        figures.num_moved += 1
+        if lost.index is not None and lost.first_s > now_s:  # the client has yet to see a token
+            figures.ttft_s[lost.index] += opened.first_s - lost.first_s
+            opened.index = lost.index
+        if now_s > self._warm_s:
+            figures.num_prompt += request.num_prompt
+            figures.num_hit += hit
+            figures.num_best_hit += self._cache.count_hit(request)
+            figures.balance.note_computed(place, request.num_prompt - hit + request.num_output)
+
+    def _start(self, number: int, request: SimRequest, place: int) -> tuple[_Open, int]:
+        """The request is at a node now; and how much of its prompt was cached there."""
+        start = self._scenario.nodes[place].start
+        first_s, end_s, hit = start(number, request, self._clock.now_s)
+        opened = self._open[number] = _Open(request, place, first_s, end_s, None)
+        heapq.heappush(self._ends, (end_s, number))
+        return opened, hit
+
     def _finish(self, now_s: float) -> None:
         """Ends what is over."""
         while self._ends and self._ends[0][0] <= now_s:
-            _, number, place, request = heapq.heappop(self._ends)
-            self._scenario.nodes[place].end(request)
-            self._policy.end(number, request)
+            end_s, number = heapq.heappop(self._ends)
+            one = self._open.get(number)
+            if one is not None and one.end_s == end_s:
+                del self._open[number]
+                self._scenario.nodes[one.place].end(one.request)
+                self._policy.end(number, one.request)
+
+
+def _write_rest(lost: _Open, now_s: float) -> SimRequest:
+    """What is left of a request: tokens that have come are part of the prompt."""
+    num_come = 0
+    if lost.first_s < now_s:
+        spent = (now_s - lost.first_s) / (lost.end_s - lost.first_s)
+        num_come = min(int(spent * lost.request.num_output), lost.request.num_output - 1)
+    return replace(
+        lost.request,
+        arrival_s=now_s,
+        num_prompt=lost.request.num_prompt + num_come,
+        num_output=lost.request.num_output - num_come,
+    )

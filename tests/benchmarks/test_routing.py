@@ -9,7 +9,15 @@ import pytest
 from benchmarks.routing.__main__ import RULES
 from benchmarks.routing.balance import Balance
 from benchmarks.routing.geography import draw_sites, find_centre
-from benchmarks.routing.policies import BySite, Counting, LeastTokens, OneCache, RoundRobin
+from benchmarks.routing.outages import Outages, Turn, draw_turns
+from benchmarks.routing.policies import (
+    BySite,
+    Counting,
+    LeastTokens,
+    OneCache,
+    Policy,
+    RoundRobin,
+)
 from benchmarks.routing.production import Production, Silence
 from benchmarks.routing.scenarios import (
     Machine,
@@ -29,12 +37,16 @@ TRACE = list(draw_trace(1, Load(requests_per_s=40.0, end_s=40.0, num_tenants=12)
 
 
 def run_production(
-    *, has_sessions: bool, num_gateways: int = 1, silence: Silence = Silence.NOTHING
+    *,
+    has_sessions: bool,
+    num_gateways: int = 1,
+    silence: Silence = Silence.NOTHING,
+    turns: Sequence[Turn] = (),
 ) -> tuple[Figures, Production]:
     """The production router over the trace."""
     scenario, clock = create_pool(NUM_NODES, num_gateways, Machine()), Clock()
     policy = Production(scenario.nodes, scenario.entries, clock, 1, has_sessions, silence)
-    return simulate(scenario, TRACE, policy, clock, warm_s=5.0), policy
+    return simulate(scenario, TRACE, policy, clock, warm_s=5.0, turns=turns), policy
 
 
 def run_rule(rule: type[Counting], *, has_one_cache: bool = False) -> Figures:
@@ -88,6 +100,70 @@ def test_every_rule_that_the_router_is_compared_with_serves_the_whole_trace(name
     figures = run_rule(RULES[name])
     assert figures.num_refused == 0
     assert len(figures.ttft_s) > 200
+
+
+OUTAGES = draw_turns(1, NUM_NODES, Outages(every_s=40.0, away_s=5.0), 40.0)
+
+
+def test_nodes_die_and_come_back_at_the_same_moments_every_time() -> None:
+    assert draw_turns(1, NUM_NODES, Outages(40.0, 5.0), 40.0) == OUTAGES
+    assert draw_turns(2, NUM_NODES, Outages(40.0, 5.0), 40.0) != OUTAGES
+    assert draw_turns(1, NUM_NODES, Outages(), 40.0) == []
+    assert [turn.at_s for turn in OUTAGES] == sorted(turn.at_s for turn in OUTAGES)
+    for place in range(NUM_NODES):
+        own = [turn.is_up for turn in OUTAGES if turn.place == place]
+        assert own == [False, True] * (len(own) // 2)
+
+
+@pytest.mark.parametrize("num_gateways", [1, 3])
+def test_requests_of_nodes_that_die_go_on_elsewhere(num_gateways: int) -> None:
+    """That nobody is sent to a node that is away, nodes themselves see to."""
+    hurt, _ = run_production(has_sessions=True, num_gateways=num_gateways, turns=OUTAGES)
+    again, _ = run_production(has_sessions=True, num_gateways=num_gateways, turns=OUTAGES)
+    quiet, _ = run_production(has_sessions=True, num_gateways=num_gateways)
+    assert hurt == again
+    assert (hurt.num_refused, quiet.num_refused, quiet.num_moved) == (0, 0, 0)
+    assert hurt.num_moved > 10
+    assert len(hurt.ttft_s) == len(quiet.ttft_s)
+    assert hurt.share_of_best < quiet.share_of_best  # what died had caches
+    assert min(hurt.ttft_s) > 0.0
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_pass_over_nodes_that_are_away(name: str) -> None:
+    scenario = create_pool(NUM_NODES, 1, Machine())
+    policy: Policy = BySite(RULES[name], scenario.pools)
+    figures = simulate(scenario, TRACE, policy, Clock(), 5.0, turns=OUTAGES)
+    assert figures.num_moved > 10
+    assert figures.num_refused == 0
+
+
+def test_an_answer_goes_on_from_the_tokens_that_have_come() -> None:
+    nodes = (scenario := create_pool(2, 1, Machine(prefill_per_s=1000.0))).nodes
+    request = SimRequest(0.0, 1, 1, 0, 1000, 100)  # a second of prompt, two of answer
+    policy = BySite(RoundRobin, scenario.pools)
+    turns = [Turn(2.0, 1, is_up=False), Turn(2.5, 1, is_up=True)]
+    figures = simulate(scenario, [request], policy, Clock(), -1.0, 2.6, turns)
+    assert (figures.num_moved, list(figures.ttft_s)) == (1, [1.0])
+    assert (figures.num_prompt, figures.num_hit) == (1000 + 1050, 0)  # half of it had come
+    assert (nodes[0].num_resident, nodes[1].num_resident) == (1100, 0)
+    unseen = [replace(turns[0], at_s=0.5)]
+    scenario = create_pool(2, 1, Machine(prefill_per_s=1000.0))
+    policy = BySite(RoundRobin, scenario.pools)
+    figures = simulate(scenario, [request], policy, Clock(), -1.0, 2.6, unseen)
+    assert list(figures.ttft_s) == [1.5]  # its client had waited for half a second
+
+
+def test_where_every_node_is_away_a_request_is_refused() -> None:
+    for policy_name in ("production", "rule"):
+        scenario, clock = create_pool(1, 1, Machine()), Clock()
+        policy: Policy = BySite(RoundRobin, scenario.pools)
+        if policy_name == "production":
+            policy = Production(scenario.nodes, scenario.entries, clock, 1, has_sessions=False)
+        trace = [SimRequest(at_s, 1, 1, 0, 100, 10) for at_s in (1.0, 3.0, 6.5)]
+        turns = [Turn(2.0, 0, is_up=False), Turn(6.0, 0, is_up=True)]
+        figures = simulate(scenario, trace, policy, clock, -1.0, 7.0, turns)
+        assert (figures.num_refused, len(figures.ttft_s)) == (1, 2)
 
 
 def test_tokens_are_even_where_nothing_else_counts() -> None:
