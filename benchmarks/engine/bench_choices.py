@@ -66,8 +66,11 @@ def serve(scheduler: Scheduler, executor: Executor, choices: Sequence[AddSequenc
         plan = scheduler.schedule(0)
         assert plan is not None
         num_computed += sum(work.num_tokens for work in plan.scheduled)
+        submitted_s = clock()
         executor.submit(plan)
-        scheduler.update(executor.collect())
+        result = executor.collect()
+        scheduler.note_step(clock() - submitted_s)
+        scheduler.update(result)
         output = scheduler.take_output()
         for tokens in output.tokens if output else ():
             first_s.setdefault(tokens.sequence_id, clock() - began_s)

@@ -98,7 +98,9 @@ def serve(scheduler: Scheduler, executor: Executor, requests: Sequence[AddSequen
         submitted_s = clock()
         executor.submit(plan)
         result = executor.collect()
-        computing_s += clock() - submitted_s
+        step_s = clock() - submitted_s
+        computing_s += step_s
+        scheduler.note_step(step_s)
         scheduler.update(result)
         output = scheduler.take_output()
         for started in output.started if output else ():

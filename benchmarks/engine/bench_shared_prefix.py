@@ -87,9 +87,11 @@ def serve(folder: Path, args: argparse.Namespace, num_blocks: int, *, is_cached:
                 load = scheduler.load
                 held = (load.num_running, load.num_blocks - load.num_free_blocks)
                 run.most_running, run.num_blocks = max(held, (run.most_running, run.num_blocks))
+                begun_s = time.perf_counter()
                 executor.submit(plan)
-            if scheduler.num_in_flight:
-                scheduler.update(executor.collect())
+                result = executor.collect()
+                scheduler.note_step(time.perf_counter() - begun_s)
+                scheduler.update(result)
             output = scheduler.take_output()
             for started in output.started if output else ():
                 run.num_cached.append(started.num_cached_tokens)
