@@ -1,7 +1,8 @@
 """Blocks that nobody uses are full of NaN, in every kind of KV group, and no answer changes.
 
-Before each step whatever is free and holds nothing to be found again is poisoned; so is, in the
-controls, one block that a running sequence reads.
+Before each step whatever is free and holds nothing to be found again is poisoned. Where no prefixes
+are kept that is all that is free, the blocks that have left a window or a chunk included. So is, in
+the controls, one block that a running sequence reads, and one that has left its window too early.
 """
 
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from gpu_pool.compute_choice import DtypeChoice
 from gpu_pool.engine.settings import SchedulerSettings
+from gpu_pool.kv.reach import Reach
 from gpu_pool.runner.model_runner import ModelRunner
 from gpu_pool.worker.plan_worker import Worker
 from gpu_pool.worker.settings import WorkerSettings
@@ -47,12 +49,15 @@ class PoisonedRig(EngineRig):
         *,
         free: bool = False,
         used_group: int | None = None,
+        prefix_caching: bool = True,
     ) -> None:
         worker = create_executor(
             WorkerSettings(model_dir=folder, dtype=dtype, num_blocks=30, num_threads=1)
         )
         assert isinstance(worker, Worker)
-        settings = SchedulerSettings(max_batch_tokens=96, max_chunk_tokens=37)
+        settings = SchedulerSettings(
+            max_batch_tokens=96, max_chunk_tokens=37, prefix_caching=prefix_caching
+        )
         super().__init__(settings, worker.info)
         self.executor = worker  # type: ignore[assignment]
         runner = worker._runner
@@ -101,6 +106,28 @@ def test_what_lies_in_free_blocks_reaches_no_answer(
     assert poisoned.num_poisoned > 100
     assert any(max(outcome.num_cached_tokens) for outcome in poisoned.outcomes.values())
     assert len(poisoned._caches) == num_groups
+    forgetful = PoisonedRig(folder, dtype, free=True, prefix_caching=False)
+    assert forgetful.read_answers() == clean.read_answers()
+    assert forgetful.num_poisoned > poisoned.num_poisoned
     for group in range(num_groups):  # the controls
         used = PoisonedRig(folder, dtype, used_group=group)
         assert used.read_answers() != clean.read_answers()
+
+
+@pytest.mark.parametrize("family", ["sliding", "chunked", "sinks"])
+def test_a_block_that_leaves_too_early_is_seen(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: of windows and chunks the first block goes while it is still read."""
+    model_type, changes, _ = FAMILIES[family]
+    folder = write_checkpoint(tmp_path, model_type, **changes)
+    clean = PoisonedRig(folder, DtypeChoice.FLOAT32)
+    find_first_block = Reach.find_first_block
+
+    def find_second_block(self: Reach, position: int) -> int:
+        first, newest = find_first_block(self, position), (position - 1) // self.block_size
+        return first + (0 < first < newest)
+
+    monkeypatch.setattr(Reach, "find_first_block", find_second_block)
+    early = PoisonedRig(folder, DtypeChoice.FLOAT32, free=True, prefix_caching=False)
+    assert early.read_answers() != clean.read_answers()
