@@ -93,9 +93,7 @@ class KvMemory:
 
     def fits(self, num_tokens: int) -> bool:
         """True when a sequence of `num_tokens` can be computed if nobody else is there."""
-        return self.max_step_tokens > 0 and all(
-            group.count_blocks(num_tokens) <= group.pool.num_own for group in self._groups
-        )
+        return all(group.count_blocks(num_tokens) <= group.pool.num_own for group in self._groups)
 
     def find(self, table: BlockTable, token_ids: Sequence[int]) -> FoundPrefix:
         """The longest known prefix of `token_ids`, one token always left over.

@@ -45,7 +45,10 @@ class Reach:
         return min(num_blocks, -(-(self.window + max_step_tokens) // self.block_size) + 1)
 
     def fit_step(self, num_blocks: int) -> int:
-        """The most tokens of one sequence that a step may add when there are `num_blocks`."""
-        if not self.is_local:
-            return num_blocks * self.block_size
-        return (num_blocks - 1) * self.block_size - self.window
+        """The most tokens of one sequence that a step may add when there are `num_blocks`.
+
+        Where these are too few for a ring they hold whole sequences, as in other groups: of what
+        fits into them nothing has to leave.
+        """
+        ring = (num_blocks - 1) * self.block_size - self.window if self.is_local else 0
+        return ring if ring > 0 else num_blocks * self.block_size

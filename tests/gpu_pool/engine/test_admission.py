@@ -14,7 +14,7 @@ from gpu_pool.engine.executor_double import create_double_info
 from gpu_pool.engine.messages import AddSequence
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.kv.assembly import create_kv_memory
-from gpu_pool.plan import ExecutorInfo
+from gpu_pool.plan import ExecutorInfo, KvGroup, KvGroupKind
 from tests.gpu_pool.engine.engine_rig import EngineRig, create_request
 
 
@@ -67,6 +67,18 @@ def test_a_request_that_fills_the_pool_to_its_last_slot_is_served_and_a_larger_o
     with pytest.raises(OutOfBlocks):
         check(create_request(1, range(10), max_tokens=8), info)
     outcome = rig.add(create_request(1, range(10), max_tokens=7))  # 17 tokens, 16 in memory
+    rig.run()
+    assert len(outcome.token_ids) == 7
+
+
+@pytest.mark.parametrize("kind", [KvGroupKind.SLIDING_WINDOW, KvGroupKind.CHUNKED])
+def test_memory_that_is_smaller_than_a_window_serves_what_fits_into_it(kind: KvGroupKind) -> None:
+    wide = KvGroup(kind, 1, 1, 100)
+    info = create_double_info(num_blocks=4, block_size=4, kv_groups=(wide,))
+    rig = EngineRig(info=info)
+    with pytest.raises(OutOfBlocks):
+        check(create_request(1, range(10), max_tokens=8), info)
+    outcome = rig.add(create_request(1, range(10), max_tokens=7))
     rig.run()
     assert len(outcome.token_ids) == 7
 

@@ -82,6 +82,8 @@ NGRAM = NgramSettings(max_draft_tokens=4, max_step_drafts=6, min_match_tokens=1)
 FULL = KvGroup(KvGroupKind.FULL, 1, 1)
 SLIDING = KvGroup(KvGroupKind.SLIDING_WINDOW, 1, 1, 5)
 CHUNKED = KvGroup(KvGroupKind.CHUNKED, 1, 1, 6)
+WIDE = KvGroup(KvGroupKind.SLIDING_WINDOW, 1, 1, 500)
+"""Sees further than all memory of these tests reaches."""
 SWAPPED = KvGroup(KvGroupKind.FULL, 1, 1, num_host_blocks=12)
 SWAPPED_SLIDING = KvGroup(KvGroupKind.SLIDING_WINDOW, 1, 1, 5, num_host_blocks=6)
 KV_GROUPS = {
@@ -91,6 +93,7 @@ KV_GROUPS = {
     "full and sliding": (FULL, SLIDING),
     "chunked and full": (CHUNKED, FULL),
     "sliding": (SLIDING,),
+    "wider than the memory": (WIDE, CHUNKED),
 }
 
 arrivals = st.builds(

@@ -58,4 +58,20 @@ def test_a_ring_holds_all_that_a_sequence_ever_needs_at_once(
         held = -(-(position + chunk) // block_size) - reach.find_first_block(position)
         assert held <= ring
         position += chunk
-    assert reach.fit_step(ring) >= 0 or ring * block_size < window + block_size
+    assert reach.fit_step(ring) > 0
+
+
+@given(
+    kind=st.sampled_from(LOCAL),
+    window=st.integers(1, 30),
+    block_size=st.integers(1, 8),
+    num_blocks=st.integers(1, 40),
+)
+def test_what_is_too_small_for_a_ring_is_filled_by_a_sequence_and_no_more(
+    kind: KvGroupKind, window: int, block_size: int, num_blocks: int
+) -> None:
+    reach = Reach(KvGroup(kind, 1, 1, window), block_size)
+    num_tokens, most = num_blocks * block_size, reach.fit_step(num_blocks)
+    assert reach.count_blocks(num_tokens, most) == num_blocks
+    has_ring = num_tokens > window + block_size
+    assert (reach.count_blocks(num_tokens + 1, most) == num_blocks) == has_ring
