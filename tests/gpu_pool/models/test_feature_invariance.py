@@ -1,8 +1,8 @@
 """The same tokens whatever is switched on, in families that attend or compute in another way.
 
 What `tests/gpu_pool/runner/test_feature_invariance.py` asks of keys, values and dense layers is
-asked here of windows, chunks, sinks, latents, and of experts, whose rows vary with who else is
-in the step.
+asked here of windows, chunks, sinks, caps, latents, and of experts, whose rows vary with who else
+is in the step.
 """
 
 from collections.abc import Callable
@@ -30,9 +30,10 @@ from tests.gpu_pool.feature_runs import (
 )
 from tests.gpu_pool.models.deepseek.test_model import V3
 from tests.gpu_pool.models.family_checkpoint import create_prompt, write_checkpoint
-from tests.gpu_pool.models.gemma.test_model import GEMMA3
+from tests.gpu_pool.models.gemma.test_model import GEMMA2, GEMMA3
 from tests.gpu_pool.models.gpt_oss.test_model import GPT_OSS
 from tests.gpu_pool.models.llama4.test_model import LLAMA4
+from tests.gpu_pool.models.mistral.test_model import EXPERTS as MIXTRAL
 from tests.gpu_pool.models.qwen.test_model import EXPERTS
 
 pytestmark = pytest.mark.slow
@@ -43,6 +44,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "latents": ("deepseek_v3", V3),
     "experts": ("qwen3_moe", EXPERTS | {"norm_topk_prob": True}),
     "sinks": ("gpt_oss", GPT_OSS),
+    "caps": ("gemma2", GEMMA2 | {"sliding_window": 60}),
+    "windows alone": ("mixtral", MIXTRAL | {"sliding_window": 90}),
+    "windows wider than memory": ("mistral", {"sliding_window": 530}),
 }
 NUM_REQUESTS = 33
 NUM_TOKENS, FEW_TOKENS = 20, 3
