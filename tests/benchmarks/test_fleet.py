@@ -14,6 +14,7 @@ from benchmarks.fleet.checks import (
     OVER,
     Arrival,
     Downtime,
+    count_travelled,
     find_abort_faults,
     find_client_faults,
     find_ledger_faults,
@@ -203,3 +204,10 @@ def test_logs_tell_where_requests_were_and_when_they_were_over(tmp_path: Path) -
     assert find_residency_faults(arrivals[:1], [TENANT], NODES) == []
     elsewhere = read_arrivals(log, "enam-1")[:1]
     assert len(find_residency_faults(elsewhere, [TENANT], NODES)) == 1
+
+
+def test_a_request_that_was_at_two_nodes_counts_once_however_often_it_was_there() -> None:
+    others = [replace(LAST, attempt=3), replace(LAST, node="weur-2"), replace(LAST, attempt=4)]
+    alone = replace(LAST, request_id="r3")
+    assert count_travelled([LAST, *others]) == 1
+    assert count_travelled([LAST, others[0], alone]) == 0

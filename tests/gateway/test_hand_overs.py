@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import PoolSaturated, StreamBroken, TransferFailed
+from contracts.errors import (
+    NodeUnreachable,
+    PoolSaturated,
+    ServiceError,
+    StreamBroken,
+    TransferFailed,
+)
 from contracts.grant import RetentionClass
 from contracts.inference import Accepted, Finished, FinishReason, Usage
 from contracts.kv_transfer import (
@@ -22,6 +28,7 @@ from contracts.kv_transfer import (
     KvRelease,
     KvReserved,
     KvRun,
+    KvStop,
     digest_account,
 )
 from contracts.wire import MAX_FRAME_BYTES
@@ -137,6 +144,31 @@ async def test_with_nobody_left_the_node_that_answers_computes_the_prompt(pair: 
     assert await pair.count("given_up") == 0, "each hand-over counts once"
     nums_asked = [len(node.streams) for node in (pair.prompts, pair.others)]
     assert nums_asked == [1, 1], "who has failed is not asked again"
+
+
+@pytest.mark.parametrize("body", [WHOLE, STREAM], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    ("error", "status"), [(NodeUnreachable("It is gone."), 503), (StreamBroken("It failed."), 502)]
+)
+async def test_with_nobody_left_who_can_compute_it_either_the_client_reads_an_error_alone(
+    pair: Pair, body: dict[str, Any], error: ServiceError, status: int
+) -> None:
+    """The end of the order; the control, above, has one left who can."""
+
+    async def give_up(stream: ScriptedStream) -> None:
+        if stream.ticket is not None and stream.ticket.half is KvHalf.DECODE:
+            await stream.put(KvReserved(1, 10))
+            assert await stream.told.get() == KvStop()
+            await stream.put(KvGaveUp("stopped"))
+        else:
+            await stream.put(Accepted(NUM_PROMPT, NUM_CACHED))
+        await stream.fail(error)
+
+    for node in (pair.answers, pair.prompts, pair.others):
+        node.script = give_up
+    reply = await pair.gateway.run(body)
+    assert (reply.status, reply.json["success"], reply.json["result"]) == (status, False, None)
+    assert all(node.streams for node in (pair.answers, pair.prompts, pair.others))
 
 
 async def exaggerate(stream: ScriptedStream) -> None:

@@ -1,10 +1,15 @@
-"""A node that keeps prefixes in files: killed at any moment, its next core finds what is whole."""
+"""A node that keeps prefixes in files: killed at any moment, its next core finds what is whole.
+
+What the files hold beside that: `tests.gpu_pool.models.test_tiers`.
+"""
 
 import re
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from contracts.inference import Delta, Finished, GenerationEvent
 from gpu_pool.kv.tiers.file_tier import name_model_folder
@@ -45,7 +50,23 @@ def read_text(events: list[GenerationEvent]) -> str:
     return "".join(event.text for event in events if isinstance(event, Delta))
 
 
+def list_secrets(checkpoint: Path) -> list[bytes]:
+    """What is the client's of a request: a prompt's text and tokens, its account and the salt."""
+    ids = Tokenizer.from_file(str(checkpoint / "tokenizer.json")).encode(PROMPT * 3).ids[1:17]
+    tokens = [np.array(ids, kind).tobytes() for kind in ("<u2", "<i4", "<i8")]
+    return [PROMPT.encode(), *tokens, b"s" * 32, b"a" * 32]
+
+
+def count_found(folder: Path, secrets: list[bytes]) -> int:
+    """How many of them stand in a file, or in a name, below a folder."""
+    paths = list(folder.rglob("*"))
+    texts = [path.read_bytes() for path in paths if path.is_file()]
+    texts += [str(path).encode() for path in paths]
+    return sum(any(secret in text for text in texts) for secret in secrets)
+
+
 async def test_a_core_that_was_killed_finds_its_files_again(tmp_path: Path) -> None:
+    """And nothing of the request is in any file of the node, be it a tier's or a log."""
     checkpoint = write_random_checkpoint(tmp_path / "model")
     files, port = tmp_path / "kv", find_port()
     gone = files / name_model_folder("a model that is gone")
@@ -82,3 +103,7 @@ port = {port}
     kept = list(files.rglob("*.kv"))
     assert len(kept) > 20
     assert not any(path.stat().st_mode & 0o077 for path in kept)
+    secrets = list_secrets(checkpoint)
+    assert count_found(tmp_path, secrets) == 0
+    (tmp_path / "control").write_bytes(b"".join(secrets))
+    assert count_found(tmp_path, secrets) == len(secrets)
