@@ -6,7 +6,7 @@ Owns what counts as a fault and how it is worded. Read next: `benchmarks.fleet.p
 
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -220,6 +220,14 @@ def read_arrivals(log: Path, node: str) -> list[Arrival]:
             arrival = replace(arrivals[request_id, attempt], over_unix_s=over_unix_s)
         arrivals[request_id, attempt] = arrival
     return list(arrivals.values())
+
+
+def count_travelled(arrivals: Iterable[Arrival]) -> int:
+    """Requests that were at more than one node, be it for their prompt alone."""
+    nodes: defaultdict[str, set[str]] = defaultdict(set)
+    for one in arrivals:
+        nodes[one.request_id].add(one.node)
+    return sum(len(visited) > 1 for visited in nodes.values())
 
 
 def count_given_up(log: Path, since_unix_s: float) -> Counter[str]:

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.fleet.checks import (
     count_given_up,
+    count_travelled,
     find_abort_faults,
     find_client_faults,
     find_ledger_faults,
@@ -83,7 +84,7 @@ async def prove(fleet: Fleet, folder: Path, what: str, num_streams: int) -> Verd
     faults += find_unseen_faults(records, of_run, NODES, scenario.kills)
     if {NODES[one.node] for one in arrivals} != {NODES[node] for node in fleet.nodes}:
         faults.append("not every region was used, so that the law was not tried")
-    retried = len(arrivals) - len({one.request_id for one in arrivals})
+    retried = count_travelled(arrivals)
     if scenario.kills and not retried:  # a quiet restart may have to move nobody
         faults.append("no request was at a second node, so that nothing was tried")
     if fleet.roles and not handed_over["landed"]:
