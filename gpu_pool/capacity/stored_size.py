@@ -4,7 +4,6 @@ The counterpart of `gpu_pool.weights.packing`, which sees the tensors and says w
 here there are only names.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
@@ -16,6 +15,7 @@ from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.parameters import CheckpointTensor
 from gpu_pool.weights.formats.compressed_tensors import Scheme, read_schemes
 from gpu_pool.weights.formats.pieces import convert_config, require_pattern
+from gpu_pool.weights.formats.name_pattern import read_pattern
 from gpu_pool.weights.formats.targets import PATTERN, find_group
 from gpu_pool.weights.packing import read_packing
 
@@ -170,5 +170,5 @@ def _list_left_out(json: _PackingJson) -> tuple[str, ...]:
 def _matches(pattern: str, module: str) -> bool:
     """Whether a name, also one part of it, or an expression behind `re:` leaves the module out."""
     if pattern.startswith(PATTERN):
-        return re.match(pattern.removeprefix(PATTERN), module) is not None
+        return read_pattern(pattern.removeprefix(PATTERN)).matches(module)
     return f".{pattern}." in f".{module}."

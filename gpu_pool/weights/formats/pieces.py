@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gpu_pool.kernels.int4_groups import Int4Weight
 from gpu_pool.models.errors import CheckpointError
+from gpu_pool.weights.formats.name_pattern import read_pattern
 from gpu_pool.weights.formats.targets import PATTERN
 
 FLOATS: Final = frozenset({"F16", "BF16", "F32"})
@@ -146,13 +147,13 @@ def read_group_size(group_size: int) -> int | None:
 
 
 def require_pattern(target: str) -> None:
-    """Raises: `CheckpointError` for an expression behind `re:` that is none, or that is nested or
-    counts farther than can be compiled.
+    """Raises: `CheckpointError` for an expression behind `re:` that is none or takes too many
+    steps, or that is nested or counts farther than can be read.
     """
     if not target.startswith(PATTERN):
         return
     try:
-        re.compile(target.removeprefix(PATTERN))
+        read_pattern(target.removeprefix(PATTERN)).matches("")
     except (re.error, OverflowError, RecursionError) as error:
         shown = target if len(target) <= _SHOWN else f"{target[:_SHOWN]}…"
         raise CheckpointError(
