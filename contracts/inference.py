@@ -288,6 +288,9 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     """None for the first token of a prompt, which follows nothing."""
     top: tuple[tuple[int, bytes, float], ...] = ()
     """The likeliest tokens in falling order: id, bytes, logprob."""
+    num_hidden_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Leading bytes of `token` that the text does not show: all of a control token's, and the space
+    that a vocabulary puts in front of a first word."""
 
 
 class Accepted(msgspec.Struct, frozen=True, array_like=True, tag=0, gc=False):

@@ -76,12 +76,14 @@ class CompletionColumns:
         self._num_chars = 0
 
     def add(self, entries: Sequence[TokenLogprob]) -> CompletionLogprobs:
-        """The columns of the next tokens. A token of half a character counts with its last half."""
+        """The columns of the next tokens. A token of half a character counts with its last half, and
+        what the text does not show of one not at all.
+        """
         offsets: list[int] = []
         pending = b""
         for entry in entries:
             offsets.append(self._num_chars)
-            pending += entry.token
+            pending += entry.token[entry.num_hidden_bytes :]
             try:
                 self._num_chars += len(pending.decode())
                 pending = b""

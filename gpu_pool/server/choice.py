@@ -13,14 +13,12 @@ from contracts.inference import (
     FinishReason,
     GenerationEvent,
     PromptScored,
-    TokenLogprob,
 )
 from gpu_pool.engine.messages import SequenceFinished, TextsEncoded
 from gpu_pool.plan import SequenceId, TokenScore
 from gpu_pool.server.prepared_request import PreparedRequest
 from gpu_pool.server.resumed_answer import ResumedAnswer
 from gpu_pool.server.text.text_stream import AnyDelta
-from gpu_pool.server.text.token_bytes import TokenBytes
 
 
 class ChoiceOwner(Protocol):
@@ -57,7 +55,9 @@ class Choice:
         "_num_scored",
         "_owner",
         "_prepared",
+        "_prompt_scored",
         "_resumed",
+        "_scored",
         "_sequence_id",
         "_stream",
         "is_over",
@@ -70,6 +70,8 @@ class Choice:
         self._prepared = prepared
         self._owner = owner
         self._stream = prepared.create_stream(index)
+        self._prompt_scored = prepared.create_prompt_scored()
+        self._scored = prepared.create_scored()
         resumption = prepared.request.resumption
         self._resumed = (
             None if resumption is None else ResumedAnswer(resumption, prepared.echo, self._stream)
@@ -127,8 +129,7 @@ class Choice:
         start = self._num_scored
         self._num_scored += len(scores)
         ids = self._prepared.prompt.token_ids[start : self._num_scored]
-        spelt = _spell_scores(ids, scores, self._prepared.text.table)
-        self._owner.emit(PromptScored(spelt, self._index))
+        self._owner.emit(PromptScored(self._prompt_scored.spell(ids, scores), self._index))
 
     def on_tokens(self, token_ids: Sequence[int], scores: Sequence[TokenScore]) -> None:
         """Passes on what became visible, and ends where the answer does."""
@@ -138,8 +139,7 @@ class Choice:
         if self._prepared.max_tokens == 0:
             self._end(FinishReason.LENGTH, 0)
             return
-        table = self._prepared.text.table
-        logprobs = _spell_scores(token_ids, scores, table) if scores else ()
+        logprobs = self._scored.spell(token_ids, scores) if scores else ()
         self._show(self._stream.push(token_ids, logprobs))
         self.num_completion_tokens = self._stream.num_tokens
         if self._stream.is_over:
@@ -212,18 +212,3 @@ class Choice:
         self.is_over = True
         self._prepared.client.drop(self._sequence_id)
         self._owner.on_choice_over(self._index, reason, self._stream.stop)
-
-
-def _spell_scores(
-    token_ids: Sequence[int], scores: Sequence[TokenScore], table: TokenBytes
-) -> tuple[TokenLogprob, ...]:
-    """`scores` of `token_ids` with the tokens' own bytes."""
-    return tuple(
-        TokenLogprob(
-            token_id,
-            table.spell(token_id),
-            score.logprob,
-            tuple((other, table.spell(other), logprob) for other, logprob in score.top),
-        )
-        for token_id, score in zip(token_ids, scores, strict=True)
-    )

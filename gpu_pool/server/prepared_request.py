@@ -19,6 +19,7 @@ from gpu_pool.server.arriving_blocks import ArrivingBlocks
 from gpu_pool.server.engine_client import EngineClient
 from gpu_pool.server.text.model_text import ModelText
 from gpu_pool.server.text.prompt_encoder import EncodedPrompt
+from gpu_pool.server.text.scored_text import ScoredText, lacks_first_space
 from gpu_pool.server.text.text_stream import TextStream
 
 
@@ -64,6 +65,20 @@ class PreparedRequest:
     def create_stream(self, index: int) -> TextStream:
         """The way out for the choice `index`."""
         return self.text.create_stream(self.request, index, self.prompt.is_thinking)
+
+    def create_prompt_scored(self) -> ScoredText:
+        """The prompt's scored tokens; an echo of it may lack the space that they begin with."""
+        table, token_ids = self.text.table, self.prompt.token_ids
+        is_scored = self.request.sampling.num_prompt_logprobs is not None
+        hides_space = is_scored and lacks_first_space(table, token_ids, self.echo)
+        return ScoredText(table, hides_space=hides_space)
+
+    def create_scored(self) -> ScoredText:
+        """The scored tokens of an answer, behind those that its reader has."""
+        scored = self.text.create_scored(self.request.prompt)
+        if self.request.resumption is not None:
+            scored.skip(self.request.resumption.token_ids)
+        return scored
 
     def is_first(self, index: int) -> bool:
         """True for the choice that computes the prompt; the others find it in the cache."""

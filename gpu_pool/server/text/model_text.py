@@ -14,6 +14,7 @@ from contracts.inference import (
     ChatPrompt,
     GenerateRequest,
     PlainPrompt,
+    Prompt,
     TextPrompt,
     ToolChoiceMode,
 )
@@ -22,6 +23,7 @@ from gpu_pool.server.text.answers.answer_parser import AnswerParser
 from gpu_pool.server.text.answers.call_format import CallFamily
 from gpu_pool.server.text.detokenizer import Detokenizer
 from gpu_pool.server.text.prompt_encoder import PromptEncoder
+from gpu_pool.server.text.scored_text import ScoredText
 from gpu_pool.server.text.stop_strings import StopMatcher
 from gpu_pool.server.text.text_stream import CallRules, TextStream
 from gpu_pool.server.text.token_bytes import TokenBytes
@@ -63,7 +65,7 @@ class ModelText:
         has_calls = bool(names) and self.form.calls is not None
         rules = CallRules(self._draw_call_id, self._limit_calls(request))
         if not isinstance(prompt, ChatPrompt):
-            detokenizer = Detokenizer(self.table, is_beginning=not self._has_text(prompt))
+            detokenizer = Detokenizer(self.table, is_beginning=self._begins_text(prompt))
             return TextStream(index, detokenizer, stops, None, rules)
         if not (has_calls or self.form.thinks):
             return TextStream(index, Detokenizer(self.table), stops, None, rules)
@@ -80,12 +82,17 @@ class ModelText:
         detokenizer = Detokenizer(self.table)
         return "".join(map(detokenizer.push, token_ids)) + detokenizer.finish()
 
-    def _has_text(self, prompt: PlainPrompt) -> bool:
-        """False for nothing but control tokens: what follows is the beginning of a text."""
+    def create_scored(self, prompt: Prompt) -> ScoredText:
+        """The scored tokens of an answer to `prompt`."""
+        is_beginning = isinstance(prompt, ChatPrompt) or self._begins_text(prompt)
+        return ScoredText(self.table, hides_space=is_beginning and self.table.strips_first_space)
+
+    def _begins_text(self, prompt: PlainPrompt) -> bool:
+        """True where the prompt has nothing but control tokens: the answer continues no text."""
         if isinstance(prompt, TextPrompt):
-            return bool(prompt.text)
+            return not prompt.text
         pieces = self.table.pieces
-        return any(token_id < len(pieces) and pieces[token_id] for token_id in prompt.token_ids)
+        return not any(token_id < len(pieces) and pieces[token_id] for token_id in prompt.token_ids)
 
     def _limit_calls(self, request: GenerateRequest) -> int | None:
         """How many calls one answer may hold."""

@@ -150,6 +150,27 @@ def test_halves_of_a_character_have_names_and_offsets_of_their_own() -> None:
     assert choice["logprobs"]["text_offset"] == [0, 0, 1]
 
 
+def test_what_the_text_does_not_show_of_a_token_moves_no_other() -> None:
+    begin = TokenLogprob(1, b"<s>", None, (), 3)
+    first = TokenLogprob(2, b" On", -1.0, (), 1)
+    halves = (TokenLogprob(3, b" \xc3", -1.0, (), 1), TokenLogprob(4, b"\xa9", -1.0))
+    word = create_logprob("ce", -1.0)
+    for scored, text, offsets in (
+        ((begin, first, word, begin, word), "Oncece", [0, 0, 2, 4, 4]),
+        ((begin, *halves, word), "éce", [0, 0, 0, 1]),
+    ):
+        events = (PromptScored(scored), Delta(text, ()), END)
+        (choice,) = render_whole(CompletionForm(), *events)["choices"]
+        assert choice["logprobs"]["text_offset"] == offsets
+        assert choice["logprobs"]["tokens"][:1] == ["<s>"]
+        places = zip(offsets, scored, strict=True)
+        shown = [(place, one.token[one.num_hidden_bytes :]) for place, one in places]
+        pieces = [(place, piece.decode(errors="ignore")) for place, piece in shown]
+        assert all(text[place:].startswith(piece) for place, piece in pieces)
+        # With all that a token is made of, as it was, they would be behind the end of the text.
+        assert sum(len(one.token) for one in scored[:-1]) > len(text)
+
+
 def test_a_stream_gives_the_same_columns_piece_by_piece() -> None:
     events = (PROMPT_SCORED, Delta("Once", ()), Delta(" é", (3,), 0, (create_logprob(" é", -1.0),)))
     *pieces, last, done = read_data(render_stream(CompletionForm(), *events, END))
