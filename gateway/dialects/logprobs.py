@@ -76,8 +76,8 @@ class CompletionColumns:
         self._num_chars = 0
 
     def add(self, entries: Sequence[TokenLogprob]) -> CompletionLogprobs:
-        """The columns of the next tokens. A token of half a character counts with its last half, and
-        what the text does not show of one not at all.
+        """The columns of the next tokens. A token of half a character counts with its last half;
+        what the text does not show of one does not count.
         """
         offsets: list[int] = []
         pending = b""

@@ -14,8 +14,8 @@ import msgspec
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.parameters import CheckpointTensor
 from gpu_pool.weights.formats.compressed_tensors import Scheme, read_schemes
-from gpu_pool.weights.formats.pieces import convert_config, require_pattern
 from gpu_pool.weights.formats.name_pattern import read_pattern
+from gpu_pool.weights.formats.pieces import convert_config, require_pattern
 from gpu_pool.weights.formats.targets import PATTERN, find_group
 from gpu_pool.weights.packing import read_packing
 

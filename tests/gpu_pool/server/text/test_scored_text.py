@@ -20,7 +20,17 @@ from gpu_pool.server.text.model_text import ModelText
 from gpu_pool.server.text.scored_text import ScoredText, lacks_first_space
 from gpu_pool.server.text.token_bytes import TokenBytes, create_token_bytes
 
-WORDS = ["<s>", "\u2581", "\u2581\u2581", "\u2581Once", "\u2581upon", "Once", "!", "<0xC3>", "<0xA9>"]
+WORDS = [
+    "<s>",
+    "\u2581",
+    "\u2581\u2581",
+    "\u2581Once",
+    "\u2581upon",
+    "Once",
+    "!",
+    "<0xC3>",
+    "<0xA9>",
+]
 IDS = {word: token_id for token_id, word in enumerate(WORDS)}
 ONCE, UPON = IDS["\u2581Once"], IDS["\u2581upon"]
 
