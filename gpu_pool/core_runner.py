@@ -9,19 +9,19 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import structlog
 
-from contracts.errors import UnsupportedFeature
 from gpu_pool.carriers import create_carriers
 from gpu_pool.engine.core import EngineCore
 from gpu_pool.engine.encoder_core import EncoderCore
 from gpu_pool.engine.load_report import describe_failure, telling_of_load
-from gpu_pool.engine.token_matcher import CreateMatcher, refuse_grammars
+from gpu_pool.engine.matcher_maker import create_maker
 from gpu_pool.engine.transport import ZmqTransport
 from gpu_pool.parent_death import end_with_parent
-from gpu_pool.plan import EncoderExecutor, Executor, ExecutorInfo
+from gpu_pool.plan import EncoderExecutor, Executor
 from gpu_pool.settings import PATH_FROM_STDIN, CoreSettings, decode_core_settings
 from gpu_pool.structured.matcher import load_matchers
 from telemetry.log_output import configure_log
@@ -89,19 +89,12 @@ def _create_core(
     scheduling = settings.engine.create_scheduler_settings()
     if isinstance(executor, EncoderExecutor):
         return EncoderCore(executor, scheduling, transport, time.monotonic)
+    info = executor.info
+    load = partial(load_matchers, settings.model.path, info.vocab_size, info.eos_token_ids)
     return EngineCore(
         executor,
         scheduling,
         transport,
-        create_matcher=_find_matchers(settings.model.path, executor.info),
+        maker=create_maker(load, transport.wake),
         carriers=create_carriers(settings, executor, transport, stack),
     )
-
-
-def _find_matchers(directory: Path, info: ExecutorInfo) -> CreateMatcher:
-    """What makes token masks for the model; a refusal of all grammars where there is no way."""
-    try:
-        return load_matchers(directory, info.vocab_size, info.eos_token_ids)
-    except (UnsupportedFeature, OSError) as error:
-        structlog.get_logger().warning("answers cannot be constrained", reason=str(error))
-        return refuse_grammars

@@ -54,6 +54,10 @@ class EvenTokens:
         """Takes any grammar for this one."""
         del grammar
 
+    def copy(self) -> "EvenTokens":
+        """There is nothing to it."""
+        return self
+
     def fill_mask(self) -> bytes:
         """Every other bit."""
         return b"\x55" * (_VOCAB_SIZE // 8)

@@ -19,6 +19,7 @@ import msgspec
 from contracts.ids import AccountId
 from contracts.inference import SamplingParams
 from gpu_pool.engine.core import EngineCore
+from gpu_pool.engine.matcher_maker import InlineMaker
 from gpu_pool.engine.messages import (
     AddSequence,
     CoreSlept,
@@ -243,7 +244,8 @@ def carry(
     """
     with _settled_garbage() if is_timed else nullcontext():
         load = Load(parts, limit_s, clock)
-        core = EngineCore(executor, settings, load, clock, create_matcher=create_matcher)
+        maker = InlineMaker(create_matcher)
+        core = EngineCore(executor, settings, load, clock, maker=maker)
         core.run()
     load.close()
     return load.runs

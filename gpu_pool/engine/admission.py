@@ -23,7 +23,7 @@ from gpu_pool.engine.drafting import Drafter
 from gpu_pool.engine.messages import AddSequence
 from gpu_pool.engine.sequence import Sequence
 from gpu_pool.engine.settings import SchedulerSettings
-from gpu_pool.engine.token_matcher import CreateMatcher, TokenMatcher
+from gpu_pool.engine.token_matcher import TokenMatcher
 from gpu_pool.kv.kv_memory import KvMemory
 from gpu_pool.plan import ExecutorInfo
 
@@ -44,7 +44,6 @@ class Admission:
         info: ExecutorInfo,
         kv: KvMemory,
         draw_seed: Callable[[], int],
-        create_matcher: CreateMatcher,
     ) -> None:
         """`draw_seed` serves requests that bring no seed."""
         self._ngram = settings.ngram
@@ -52,16 +51,19 @@ class Admission:
         self._info = info
         self._kv = kv
         self._draw_seed = draw_seed
-        self._create_matcher = create_matcher
         self._num_arrivals = 0
 
-    def admit(self, request: AddSequence) -> Sequence:
-        """The sequence of `request`. Raises: as `check_admission`; what its grammar deserves."""
+    def admit(self, request: AddSequence, matcher: TokenMatcher | None = None) -> Sequence:
+        """The sequence of `request`, whose answer `matcher` follows. Raises: as `check_admission`;
+        `InvariantBroken` for an answer so far that does not match.
+        """
         max_tokens = check_admission(request, self._info, self._kv)
         sampling = request.sampling
         if sampling.seed is None:
             sampling = msgspec.structs.replace(sampling, seed=self._draw_seed())
-        grammar, adapter = request.grammar, request.adapter
+        adapter = request.adapter
+        if matcher is not None:
+            _follow(matcher, request)
         self._num_arrivals += 1
         return Sequence(
             sequence_id=request.sequence_id,
@@ -83,17 +85,9 @@ class Admission:
                 regions=request.regions,
             ),
             adapter=adapter,
-            matcher=None if grammar is None else self._match(grammar, request),
+            matcher=matcher,
             drafter=self._create_drafter(request),
         )
-
-    def _match(self, grammar: str, request: AddSequence) -> TokenMatcher:
-        """The matcher behind what has been generated. Raises: `InvariantBroken` if that misfits."""
-        matcher = self._create_matcher(grammar)
-        first = len(request.token_ids) - request.num_generated_tokens
-        if not all(matcher.accept(token_id) for token_id in request.token_ids[first:]):
-            raise InvariantBroken("The answer so far does not match its grammar.")
-        return matcher
 
     def _create_drafter(self, request: AddSequence) -> Drafter | None:
         """What guesses for a sequence: nothing where what is drawn depends on more than its place.
@@ -103,6 +97,13 @@ class Admission:
         if self._ngram is None or request.grammar is not None or request.sampling.has_penalties:
             return None
         return Drafter(self._ngram)
+
+
+def _follow(matcher: TokenMatcher, request: AddSequence) -> None:
+    """Takes `matcher` behind what has been generated. Raises: `InvariantBroken` if that misfits."""
+    first = len(request.token_ids) - request.num_generated_tokens
+    if not all(matcher.accept(token_id) for token_id in request.token_ids[first:]):
+        raise InvariantBroken("The answer so far does not match its grammar.")
 
 
 def check_admission(request: AddSequence, info: ExecutorInfo, kv: KvMemory) -> int:

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpu_pool.engine.adapter_gate import AdapterGate
-from gpu_pool.engine.admission import Admission
 from gpu_pool.engine.books import Books
+from gpu_pool.engine.entrance import create_entrance
 from gpu_pool.engine.intake import Intake
+from gpu_pool.engine.matcher_maker import MatcherMaker
 from gpu_pool.engine.passage import Carriers, Passage
 from gpu_pool.engine.planner import Planner
 from gpu_pool.engine.scheduler import Scheduler
 from gpu_pool.engine.settings import SchedulerSettings
-from gpu_pool.engine.token_matcher import CreateMatcher, refuse_grammars
 from gpu_pool.kv.assembly import create_kv_memory
 from gpu_pool.plan import ExecutorInfo
 
@@ -23,20 +23,20 @@ def create_scheduler(
     settings: SchedulerSettings,
     info: ExecutorInfo,
     draw_seed: Callable[[], int],
-    create_matcher: CreateMatcher = refuse_grammars,
+    maker: MatcherMaker | None = None,
     carriers: Carriers | None = None,
     gate: AdapterGate | None = None,
 ) -> Scheduler:
     """A scheduler with the KV memory that `info` and `settings` ask for.
 
-    `carriers` bring KV from elsewhere and take it along. Without a `gate` no adapter is taken.
+    `carriers` bring KV from elsewhere and take it along. Without a `gate` no adapter is taken,
+    without a `maker` no grammar.
     """
     if gate is None:
         info, gate = replace(info, max_adapter_rank=0), AdapterGate(info)
     carriers = carriers or Carriers()
     kv = create_kv_memory(info, settings.max_batch_tokens, prefix_caching=settings.prefix_caching)
-    admission = Admission(settings, info, kv, draw_seed, create_matcher)
+    entrance = create_entrance(settings, info, kv, draw_seed, maker)
     books = Books(settings, kv, Passage(kv, info.block_size, carriers), gate)
-    return Scheduler(
-        kv, admission, books, Planner(settings, kv, books, info.num_stages), Intake(info)
-    )
+    planner = Planner(settings, kv, books, info.num_stages)
+    return Scheduler(kv, entrance, books, planner, Intake(info))

@@ -14,6 +14,7 @@ from typing import Final
 from contracts.errors import InvariantBroken, StreamBroken, to_error_report
 from gpu_pool.engine.adapter_gate import AdapterGate
 from gpu_pool.engine.assembly import create_scheduler
+from gpu_pool.engine.matcher_maker import MatcherMaker
 from gpu_pool.engine.messages import (
     AbortSequence,
     AddSequence,
@@ -36,7 +37,6 @@ from gpu_pool.engine.passage import Carriers
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.engine.sleep_cycle import SleepCycle
 from gpu_pool.engine.tier_report import TierReport
-from gpu_pool.engine.token_matcher import CreateMatcher, refuse_grammars
 from gpu_pool.engine.transport import Transport
 from gpu_pool.plan import Executor
 
@@ -59,13 +59,14 @@ class EngineCore:
         transport: Transport,
         clock: Callable[[], float] = time.monotonic,
         draw_seed: Callable[[], int] = draw_seed,
-        create_matcher: CreateMatcher = refuse_grammars,
+        maker: MatcherMaker | None = None,
         carriers: Carriers | None = None,
     ) -> None:
         """`clock` gives seconds by which steps and deadlines go: those of `node_clock`, unless a
         test has its own. `draw_seed` serves requests that bring no seed.
 
-        `carriers` bring KV and take it along; they wake the transport when something has ended.
+        `carriers` bring KV and take it along; they and `maker`, without which no grammar is taken,
+        wake the transport when something has ended.
         """
         self._executor = executor
         self._transport = transport
@@ -81,7 +82,7 @@ class EngineCore:
             scheduler_settings,
             executor.info,
             draw_seed,
-            create_matcher,
+            maker,
             carriers,
             AdapterGate(executor.info, executor, transport.wake),
         )

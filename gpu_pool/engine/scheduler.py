@@ -9,8 +9,8 @@ from collections import deque
 
 from contracts.errors import DeadlineExceeded, InvariantBroken, PoolSaturated, ServiceError
 from contracts.inference import FinishReason
-from gpu_pool.engine.admission import Admission
 from gpu_pool.engine.books import Books
+from gpu_pool.engine.entrance import Entrance
 from gpu_pool.engine.intake import Intake
 from gpu_pool.engine.messages import (
     AddSequence,
@@ -32,11 +32,12 @@ class Scheduler:
     """All sequences of one engine core."""
 
     def __init__(
-        self, kv: KvMemory, admission: Admission, books: Books, planner: Planner, intake: Intake
+        self, kv: KvMemory, entrance: Entrance, books: Books, planner: Planner, intake: Intake
     ) -> None:
-        """Takes what `core.create_scheduler` built."""
+        """Takes what `assembly.create_scheduler` built."""
         self._kv = kv
-        self._admission = admission
+        self._entrance = entrance
+        self._desk = entrance.desk
         self._books = books
         self._planner = planner
         self._intake = intake
@@ -55,7 +56,7 @@ class Scheduler:
     @property
     def num_sequences(self) -> int:
         """Those that are not over."""
-        return len(self._books)
+        return len(self._books) + len(self._desk)
 
     @property
     def books(self) -> Books:
@@ -82,7 +83,9 @@ class Scheduler:
         """When to look again although nothing has happened; None: there is no need to."""
         landing_ms = self._books.passage.landings.next_deadline_ms
         held_ms = self._books.gate.next_deadline_ms
-        return min((ms for ms in (landing_ms, held_ms) if ms is not None), default=None)
+        waiting = [request.deadline_ms for request in self._desk.list_waiting()]
+        known = [ms for ms in (landing_ms, held_ms, *waiting) if ms is not None]
+        return min(known, default=None)
 
     @property
     def load(self) -> CoreLoad:
@@ -102,7 +105,7 @@ class Scheduler:
             books.speed.prefill_per_s,
             books.speed.decode_per_s,
             self._latest_id,
-            len(books) - books.num_ready,
+            len(books) - books.num_ready + len(self._desk),
         )
 
     # -- what the server asks --------------------------------------------------------------------
@@ -113,26 +116,25 @@ class Scheduler:
         known = self._books.find(request.sequence_id)
         if known is not None:  # one id, two streams: neither may get the other's answer
             self._finish(known, InvariantBroken("The node used the id of the request twice."))
-            return
-        try:
-            sequence = self._admission.admit(request)
-            self._books.enter(sequence)
-        except ServiceError as error:
-            self._books.passage.decline(request.sequence_id)
-            self._outbox.add_failed(request.sequence_id, 0, error)
-            return
-        if sequence.matcher is not None and sequence.matcher.is_finished:
-            self._outbox.add_started(sequence.sequence_id, 0)
-            self._finish(sequence, FinishReason.STOP)  # of a resumed answer, only the end was lost
-            self._books.passage.decline(request.sequence_id)
+        elif self._desk.withdraw(request.sequence_id):
+            error = InvariantBroken("The node used the id of the request twice.")
+            self._refuse(request.sequence_id, error)
         else:
-            self._open_passage(sequence)
+            try:
+                self._entrance.take(request)
+            except PoolSaturated as error:
+                self._refuse(request.sequence_id, error)
+            else:
+                self._look_after_entrance()
 
     def abort(self, sequence_id: SequenceId) -> None:
         """Ends a sequence now; its blocks are free and its row goes with the next plan."""
         sequence = self._books.find(sequence_id)
         if sequence is not None:
             self._finish(sequence, FinishReason.ABORTED)
+        elif self._desk.withdraw(sequence_id):
+            self._books.passage.decline(sequence_id)
+            self._outbox.add_finished(sequence_id, 0, FinishReason.ABORTED)
 
     def fail_all(self, error: ServiceError) -> None:
         """Answers every sequence with `error`. The books are void then: nothing may follow."""
@@ -140,6 +142,9 @@ class Scheduler:
             num_tokens = sequence.num_completion_tokens
             self._outbox.add_failed(sequence.sequence_id, num_tokens, error)
         self._books.clear()
+        for request in self._desk.list_waiting():
+            self._desk.withdraw(request.sequence_id)
+            self._outbox.add_failed(request.sequence_id, 0, error)
 
     def forget_prefixes(self) -> None:
         """Takes note that the KV memory has lost all it held, and that adapters are to be loaded
@@ -181,6 +186,7 @@ class Scheduler:
         """Takes in what has come and frees what has left; goes on while nothing can be computed,
         since another node may be reading, or waiting to hear where.
         """
+        self._look_after_entrance()
         for sequence_id in self._books.passage.poll(now_ms):
             arrived = self._books.find(sequence_id)
             if arrived is not None:
@@ -195,6 +201,10 @@ class Scheduler:
         self._look_after_gate()
         for sequence in self._books.list_late(now_ms):
             self._finish(sequence, DeadlineExceeded("The request's deadline has passed."))
+        for request in self._desk.list_waiting():
+            if request.deadline_ms <= now_ms and self._desk.withdraw(request.sequence_id):
+                late = DeadlineExceeded("The request's deadline has passed.")
+                self._refuse(request.sequence_id, late)
         step = Step(self._num_steps)
         self._planner.plan(step)
         self._note_starts(step, now_ms)
@@ -256,9 +266,36 @@ class Scheduler:
     def check(self) -> None:
         """Asserts that blocks, rows and queues agree; for tests, linear in everything."""
         self._books.check()
+        self._desk.check({sequence.sequence_id for sequence in self._books})
         assert not any(sequence.has_started for sequence in self._impatient)
 
     # -- parts of a life -------------------------------------------------------------------------
+
+    def _look_after_entrance(self) -> None:
+        """Lets new sequences wait for the next step, or answers why not."""
+        for sequence_id, entered in self._entrance.poll():
+            if isinstance(entered, ServiceError):
+                self._refuse(sequence_id, entered)
+                continue
+            try:
+                self._books.enter(entered)
+            except ServiceError as error:
+                self._refuse(sequence_id, error)
+                continue
+            if entered.matcher is not None and entered.matcher.is_finished:
+                self._outbox.add_started(sequence_id, 0)
+                self._finish(
+                    entered, FinishReason.STOP
+                )  # of a resumed answer, only the end was lost
+                self._books.passage.decline(sequence_id)
+            else:
+                self._open_passage(entered)
+
+    def _refuse(self, sequence_id: SequenceId, error: ServiceError) -> None:
+        """Answers a request that does not become a sequence."""
+        self._desk.release(sequence_id)
+        self._books.passage.decline(sequence_id)
+        self._outbox.add_failed(sequence_id, 0, error)
 
     def _open_passage(self, sequence: Sequence) -> None:
         """Lets a new sequence wait for KV from elsewhere, if there is any; or refuses it."""
@@ -303,6 +340,7 @@ class Scheduler:
     def _finish(self, sequence: Sequence, outcome: FinishReason | ServiceError) -> None:
         """Ends a sequence, wherever it stands, and says so."""
         self._books.leave(sequence)
+        self._desk.release(sequence.sequence_id)
         num_tokens = sequence.num_completion_tokens
         if isinstance(outcome, ServiceError):
             self._outbox.add_failed(sequence.sequence_id, num_tokens, outcome)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from contracts.errors import InvalidRequest, UnsupportedFeature
+from contracts.ids import AccountId
 from contracts.inference import (
     ChatPrompt,
     GenerateRequest,
@@ -57,7 +58,7 @@ class ConstraintCompiler:
             await self._trial.close()
 
     async def compile(
-        self, request: GenerateRequest, prompt: EncodedPrompt, vocab_size: int
+        self, request: GenerateRequest, prompt: EncodedPrompt, vocab_size: int, account: AccountId
     ) -> str | None:
         """The grammar of the request's answer, tried out; None where it may be anything.
 
@@ -74,7 +75,7 @@ class ConstraintCompiler:
             self._trial = GrammarTrial(TrialSettings(path, vocab_size, (0,)))
         # Tried without thoughts, behind which an answer that cannot be would hide.
         param = _TOOLS_PARAM if request.must_call_tools else _SCHEMA_PARAM
-        await self._trial.check(write_grammar(written), param)
+        await self._trial.check(write_grammar(written), param, account)
         return write_grammar(replace(written, thoughts=self._write_thoughts(request, prompt)))
 
     def _write(self, request: GenerateRequest) -> AnswerGrammar:

@@ -117,7 +117,9 @@ class ServedModel:
             request = await encoder.spell_in_thread(request)
             num_tokens = sum(len(one.token_ids) for one in (prompt, *further))
             request = fit_scores(request, num_tokens, ready.context_window)
-            grammar = await self._constraints.compile(request, prompt, ready.vocab_size)
+            grammar = await self._constraints.compile(
+                request, prompt, ready.vocab_size, grant.account_id
+            )
             self._adapters.check(request)  # the core may take less than was expected of it
             lease = await self._adapters.obtain(request, grant, line)
             with _kept(lease):

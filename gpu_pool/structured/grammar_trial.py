@@ -7,17 +7,22 @@ Must not know schemas. Read next: `trial_process` (the child), `matcher`.
 
 import asyncio
 import sys
+import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from typing import Final
 
 import msgspec
 
 from contracts.errors import InvalidRequest, PoolSaturated, UnsupportedFeature
+from contracts.ids import AccountId
+from gpu_pool.structured.fair_places import FairPlaces
 from gpu_pool.structured.trial_process import LENGTH, TrialAnswer, TrialSettings
 
 MAX_PROCESSES: Final = 2
 MAX_WAITING: Final = 64
-"""Grammars of one model that may wait for a process."""
+"""Grammars of one model that may want a process, those that have one included."""
+MAX_ACCOUNT_WAITING: Final = 48
+"""Of these, those of one account."""
 MAX_COST_S: Final = 0.25
 """CPU time that a core, which all requests share, may spend on preparing a grammar."""
 DEADLINE_S: Final = 15.0
@@ -34,23 +39,17 @@ class GrammarTrial:
         self._settings = settings
         self._command = command
         self._idle: list[Process] = []
-        self._places = asyncio.Semaphore(MAX_PROCESSES)
-        self._num_waiting = 0
+        self._places = FairPlaces(MAX_PROCESSES, MAX_WAITING, MAX_ACCOUNT_WAITING, time.monotonic)
 
-    async def check(self, grammar: str, param: str) -> None:
+    async def check(self, grammar: str, param: str, account: AccountId) -> None:
         """Returns when `grammar` may go to an engine core.
 
+        Accounts take turns, by the time that their grammars took.
         Raises: `InvalidRequest` naming `param` when it may not, `PoolSaturated` when too many wait,
         `UnsupportedFeature` when the model's vocabulary takes none at all.
         """
-        if self._num_waiting >= MAX_WAITING:
-            raise PoolSaturated("Too many schemas are being prepared.")
-        self._num_waiting += 1
-        try:
-            async with self._places:
-                answer = await self._try(grammar.encode())
-        finally:
-            self._num_waiting -= 1
+        async with self._places.take(account):
+            answer = await self._try(grammar.encode())
         if answer is None or (answer.error is None and answer.cpu_s > MAX_COST_S):
             raise InvalidRequest(_TOO_COSTLY, param=param)
         if answer.error is not None:

@@ -31,6 +31,10 @@ class GrammarMatcher:
         self._mask = b""
         self._is_misled = False
 
+    def copy(self) -> "GrammarMatcher":
+        """Another answer's at the same place, which shares what was prepared."""
+        return GrammarMatcher(self._matcher.deep_copy(), self._escape)
+
     def fill_mask(self) -> bytes:
         """A bit per token that may come next; end-of-sequence tokens where the answer may end."""
         mask = self._matcher.compute_bitmask()

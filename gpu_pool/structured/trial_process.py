@@ -5,6 +5,7 @@ for each is limited by the kernel, its memory for all. Must not know the node.
 Read next: `grammar_trial` (the parent), `matcher`.
 """
 
+import os
 import resource
 import signal
 import struct
@@ -22,6 +23,8 @@ MAX_CPU_S: Final = 2
 """The kernel kills the process when one grammar takes longer."""
 MAX_MEMORY_BYTES: Final = 4 << 30
 """Of address space, of which the largest part is never used."""
+NICENESS: Final = 10
+"""Engine cores go first where there are too few cores of the CPU."""
 LENGTH: Final = struct.Struct("<I")
 
 
@@ -86,4 +89,5 @@ def _answer(outgoing: BinaryIO, answer: TrialAnswer) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(NICENESS)
     run(sys.stdin.buffer, sys.stdout.buffer)

@@ -12,6 +12,7 @@ from gpu_pool.engine.adapter_gate import AdapterGate
 from gpu_pool.engine.assembly import create_scheduler
 from gpu_pool.engine.double_tokens import predict_tokens
 from gpu_pool.engine.executor_double import ExecutorDouble, create_double_info
+from gpu_pool.engine.matcher_maker import InlineMaker
 from gpu_pool.engine.messages import AddSequence, StepOutput
 from gpu_pool.engine.passage import Carriers
 from gpu_pool.engine.settings import SchedulerSettings
@@ -110,7 +111,7 @@ class EngineRig:
             settings or SchedulerSettings(),
             self.info,
             lambda: next(drawn),
-            create_matcher,
+            InlineMaker(create_matcher),
             create_carriers(self.executor),
             AdapterGate(self.info, loader or self.executor),
         )

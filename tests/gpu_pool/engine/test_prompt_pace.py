@@ -141,6 +141,9 @@ class Anything:
 
     def __init__(self, grammar: str) -> None: ...
 
+    def copy(self) -> "Anything":
+        return self
+
     def fill_mask(self) -> bytes:
         return b"\xff" * 250
 

@@ -1,5 +1,7 @@
 """Answers that have to match a grammar: what is drawn, when they end, what goes wrong."""
 
+import copy
+
 import pytest
 
 from contracts.errors import InvalidRequest
@@ -20,6 +22,9 @@ class Lists:
             raise InvalidRequest("This is no grammar.")
         self._places = [{int(n) for n in place.split("|")} for place in grammar.split()]
         self._index = 0
+
+    def copy(self) -> "Lists":
+        return copy.copy(self)
 
     def fill_mask(self) -> bytes:
         bits = sum(1 << token_id for token_id in self._places[self._index])

@@ -5,13 +5,16 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from contracts.errors import InvalidRequest, PoolSaturated, UnsupportedFeature
+from contracts.ids import AccountId
 from gpu_pool.structured import grammar_trial
+from gpu_pool.structured.fair_places import FairPlaces
 from gpu_pool.structured.grammar_text import AnswerGrammar, write_grammar
 from gpu_pool.structured.grammar_trial import GrammarTrial
 from gpu_pool.structured.schema_check import check_schema
@@ -26,6 +29,7 @@ def write(schema: object) -> str:
     return write_grammar(AnswerGrammar(None, checked, None))
 
 
+ACCOUNT = AccountId("a" * 32)
 GOOD = write({"type": "object", "properties": {"a": {"type": "integer"}}})
 
 
@@ -63,9 +67,9 @@ async def test_a_schema_that_costs_too_much_is_refused_and_the_next_is_not(
     trial: GrammarTrial, name: str
 ) -> None:
     with pytest.raises(InvalidRequest) as refusal:
-        await trial.check(write(HOSTILE[name]), "tools")
+        await trial.check(write(HOSTILE[name]), "tools", ACCOUNT)
     assert refusal.value.param == "tools"
-    await trial.check(GOOD, "tools")
+    await trial.check(GOOD, "tools", ACCOUNT)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +89,10 @@ async def test_a_schema_that_costs_too_much_is_refused_and_the_next_is_not(
 async def test_hostile_patterns_end_in_bounded_time(trial: GrammarTrial, pattern: str) -> None:
     async with asyncio.timeout(60):  # with room for a machine that does other things
         with contextlib.suppress(InvalidRequest):  # most are cheap; what they accept is followed
-            await trial.check(write({"type": "string", "pattern": pattern}), "response_format")
-        await trial.check(GOOD, "response_format")
+            await trial.check(
+                write({"type": "string", "pattern": pattern}), "response_format", ACCOUNT
+            )
+        await trial.check(GOOD, "response_format", ACCOUNT)
 
 
 @pytest.mark.parametrize(
@@ -99,43 +105,41 @@ async def test_hostile_patterns_end_in_bounded_time(trial: GrammarTrial, pattern
 )
 async def test_references_without_an_end_are_refused(trial: GrammarTrial, schema: object) -> None:
     with pytest.raises(InvalidRequest):
-        await trial.check(write(schema), "response_format")
-    await trial.check(GOOD, "response_format")
+        await trial.check(write(schema), "response_format", ACCOUNT)
+    await trial.check(GOOD, "response_format", ACCOUNT)
 
 
 async def test_a_refusal_says_why(trial: GrammarTrial) -> None:
     with pytest.raises(InvalidRequest, match="Unknown format: colour"):
-        await trial.check(write({"type": "string", "format": "colour"}), "response_format")
+        await trial.check(write({"type": "string", "format": "colour"}), "response_format", ACCOUNT)
 
 
 async def test_a_process_that_hangs_is_killed_at_its_deadline(
     settings: TrialSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial = GrammarTrial(settings)
-    await trial.check(GOOD, "tools")
+    await trial.check(GOOD, "tools", ACCOUNT)
     (process,) = trial._idle
     os.kill(process.pid, signal.SIGSTOP)
     monkeypatch.setattr(grammar_trial, "DEADLINE_S", 0.2)
     with pytest.raises(InvalidRequest, match="too complex"):
-        await trial.check(GOOD, "tools")
+        await trial.check(GOOD, "tools", ACCOUNT)
     assert process.returncode is not None
     await trial.close()
 
 
 async def test_a_process_that_was_killed_is_replaced(trial: GrammarTrial) -> None:
-    await trial.check(GOOD, "tools")
+    await trial.check(GOOD, "tools", ACCOUNT)
     (process,) = trial._idle
     os.kill(process.pid, signal.SIGKILL)
     await process.wait()
-    await trial.check(GOOD, "tools")
+    await trial.check(GOOD, "tools", ACCOUNT)
 
 
-async def test_too_many_at_once_are_sent_elsewhere(
-    trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(grammar_trial, "MAX_WAITING", 3)
+async def test_too_many_at_once_are_sent_elsewhere(trial: GrammarTrial) -> None:
+    trial._places = FairPlaces(2, 3, 3, time.monotonic)
     outcomes = await asyncio.gather(
-        *(trial.check(GOOD, "tools") for _ in range(5)), return_exceptions=True
+        *(trial.check(GOOD, "tools", ACCOUNT) for _ in range(5)), return_exceptions=True
     )
     assert sum(outcome is None for outcome in outcomes) == 3
     assert sum(isinstance(outcome, PoolSaturated) for outcome in outcomes) == 2
@@ -146,5 +150,5 @@ async def test_a_vocabulary_without_masks_is_said_to_have_none(tmp_path: Path) -
     path.write_text('{"model": {"type": "Other"}}', encoding="utf-8")
     trial = GrammarTrial(TrialSettings(str(path), 10, (0,)))
     with pytest.raises(UnsupportedFeature, match="masks"):
-        await trial.check(GOOD, "tools")
+        await trial.check(GOOD, "tools", ACCOUNT)
     await trial.close()
