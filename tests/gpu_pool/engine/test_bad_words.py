@@ -45,7 +45,7 @@ def test_more_than_a_row_keeps_is_refused_with_the_bound(
     spellings: Spellings, words: list[str]
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        EngineRig().scheduler._admission.admit(forbid(create_request(1, [1]), *spellings))
+        EngineRig().scheduler._entrance._admission.admit(forbid(create_request(1, [1]), *spellings))
     assert caught.value.param == "bad_words"
     assert all(word in caught.value.message for word in words)
 
@@ -53,7 +53,7 @@ def test_more_than_a_row_keeps_is_refused_with_the_bound(
 @pytest.mark.parametrize("spellings", [((),), ((1,), ()), ((1000,),), ((2, -1),)])
 def test_a_spelling_that_is_none_is_an_error_of_ours(spellings: Spellings) -> None:
     with pytest.raises(InvariantBroken):
-        EngineRig().scheduler._admission.admit(forbid(create_request(1, [1]), *spellings))
+        EngineRig().scheduler._entrance._admission.admit(forbid(create_request(1, [1]), *spellings))
 
 
 def test_what_is_just_within_the_bounds_is_taken() -> None:
