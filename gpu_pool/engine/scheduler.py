@@ -284,9 +284,8 @@ class Scheduler:
                 continue
             if entered.matcher is not None and entered.matcher.is_finished:
                 self._outbox.add_started(sequence_id, 0)
-                self._finish(
-                    entered, FinishReason.STOP
-                )  # of a resumed answer, only the end was lost
+                # of a resumed answer, only the end was lost
+                self._finish(entered, FinishReason.STOP)
                 self._books.passage.decline(sequence_id)
             else:
                 self._open_passage(entered)
