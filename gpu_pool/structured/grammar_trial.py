@@ -6,6 +6,7 @@ Must not know schemas. Read next: `trial_process` (the child), `matcher`.
 """
 
 import asyncio
+import contextlib
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -13,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from contracts.errors import InvalidRequest, PoolSaturated, UnsupportedFeature
+from contracts.errors import InvalidRequest, PoolSaturated, ServiceError, UnsupportedFeature
 from contracts.ids import AccountId
 from gpu_pool.structured.fair_places import FairPlaces
 from gpu_pool.structured.trial_process import LENGTH, TrialAnswer, TrialSettings
@@ -49,7 +50,7 @@ class GrammarTrial:
         `UnsupportedFeature` when the model's vocabulary takes none at all.
         """
         async with self._places.take(account):
-            answer = await self._try(grammar.encode())
+            answer = await self._see_through(grammar.encode())
         if answer is None or (answer.error is None and answer.cpu_s > MAX_COST_S):
             raise InvalidRequest(_TOO_COSTLY, param=param)
         if answer.error is not None:
@@ -59,6 +60,19 @@ class GrammarTrial:
         """Ends the processes that wait for work."""
         while self._idle:
             await _end(self._idle.pop())
+
+    async def _see_through(self, grammar: bytes) -> TrialAnswer | None:
+        """As `_try`. Who leaves meanwhile has the place, and pays for it, until the process is free
+        again: killing it would cost the next account the start of another. Who is cancelled once
+        more kills it.
+        """
+        attempt = asyncio.create_task(self._try(grammar))
+        try:
+            return await asyncio.shield(attempt)
+        except asyncio.CancelledError:
+            with contextlib.suppress(ServiceError):
+                await attempt
+            raise
 
     async def _try(self, grammar: bytes) -> TrialAnswer | None:
         """What a process says of `grammar`; None when it dies of it or is killed."""

@@ -18,7 +18,7 @@ from gpu_pool.structured.fair_places import FairPlaces
 from gpu_pool.structured.grammar_text import AnswerGrammar, write_grammar
 from gpu_pool.structured.grammar_trial import GrammarTrial
 from gpu_pool.structured.schema_check import check_schema
-from gpu_pool.structured.trial_process import TrialSettings
+from gpu_pool.structured.trial_process import TrialAnswer, TrialSettings
 from tests.fixtures.random_checkpoint import VOCAB_SIZE
 from tests.gpu_pool.structured.walks import TOKENIZER
 
@@ -126,6 +126,50 @@ async def test_a_process_that_hangs_is_killed_at_its_deadline(
         await trial.check(GOOD, "tools", ACCOUNT)
     assert process.returncode is not None
     await trial.close()
+
+
+class Impatient(GrammarTrial):
+    """With the defect that whoever leaves takes the process along."""
+
+    async def _see_through(self, grammar: bytes) -> TrialAnswer | None:
+        return await self._try(grammar)
+
+
+@pytest.mark.parametrize("kind", [GrammarTrial, Impatient])
+async def test_whoever_leaves_costs_nobody_a_process(
+    settings: TrialSettings, kind: type[GrammarTrial]
+) -> None:
+    trial = kind(settings)
+    await trial.check(GOOD, "tools", ACCOUNT)
+    (process,) = trial._idle
+    os.kill(process.pid, signal.SIGSTOP)  # it is at work for a while
+    leaving = asyncio.create_task(trial.check(GOOD, "tools", ACCOUNT))
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert not trial._idle
+    os.kill(process.pid, signal.SIGCONT)
+    leaving.cancel()  # before its answer can be read
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert (trial._idle == [process]) is (kind is GrammarTrial)
+    await trial.close()
+
+
+async def test_whoever_is_cancelled_twice_kills_it(settings: TrialSettings) -> None:
+    trial = GrammarTrial(settings)
+    await trial.check(GOOD, "tools", ACCOUNT)
+    (process,) = trial._idle
+    os.kill(process.pid, signal.SIGSTOP)
+    leaving = asyncio.create_task(trial.check(GOOD, "tools", ACCOUNT))
+    for _ in range(9):
+        await asyncio.sleep(0)
+    for _ in range(2):
+        leaving.cancel()
+        await asyncio.sleep(0.01)
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert process.returncode is not None
+    assert (trial._places._num_free, trial._places._num_wanting) == (2, {})
 
 
 async def test_a_process_that_was_killed_is_replaced(trial: GrammarTrial) -> None:
