@@ -184,6 +184,7 @@ def test_what_matchers_take_has_an_end_and_is_given_back(monkeypatch: pytest.Mon
     monkeypatch.setattr(grammar_desk, "MAX_CHARS", 16)
     monkeypatch.setattr(grammar_desk, "MAX_ACCOUNT_CHARS", 12)
     monkeypatch.setattr(grammar_desk, "MAX_IDLE_CHARS", 5)
+    monkeypatch.setattr(grammar_desk, "MATCHER_CHARS", 0)
     rig = create_rig(InlineMaker(Lists))
     first, same = rig.add(ask(1, "5 6 7 8")), rig.add(ask(2, "5 6 7 8"))
     assert rig.add(ask(3, "9 6 7 8")).error_codes == ["pool_saturated"]
@@ -194,6 +195,61 @@ def test_what_matchers_take_has_an_end_and_is_given_back(monkeypatch: pytest.Mon
     assert list(rig.scheduler._desk._kept) == [(MODEST, "9 6 7")]  # the other is too much to keep
     assert rig.add(ask(6, "9 6 7 8")).error_codes == []
     rig.run()
+
+
+def test_small_grammars_take_room_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_desk, "MAX_IDLE_CHARS", 3 * grammar_desk.MATCHER_CHARS)
+    rig = create_rig(InlineMaker(Lists))
+    for number in range(1, 21):
+        rig.add(ask(number, str(number)))
+        rig.run()
+    assert list(rig.scheduler._desk._kept) == [(GREEDY, "19"), (GREEDY, "20")]
+
+
+@pytest.mark.parametrize(("shared_tokens", "num_made"), [(30, 1), (7, 5), (2, 10)])
+def test_so_many_tokens_of_answers_share_a_matcher(
+    shared_tokens: int, num_made: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_desk, "SHARED_TOKENS", shared_tokens)
+    maker = SlowMaker()
+    rig = create_rig(maker)
+    outcomes = [rig.add(ask(one, "5 6 7")) for one in range(1, 11)]
+    desk = rig.scheduler._desk
+    assert desk._num_chars[GREEDY] <= num_made * (grammar_desk.MATCHER_CHARS + 5)
+    while len(desk):
+        maker.is_over = True
+        go_on(rig)
+        desk.check({sequence.sequence_id for sequence in rig.scheduler.books})
+    assert [outcome.token_ids for outcome in outcomes] == [[5, 6, 7]] * 10
+    assert len(maker.begun) == num_made
+    assert not desk._num_chars
+
+
+def test_who_finds_a_matcher_does_not_wait_for_others() -> None:
+    maker = SlowMaker()
+    rig = create_rig(maker)
+    rig.add(ask(1, "5 6 7"))
+    maker.is_over = True
+    go_on(rig)
+    rig.add(ask(2, "7 8", MODEST))  # is being made for a while
+    found = rig.add(ask(3, "5 6 7"))
+    rig.run()
+    assert found.token_ids == [5, 6, 7]
+    assert len(rig.scheduler._desk) == 1
+
+
+@pytest.mark.parametrize("is_bound", [True, False])
+def test_prompts_that_wait_for_matchers_have_an_end(is_bound: bool) -> None:
+    settings = SchedulerSettings(max_waiting_tokens=10, max_account_waiting_tokens=7)
+    rig = create_rig(SlowMaker(), settings if is_bound else None)
+    outcomes = [rig.add(ask(number, f"{number}")) for number in (1, 2, 3)]
+    outcomes += [rig.add(ask(number, f"{number}", MODEST)) for number in (4, 5)]
+    codes = [outcome.error_codes for outcome in outcomes]
+    refused = ["pool_saturated"] if is_bound else []
+    assert codes == [[], [], refused, [], refused]
+    for number in range(1, 6):
+        rig.abort(number)
+    assert not rig.scheduler._desk._num_waiting_tokens
 
 
 def test_a_thread_makes_matchers_and_wakes_the_loop() -> None:

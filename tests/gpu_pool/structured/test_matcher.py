@@ -1,6 +1,7 @@
 """Masks: whatever is drawn under them is what the grammar says, and bad grammars are refused."""
 
 import json
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -11,6 +12,7 @@ from tokenizers import AddedToken
 
 from benchmarks.engine.generated_schemas import list_schemas
 from contracts.errors import InvalidRequest, UnsupportedFeature
+from gpu_pool.engine.grammar_desk import SHARED_TOKENS
 from gpu_pool.structured.grammar_text import (
     AnswerGrammar,
     CallGrammar,
@@ -43,6 +45,30 @@ def test_what_is_too_complex_is_told_apart_from_a_forbidden_token() -> None:
     allowed = list_allowed(plain.fill_mask())
     assert not plain.accept(next(i for i in range(3, VOCAB_SIZE) if i not in allowed))
     assert not plain.has_given_up
+
+
+def count_lost(take: Callable[[], GrammarMatcher], num_tokens: int) -> int:
+    """Of many random answers of so many tokens, those that became too complex to follow."""
+    random, num_lost = Random(5), 0
+    for _ in range(60):
+        matcher = take()
+        for _ in range(num_tokens):
+            allowed = list_allowed(matcher.fill_mask())
+            if matcher.has_given_up or not matcher.accept(random.choice(allowed)):
+                break
+            if matcher.is_finished:
+                break
+        num_lost += matcher.has_given_up
+    return num_lost
+
+
+def test_copies_come_to_an_end_together_and_what_shares_one_at_the_desk_does_not() -> None:
+    counted = {"type": "string", "pattern": "^(.{0,200}[a-z].{0,200}[0-9].{0,200})$"}
+    alone = create(counted)
+    assert count_lost(alone.copy, 100) > 10
+    kept = [create(counted) for _ in range(12)]
+    each = iter([one.copy() for one in kept for _ in range(SHARED_TOKENS // 100)])
+    assert count_lost(each.__next__, 100) == 0
 
 
 @pytest.mark.slow
