@@ -134,7 +134,10 @@ async def test_a_call_that_is_required_is_made(
         assert set(arguments) == {"x", "y"}
     if not is_parallel:
         assert len(calls) == 1
-    assert join_text(events) == ""
+    if last.reason is FinishReason.LENGTH:  # one call in sixty is being begun then
+        assert not join_text(events) or join_text(events).startswith("<tool_call>")
+    else:
+        assert join_text(events) == ""
 
 
 @pytest.mark.parametrize(
