@@ -246,7 +246,7 @@ class ClientConnection(PatientConnection):
         version = parser.get_http_version()
         if version != "1.1" and version != "1.0":
             raise refuse_version()
-        if not self.has_place():
+        if not self.make_room():
             raise PoolSaturated("This gateway has as many connections as it can hold.")
         self._waits.body_since_s, self._waits.headers_since_s = self._waits.headers_since_s, None
         if found is None:

@@ -69,7 +69,7 @@ class PatientConnection(HttpToolsProtocol):
         """A client is here."""
         super().connection_made(transport)
         self.flow = ReadingControl(transport, self._has_unserved)
-        self.has_place()
+        self.make_room()
 
     @property
     def host(self) -> str:
@@ -96,8 +96,8 @@ class PatientConnection(HttpToolsProtocol):
         else:
             self.transport.close()
 
-    def has_place(self) -> bool:
-        """True when no more connections are open than may be, some of others having given way."""
+    def make_room(self) -> bool:
+        """Has others give way while more connections are open than may be; False where none can."""
         num_too_many = len(self.connections) - self.limits.max_connections
         if num_too_many <= 0:
             return True

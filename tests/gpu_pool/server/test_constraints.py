@@ -63,7 +63,8 @@ def constrain(constraint: Constraint, **sampling: Any) -> GenerateRequest:
 
 
 def choose(choice: ToolChoice, prompt: ChatPrompt = CHAT) -> GenerateRequest:
-    request = ask(MODEL, max_tokens=300, temperature=1.0)
+    # With a seed: one required call in sixty is only begun when it has come to its bound.
+    request = ask(MODEL, max_tokens=300, temperature=1.0, seed=1)
     return msgspec.structs.replace(request, prompt=prompt, tool_choice=choice)
 
 
@@ -134,10 +135,7 @@ async def test_a_call_that_is_required_is_made(
         assert set(arguments) == {"x", "y"}
     if not is_parallel:
         assert len(calls) == 1
-    if last.reason is FinishReason.LENGTH:  # one call in sixty is being begun then
-        assert not join_text(events) or join_text(events).startswith("<tool_call>")
-    else:
-        assert join_text(events) == ""
+    assert join_text(events) == ""
 
 
 @pytest.mark.parametrize(
