@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from gpu_pool.carriers import create_carriers
+from gpu_pool.cpu_share import count_usable_cpus, share_mask_threads
 from gpu_pool.engine.core import EngineCore
 from gpu_pool.engine.encoder_core import EncoderCore
 from gpu_pool.engine.load_report import describe_failure, telling_of_load
@@ -95,6 +96,6 @@ def _create_core(
         executor,
         scheduling,
         transport,
-        maker=create_maker(load, transport.wake),
+        maker=create_maker(load, transport.wake, share_mask_threads(count_usable_cpus())),
         carriers=create_carriers(settings, executor, transport, stack),
     )

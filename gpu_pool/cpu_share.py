@@ -7,8 +7,11 @@ the threads are used. Source: Linux, `Documentation/admin-guide/cgroup-v2.rst` (
 
 import os
 from pathlib import Path
+from typing import Final
 
 from gpu_pool.control_groups import CGROUP_ROOT, OWN_CGROUPS, list_folders
+
+_MOST_MASK_THREADS: Final = 8
 
 
 def share_threads(num_cpus: int, quota_cpus: float | None, num_models: int) -> int:
@@ -20,6 +23,13 @@ def share_threads(num_cpus: int, quota_cpus: float | None, num_models: int) -> i
     """
     usable = num_cpus if quota_cpus is None else min(num_cpus, int(quota_cpus))
     return max(usable // max(num_models, 1), 1)
+
+
+def share_mask_threads(num_cpus: int) -> int:
+    """Threads for masks of one model's answers, two at least: one is kept from whose masks are
+    dear. They compute while the core waits for them, so they need no CPUs of their own.
+    """
+    return max(2, min(num_cpus // 2, _MOST_MASK_THREADS))
 
 
 def count_usable_cpus() -> int:

@@ -10,6 +10,7 @@ from gpu_pool.engine.adapter_gate import AdapterGate
 from gpu_pool.engine.books import Books
 from gpu_pool.engine.entrance import create_entrance
 from gpu_pool.engine.intake import Intake
+from gpu_pool.engine.mask_desk import MaskDesk
 from gpu_pool.engine.matcher_maker import MatcherMaker
 from gpu_pool.engine.passage import Carriers, Passage
 from gpu_pool.engine.planner import Planner
@@ -37,6 +38,7 @@ def create_scheduler(
     carriers = carriers or Carriers()
     kv = create_kv_memory(info, settings.max_batch_tokens, prefix_caching=settings.prefix_caching)
     entrance = create_entrance(settings, info, kv, draw_seed, maker)
-    books = Books(settings, kv, Passage(kv, info.block_size, carriers), gate)
+    masks = MaskDesk(0 if maker is None else maker.num_mask_threads)
+    books = Books(settings, kv, Passage(kv, info.block_size, carriers), gate, masks)
     planner = Planner(settings, kv, books, info.num_stages)
     return Scheduler(kv, entrance, books, planner, Intake(info))

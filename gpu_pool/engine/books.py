@@ -10,6 +10,7 @@ from typing import Final
 from contracts.fair_order import FairOrder
 from gpu_pool.engine.adapter_gate import AdapterGate
 from gpu_pool.engine.deadlines import Deadlines
+from gpu_pool.engine.mask_desk import MaskDesk
 from gpu_pool.engine.passage import Passage
 from gpu_pool.engine.running_batch import RunningBatch, by_precedence
 from gpu_pool.engine.sequence import Sequence
@@ -23,11 +24,17 @@ class Books:
     """All live sequences."""
 
     def __init__(
-        self, settings: SchedulerSettings, kv: KvMemory, passage: Passage, gate: AdapterGate
+        self,
+        settings: SchedulerSettings,
+        kv: KvMemory,
+        passage: Passage,
+        gate: AdapterGate,
+        masks: MaskDesk,
     ) -> None:
         """None."""
         self.passage = passage
         self.gate = gate
+        self.masks = masks
         self.waiting = WaitingQueue(settings)
         self.batch = RunningBatch(kv, self.waiting)
         self.fair = FairOrder()
@@ -78,6 +85,8 @@ class Books:
         )
         self._deadlines.add(sequence)
         self.gate.enter(sequence)
+        if sequence.matcher is not None:
+            self.masks.ask(sequence)
 
     def leave(self, sequence: Sequence) -> None:
         """Forgets a sequence, wherever it stands; its blocks are free."""
@@ -86,6 +95,7 @@ class Books:
         self.fair.leave(sequence.account_id)
         self.passage.leave(sequence)
         self.gate.leave(sequence)
+        self.masks.forget(sequence)
         if sequence.is_running:
             self.batch.stop(sequence)
         else:
@@ -96,6 +106,7 @@ class Books:
         """Forgets all; queue, batch and blocks are void then."""
         self._live.clear()
         self.gate.clear()
+        self.masks.clear()
 
     def list_late(self, now_ms: int) -> list[Sequence]:
         """The sequences whose deadline has passed since the last call."""
@@ -109,6 +120,7 @@ class Books:
             self.passage.count_held,
         )
         self.gate.check(self)
+        self.masks.check(self)
         num_landing = sum(sequence.table.is_landing for sequence in self)
         assert num_landing == self.passage.landings.num_awaited
         running = [sequence for sequence in self if sequence.is_running]

@@ -4,22 +4,17 @@ Owns the two ways of making one; must not know requests nor whose grammar is nex
 Read next: `grammar_desk` (the caller), `token_matcher`.
 """
 
-import contextlib
-import os
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
 
 from contracts.errors import InvariantBroken, ServiceError, UnsupportedFeature
+from gpu_pool.engine.background import create_threads
 from gpu_pool.engine.token_matcher import CreateMatcher, TokenMatcher, refuse_grammars
-
-_NICENESS: Final = 10
-"""Computing goes first where there are too few cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +29,11 @@ class Made:
 class MatcherMaker(Protocol):
     """Makes one matcher at a time."""
 
+    @property
+    def num_mask_threads(self) -> int:
+        """How many others its matchers' masks may be computed in; 0: in the caller's alone."""
+        ...
+
     def begin(self, grammar: str) -> None:
         """Starts with `grammar`; what came of the one before has been taken."""
         ...
@@ -46,8 +46,9 @@ class MatcherMaker(Protocol):
 class InlineMaker:
     """Makes it at once, in the caller's thread."""
 
-    def __init__(self, create_matcher: CreateMatcher) -> None:
+    def __init__(self, create_matcher: CreateMatcher, num_mask_threads: int = 0) -> None:
         """Makes nothing yet."""
+        self.num_mask_threads: Final = num_mask_threads
         self._create_matcher = create_matcher
         self._made: Made | None = None
 
@@ -64,11 +65,14 @@ class InlineMaker:
 class ThreadMaker:
     """Makes it in a thread of its own, which ends with the process."""
 
-    def __init__(self, create_matcher: CreateMatcher, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, create_matcher: CreateMatcher, wake: Callable[[], None], num_mask_threads: int
+    ) -> None:
         """`create_matcher` lets other threads run; `wake` is called when one is made."""
+        self.num_mask_threads: Final = num_mask_threads
         self._create_matcher = create_matcher
         self._wake = wake
-        self._thread = ThreadPoolExecutor(1, "matchers", initializer=_stand_back)
+        self._thread = create_threads(1, "matchers")
         self._future: Future[Made] | None = None
 
     def begin(self, grammar: str) -> None:
@@ -84,10 +88,12 @@ class ThreadMaker:
         return future.result()
 
 
-def create_maker(load: Callable[[], CreateMatcher], wake: Callable[[], None]) -> MatcherMaker:
+def create_maker(
+    load: Callable[[], CreateMatcher], wake: Callable[[], None], num_mask_threads: int
+) -> MatcherMaker:
     """What makes the matchers that `load` has; a refusal of all grammars where there is no way."""
     try:
-        return ThreadMaker(load(), wake)
+        return ThreadMaker(load(), wake, num_mask_threads)
     except (UnsupportedFeature, OSError) as error:
         structlog.get_logger().warning("answers cannot be constrained", reason=str(error))
         return InlineMaker(refuse_grammars)
@@ -101,13 +107,7 @@ def _make(create_matcher: CreateMatcher, grammar: str) -> Made:
         outcome = create_matcher(grammar)
     except ServiceError as error:
         outcome = error
-    except Exception as error:  # a defect of the library harms one request, not all
+    except BaseException as error:  # a panic of the library harms one request, not all
         outcome = InvariantBroken("The schema of the request cannot be followed.")
         outcome.__cause__ = error
     return Made(outcome, (time.thread_time_ns() - began_ns) // 1000)
-
-
-def _stand_back() -> None:
-    """Lets the threads that compute go first, where the system knows threads' priorities."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -92,8 +92,10 @@ class Planner:
 
     @property
     def _is_awaiting(self) -> bool:
-        """Steps in flight sample what running sequences go on with."""
-        return any(sequence.num_pending_tokens for sequence in self._batch)
+        """Steps in flight sample what running sequences go on with, or it is being found out what
+        may come next.
+        """
+        return any(one.num_pending_tokens or one.awaits_mask for one in self._batch)
 
     @property
     def _is_full(self) -> bool:
@@ -327,12 +329,13 @@ class Planner:
 
     def _schedule_chunk(self, step: Step, sequence: Sequence, limit: int) -> int:
         """Adds at most `limit` tokens of a prompt to the step; returns how many."""
-        num_tokens = min(sequence.num_uncomputed_tokens, limit, self._kv.max_step_tokens)
+        num_computable = sequence.num_uncomputed_tokens - sequence.awaits_mask
+        num_tokens = min(num_computable, limit, self._kv.max_step_tokens)
         num_scores_each = sequence.num_scores_each
         if num_scores_each:
             num_tokens = min(num_tokens, self._num_scores_left // num_scores_each)
         if not num_tokens:
-            return 0  # the scores of others fill the step
+            return 0  # the scores of others fill the step, or a mask is lacking
         if not self._extend(sequence, sequence.num_computed_tokens + num_tokens):
             self._is_short = True
             return 0

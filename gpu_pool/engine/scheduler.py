@@ -206,11 +206,13 @@ class Scheduler:
                 late = DeadlineExceeded("The request's deadline has passed.")
                 self._refuse(request.sequence_id, late)
         step = Step(self._num_steps)
+        self._look_after_masks()
         self._planner.plan(step)
         self._note_starts(step, now_ms)
         self._kv.shared.part_with_owed(len(self._books.batch))
         if not step.work and not self._has_chores:
-            if self._books.has_startable and not self._in_flight:
+            has_idle = self._books.has_startable and not self._books.masks.num_awaited
+            if has_idle and not self._in_flight:
                 raise InvariantBroken("There are sequences, and none can be computed.")
             return None
         self._num_steps += 1
@@ -254,6 +256,8 @@ class Scheduler:
                 self._outbox.add_tokens(sampled, num_told)
                 if outcome is not None:
                     self._finish(sequence, outcome)
+                elif sequence.matcher is not None:
+                    self._books.masks.ask(sequence)
 
     def note_step(self, seconds: float) -> None:
         """The oldest plan in flight has taken so long."""
@@ -312,6 +316,12 @@ class Scheduler:
         for sequence in news.passed:
             self._note_ready(sequence)
         for sequence, error in news.failed:
+            self._finish(sequence, error)
+
+    def _look_after_masks(self) -> None:
+        """Gives what masks there are by now, and ends those who will not get theirs."""
+        books = self._books
+        for sequence, error in books.masks.gather(books.speed.decode_step_s, books.fair.num_active):
             self._finish(sequence, error)
 
     def _note_ready(self, sequence: Sequence) -> None:

@@ -43,6 +43,8 @@ class Sequence:
     """That is not there, and nothing is computed before."""
     matcher: TokenMatcher | None = None
     """Set where the answer has to match a grammar; stands behind the newest token."""
+    mask: bytes | None = None
+    """What `matcher` allows next, once that has been found out."""
     drafter: Drafter | None = None
     """Set where next tokens may be guessed."""
     num_drafts_in_flight: int = 0
@@ -83,9 +85,18 @@ class Sequence:
         return len(self.token_ids) + self.num_pending_tokens - self.num_computed_tokens
 
     @property
+    def awaits_mask(self) -> bool:
+        """Nothing can be sampled before it is known what is allowed."""
+        return self.matcher is not None and self.mask is None
+
+    @property
     def may_be_planned(self) -> bool:
-        """False while the steps in flight sample all that was asked for, or what a mask needs."""
-        return self._lacks_tokens and not (self.num_pending_tokens and self._needs_known_tokens)
+        """False while the steps in flight sample all that was asked for, or what a mask needs, and
+        until there is one.
+        """
+        if not self._lacks_tokens or self.awaits_mask:
+            return False
+        return not (self.num_pending_tokens and self._needs_known_tokens)
 
     @property
     def waits_for_step(self) -> bool:

@@ -75,7 +75,7 @@ class Step:
         if end <= sequence.num_prompt_tokens:
             self.num_pairs += count_pairs(end - num_tokens, end)
         self.work.append(Work(sequence, sequence.num_runs, end, samples))
-        mask = sequence.matcher.fill_mask() if samples and sequence.matcher is not None else None
+        assert not (samples and sequence.awaits_mask)
         self._scheduled.append(
             ScheduledSequence(
                 sequence.sequence_id,
@@ -85,7 +85,7 @@ class Step:
                 news.tags,
                 news.nums_dropped,
                 drafts,
-                allowed_tokens=mask,
+                allowed_tokens=sequence.mask if samples else None,
             )
         )
 

@@ -102,6 +102,7 @@ class EngineRig:
         check_every: int = 1,
         create_carriers: Callable[[ExecutorDouble], Carriers] = lambda _: Carriers(),
         loader: AdapterLoader | None = None,
+        num_mask_threads: int = 0,
     ) -> None:
         """Adapters are the double's, unless a `loader` has others."""
         self.info = info or create_double_info()
@@ -111,7 +112,7 @@ class EngineRig:
             settings or SchedulerSettings(),
             self.info,
             lambda: next(drawn),
-            InlineMaker(create_matcher),
+            InlineMaker(create_matcher, num_mask_threads),
             create_carriers(self.executor),
             AdapterGate(self.info, loader or self.executor),
         )

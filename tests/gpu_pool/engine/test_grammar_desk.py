@@ -260,7 +260,7 @@ def test_a_thread_makes_matchers_and_wakes_the_loop() -> None:
         assert may_go.wait(timeout=60)
         return Lists(grammar)
 
-    rig = create_rig(ThreadMaker(create, woken.set))
+    rig = create_rig(ThreadMaker(create, woken.set, num_mask_threads=1))
     bound, free = rig.add(ask(1, "5 6 7")), rig.add(ask(2, None))
     rig.run()
     assert free.reasons == [FinishReason.LENGTH]

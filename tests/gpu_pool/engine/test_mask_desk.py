@@ -1,0 +1,266 @@
+"""Masks are computed beside the steps: dear ones hold up their own answers and nobody else's."""
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import ClassVar
+
+import pytest
+
+from contracts.ids import AccountId
+from contracts.inference import FinishReason
+from gpu_pool.engine.executor_double import create_double_info
+from gpu_pool.engine.mask_desk import MaskDesk
+from gpu_pool.engine.settings import SchedulerSettings
+from tests.gpu_pool.engine.engine_rig import EngineRig, Outcome, assert_no_leak, create_request
+
+VOCAB_SIZE = 1000
+MEAN, KIND = AccountId("b" * 32), AccountId("c" * 32)
+LONG_S = 30.0
+
+
+class Numbers:
+    """Accepts exactly the numbers that the grammar spells, in order."""
+
+    def __init__(self, grammar: str) -> None:
+        self._numbers = [int(number) for number in grammar.split()]
+        self._index = 0
+
+    def copy(self) -> "Numbers":
+        return copy.copy(self)
+
+    def fill_mask(self) -> bytes:
+        return (1 << self._numbers[self._index]).to_bytes(VOCAB_SIZE // 8 + 1, "little")
+
+    def accept(self, token_id: int) -> bool:
+        is_right = token_id == self._numbers[self._index]
+        self._index += 1
+        return is_right
+
+    @property
+    def has_given_up(self) -> bool:
+        return False
+
+    @property
+    def is_finished(self) -> bool:
+        return self._index == len(self._numbers)
+
+
+class Held(Numbers):
+    """Numbers above 500 have masks that take as long as the test likes."""
+
+    let_go = threading.Event()
+    num_begun: ClassVar[int] = 0
+
+    def fill_mask(self) -> bytes:
+        if self._numbers[self._index] > 500:
+            Held.num_begun += 1
+            assert Held.let_go.wait(LONG_S)
+        return super().fill_mask()
+
+
+@pytest.fixture(autouse=True)
+def _released() -> Iterator[None]:
+    """No thread is left waiting, whatever a test comes to."""
+    Held.let_go.clear()
+    Held.num_begun = 0
+    yield
+    Held.let_go.set()
+
+
+def create_rig(
+    num_mask_threads: int,
+    create_matcher: Callable[[str], Numbers] = Held,
+    *,
+    max_in_flight: int = 1,
+    settings: SchedulerSettings | None = None,
+) -> EngineRig:
+    info = create_double_info(max_in_flight=max_in_flight, num_blocks=40)
+    return EngineRig(settings, info, create_matcher, num_mask_threads=num_mask_threads)
+
+
+def step_until(rig: EngineRig, is_so: Callable[[], bool]) -> None:
+    """Steps until something is so; fails after long."""
+    end_s = time.monotonic() + LONG_S
+    while not is_so():
+        assert time.monotonic() < end_s, "it does not come to that"
+        rig.step()
+
+
+def is_over(outcome: Outcome) -> Callable[[], bool]:
+    return lambda: bool(outcome.reasons)
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 3])
+def test_an_answer_without_its_mask_sits_steps_out_and_others_go_on(max_in_flight: int) -> None:
+    rig = create_rig(2, max_in_flight=max_in_flight)
+    dear = rig.add(create_request(1, [1, 2, 3], grammar="7 601 8", max_tokens=9, account_id=MEAN))
+    plain_request = create_request(2, [4, 5, 6], max_tokens=60)
+    plain = rig.add(plain_request)
+    step_until(rig, is_over(plain))
+    assert plain.token_ids == rig.predict(plain_request)
+    assert (dear.token_ids, dear.reasons) == ([7], [])
+    Held.let_go.set()
+    rig.run()
+    assert (dear.token_ids, dear.reasons) == ([7, 601, 8], [FinishReason.STOP])
+    assert_no_leak(rig)
+
+
+def test_computed_in_the_steps_the_same_mask_holds_up_everybody() -> None:
+    rig = create_rig(0)
+    rig.add(create_request(1, [1, 2, 3], grammar="7 601 8", max_tokens=9, account_id=MEAN))
+    plain = rig.add(create_request(2, [4, 5, 6], max_tokens=60))
+    thread = threading.Thread(target=rig.run)
+    thread.start()
+    thread.join(0.2)
+    num_tokens, is_held = len(plain.token_ids), thread.is_alive()
+    Held.let_go.set()
+    thread.join(LONG_S)
+    assert (num_tokens, is_held) == (1, True)
+    assert len(plain.token_ids) == 60
+
+
+def test_the_last_thread_is_kept_from_whose_masks_are_under_way() -> None:
+    rig = create_rig(2)
+    for n in (1, 2, 3):
+        rig.add(create_request(n, [n], grammar="601 602", max_tokens=9, account_id=MEAN))
+    kind = rig.add(create_request(4, [4], grammar="5 6 7", max_tokens=9, account_id=KIND))
+    step_until(rig, is_over(kind))
+    assert kind.token_ids == [5, 6, 7]
+    assert Held.num_begun == 1
+
+
+def test_without_one_to_keep_they_stand_behind_each_other() -> None:
+    rig = create_rig(1)
+    rig.add(create_request(1, [1], grammar="601 602", max_tokens=9, account_id=MEAN))
+    step_until(rig, lambda: Held.num_begun == 1)
+    kind = rig.add(create_request(2, [2], grammar="5 6 7", max_tokens=9, account_id=KIND))
+    for _ in range(20):
+        rig.step()
+    assert kind.token_ids == []
+
+
+@pytest.mark.parametrize(
+    ("account_id", "order"), [(KIND, [601, 5, 5, 602, 603]), (MEAN, [601, 602, 603, 5, 5])]
+)
+def test_whose_masks_took_least_time_is_next(account_id: AccountId, order: list[int]) -> None:
+    computed: list[int] = []
+
+    class Burning(Numbers):
+        def fill_mask(self) -> bytes:
+            number = self._numbers[self._index]
+            computed.append(number)
+            if number > 500:
+                assert Held.let_go.wait(LONG_S)
+                end_s = time.thread_time() + 0.003
+                while time.thread_time() < end_s:
+                    pass
+            return super().fill_mask()
+
+    rig = create_rig(1, Burning)
+    for n in (1, 2, 3):
+        rig.add(create_request(n, [n], grammar=f"60{n}", max_tokens=9, account_id=MEAN))
+    step_until(rig, lambda: bool(computed))
+    for n in (4, 5):
+        rig.add(create_request(n, [n], grammar="5", max_tokens=9, account_id=account_id))
+    Held.let_go.set()
+    rig.run()
+    assert computed == order
+
+
+def test_prompts_are_computed_while_the_first_mask_is_not_there() -> None:
+    rig = create_rig(2, settings=SchedulerSettings(max_running=4, max_batch_tokens=4))
+    rig.add(create_request(1, range(1, 11), grammar="601 8", max_tokens=9, account_id=MEAN))
+    for _ in range(8):
+        rig.step()
+    assert sum(work.num_tokens for plan in rig.plans for work in plan.scheduled) == 9
+    Held.let_go.set()
+    rig.run()
+    assert rig.outcomes[1].token_ids == [601, 8]
+
+
+def test_a_core_whose_answers_all_wait_waits_with_them() -> None:
+    rig = create_rig(2)
+    outcome = rig.add(create_request(1, [1, 2], grammar="601 602", max_tokens=9))
+    assert [rig.step() is None for _ in range(4)] == [False, True, True, True]
+    assert rig.scheduler.has_work
+    Held.let_go.set()
+    rig.run()
+    assert outcome.token_ids == [601, 602]
+
+
+@pytest.mark.parametrize("num_mask_threads", [0, 2])
+def test_a_matcher_with_a_defect_ends_its_own_answer(num_mask_threads: int) -> None:
+    class Broken(Numbers):
+        def fill_mask(self) -> bytes:
+            if self._index == 1:
+                raise BaseException("as a panic of the library would be")
+            return super().fill_mask()
+
+    rig = create_rig(num_mask_threads, Broken)
+    broken = rig.add(create_request(1, [1], grammar="5 6", max_tokens=9))
+    whole_request = create_request(2, [2], max_tokens=9)
+    whole = rig.add(whole_request)
+    rig.run()
+    assert (broken.token_ids, broken.error_codes) == ([5], ["internal_error"])
+    assert whole.token_ids == rig.predict(whole_request)
+    assert_no_leak(rig)
+
+
+def test_who_leaves_while_its_mask_is_computed_leaves_nothing_behind() -> None:
+    rig = create_rig(2)
+    rig.add(create_request(1, [1], grammar="601 602", max_tokens=9, account_id=MEAN))
+    rig.add(create_request(2, [2], grammar="603 604", max_tokens=9, account_id=MEAN))
+    step_until(rig, lambda: Held.num_begun == 1)
+    rig.abort(1)
+    rig.abort(2)
+    del rig.outcomes[1]
+    again = rig.add(create_request(1, [1], grammar="5 6", max_tokens=9, account_id=KIND))
+    step_until(rig, is_over(again))
+    assert again.token_ids == [5, 6]
+    Held.let_go.set()
+    rig.run()
+    assert [again.token_ids, rig.outcomes[2].token_ids] == [[5, 6], []]
+    assert rig.scheduler.books.masks.num_awaited == 0
+    assert_no_leak(rig)
+
+
+def test_a_desk_without_anybody_gives_nothing() -> None:
+    assert MaskDesk(2).gather(1.0, 0) == []
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 2])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_storm_of_slow_and_quick_masks_loses_no_answer(seed: int, max_in_flight: int) -> None:
+    random = Random(seed)
+
+    class Slow(Numbers):
+        def fill_mask(self) -> bytes:
+            time.sleep(random.choice((0, 0, 0, 0.0002, 0.003)))
+            return super().fill_mask()
+
+    settings = SchedulerSettings(max_running=6, max_batch_tokens=12)
+    rig = create_rig(3, Slow, max_in_flight=max_in_flight, settings=settings)
+    spelled: dict[int, list[int]] = {}
+    aborted: set[int] = set()
+    for n in range(1, 80):
+        account = AccountId(random.choice("abcd") * 32)
+        numbers = [random.randrange(1, VOCAB_SIZE) for _ in range(random.randrange(1, 9))]
+        prompt = [random.randrange(1, 20) for _ in range(random.randrange(1, 12))]
+        is_bound = random.random() < 0.8
+        grammar = " ".join(map(str, numbers)) if is_bound else None
+        request = create_request(n, prompt, grammar=grammar, max_tokens=9, account_id=account)
+        rig.add(request)
+        spelled[n] = numbers if is_bound else rig.predict(request)
+        for _ in range(random.randrange(4)):
+            rig.step()
+        if random.random() < 0.2:
+            aborted.add(n)
+            rig.abort(n)
+    rig.run()
+    for n, numbers in spelled.items():
+        told = rig.outcomes[n].token_ids
+        assert told == numbers or (n in aborted and told == numbers[: len(told)])
+    assert_no_leak(rig)
