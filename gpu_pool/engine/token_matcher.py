@@ -2,7 +2,7 @@
 
 Owns the two interfaces; must not know grammars. A sequence with a matcher is scheduled only when
 all its tokens are known, because the next ones allowed depend on them.
-Read next: `scheduler` (the caller), `gpu_pool.structured` (the real ones).
+Read next: `mask_desk` (the caller), `gpu_pool.structured` (the real ones).
 """
 
 from collections.abc import Callable
