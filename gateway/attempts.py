@@ -16,6 +16,7 @@ from contracts.errors import (
     ErrorReport,
     ModelCold,
     PoolSaturated,
+    RequestError,
     Retry,
     ServiceError,
 )
@@ -163,8 +164,12 @@ class Attempts:
                 self._fleet.health.note_success(attempt.plan.node_id)
         elif is_fault_of_node(error) and not attempt.stream.is_ours:
             self._fleet.note_failure(attempt.plan.node_id)
-        elif isinstance(error, _NO_ROOM) and not attempt.stream.is_accepted:
+        elif attempt.stream.is_accepted:
+            return
+        elif isinstance(error, _NO_ROOM):
             self._fleet.note_refusal(attempt.plan.node_id, attempt.need)
+        elif isinstance(error, RequestError):
+            self._fleet.health.refusals.note_blamed(attempt.plan.node_id, attempt.need)
 
     def read_failure(self, context: RequestContext, report: ErrorReport) -> ServiceError:
         """Why the node has ended the latest attempt."""
@@ -205,6 +210,25 @@ class Attempts:
             and self._count_attempts(context) < self.settings.max_attempts
             and self._fleet.roster.has_longer(plan.card)
         )
+
+    def may_doubt(self, context: RequestContext, place: Place, error: ServiceError) -> bool:
+        """True when the node finds fault with the request, as it does with all of its kind: who is
+        right shows at another node, which is asked once. It costs no retry that others may need.
+        """
+        if not isinstance(error, RequestError) or isinstance(error, ContextTooLong):
+            return False
+        node_id, refusals = place.plan.node_id, self._fleet.health.refusals
+        if context.doubted is not None or not refusals.is_doubted(node_id, place.need):
+            return False
+        context.doubted = node_id
+        return self._count_attempts(context) < self.settings.max_attempts
+
+    def note_accepted(self, context: RequestContext, attempt: Attempt) -> None:
+        """The node has taken the request, and so should others have done."""
+        node_id, need = attempt.plan.node_id, attempt.need
+        self._fleet.health.refusals.note_taken(node_id, need)
+        if context.doubted is not None and context.doubted != node_id:
+            self._fleet.note_contradicted(context.doubted, need)
 
     def may_try_again(self, context: RequestContext, *, is_refused: bool = False) -> bool:
         """True when this request has an attempt left, and all requests together one more retry, or

@@ -85,7 +85,9 @@ class Forwarder:
             try:
                 attempt = attempts.open(context, place, body)
                 listener = (
-                    self._create_listener(attempt, on_accepted) if has_choice else on_accepted
+                    self._create_listener(context, attempt, on_accepted)
+                    if has_choice
+                    else on_accepted
                 )
                 attempt.stream.on_accepted = listener
                 events = await self._try(context, attempt, is_streaming(request), asker)
@@ -95,6 +97,7 @@ class Forwarder:
                 if asker.is_lost or not (
                     attempts.may_try_longer(context, place.plan, error)
                     or (may_retry(error) and attempts.may_try_again(context, is_refused=is_refused))
+                    or (has_choice and attempts.may_doubt(context, place, error))
                 ):
                     raise
                 failure = error
@@ -168,7 +171,10 @@ class Forwarder:
         return msgspec.structs.replace(request, sampling=sampling)
 
     def _create_listener(
-        self, attempt: Attempt, on_accepted: Callable[[int, int], Tally]
+        self,
+        context: RequestContext,
+        attempt: Attempt,
+        on_accepted: Callable[[int, int], Tally],
     ) -> Callable[[int, int], Tally]:
         """Tells the settlement what a node has counted, and the router how right it was."""
         plan = attempt.plan
@@ -178,7 +184,7 @@ class Forwarder:
 
         def note(num_prompt: int, num_cached: int) -> Tally:
             self._fleet.locality.note_accepted(attempt.need, plan, num_prompt, num_cached)
-            self._fleet.health.refusals.note_taken(plan.node_id, attempt.need)
+            self._attempts.note_accepted(context, attempt)
             return on_accepted(num_prompt, num_cached)
 
         return note

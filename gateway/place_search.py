@@ -11,7 +11,14 @@ from typing import Final
 
 import msgspec
 
-from contracts.errors import ContextTooLong, PoolSaturated, Retry, ServiceError, StreamBroken
+from contracts.errors import (
+    ContextTooLong,
+    PoolSaturated,
+    RequestError,
+    Retry,
+    ServiceError,
+    StreamBroken,
+)
 from contracts.ids import NodeId
 from contracts.inference import NodeRequest
 from gateway.attempts import Attempts, Place
@@ -120,6 +127,8 @@ class PlaceSearch:
                 return Place(need, self._attempts.plan(self._context, need))
             except ServiceError as error:
                 is_full = is_full or isinstance(error, PoolSaturated)
+        if isinstance(failure, RequestError) and not isinstance(failure, ContextTooLong):
+            raise failure  # nobody waits for another opinion
         is_lost = isinstance(failure, StreamBroken) and not self._spent
         if is_lost:
             need = msgspec.structs.replace(wanted[-1], may_wait=False)

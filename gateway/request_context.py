@@ -103,6 +103,8 @@ class RequestContext(msgspec.Struct):
     """Attempts are numbered from here: a node takes no number twice under the same request id."""
     emptied: frozenset[NodeId] = frozenset()
     """Nodes that it left because they were to be emptied: at each of them one attempt is free."""
+    doubted: NodeId | None = None
+    """A node that found fault with it, as with all requests lately: another was asked after it."""
     usage: Usage | None = None
     """Of the attempt that answered, or failed last: what its node has told, or what had come from
     it when it went. The tenant pays for this: for what was served, and not for what our nodes have

@@ -160,9 +160,18 @@ class Fleet:
         """A node has refused a request that would have waited there, or has left it lying."""
         node = self._nodes.get(node_id)
         if node is not None and node.has_free_place(need.model) and need.may_wait:
-            now_s = self._sources.monotonic_s()
-            if self.health.refusals.note_refused(node_id, need, now_s):
-                log.warning("node_refuses", node_id=node_id, model=need.model)
+            self._note_refused(node_id, need)
+
+    def note_contradicted(self, node_id: NodeId, need: RouteNeed) -> None:
+        """A node has found fault with a request that another one has taken."""
+        if node_id in self._nodes:
+            self._note_refused(node_id, need)
+
+    def _note_refused(self, node_id: NodeId, need: RouteNeed) -> None:
+        """The node does not take what it should."""
+        now_s = self._sources.monotonic_s()
+        if self.health.refusals.note_refused(node_id, need, now_s):
+            log.warning("node_refuses", node_id=node_id, model=need.model)
 
     def admit(self, node_id: NodeId, vouched: Vouched) -> None:
         """The node is in the fleet from now on, where operators say that it is."""

@@ -4,7 +4,11 @@ A node that is full says so, and nobody goes there. One that has free places by 
 takes nothing would get every request first, for it looks idle: all would be refused once, until no
 retries are left. After a few refusals in a row it is left alone for a while that doubles; then one
 request at a time tries it, until one is taken. Refusals of one kind say nothing of others, so that
-nobody can have a node left alone by asking for what it lacks. Pure: time is handed in.
+nobody can have a node left alone by asking for what it lacks.
+
+A node that finds fault with every request is right while clients are wrong, and looks idle as well.
+After a few in a row it is doubted: what another node then takes, it has refused. Pure: time is
+handed in.
 Read next: `gateway.routing.node_health` (which has them), `gateway.routing.room`.
 """
 
@@ -16,6 +20,7 @@ from contracts.ids import NodeId
 from gateway.routing.route_plan import RequestKind, RouteNeed
 
 _MAX_IN_A_ROW: Final = 5
+_MAX_BLAMED_IN_A_ROW: Final = 3
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
 
@@ -25,6 +30,8 @@ class _Streak:
     """Refusals of a kind by one node since it last took one."""
 
     num_refusals: int = 0
+    num_blamed: int = 0
+    """Requests that it found fault with."""
     num_pauses: int = 0
     paused_until_s: float = float("-inf")
 
@@ -47,6 +54,16 @@ class Refusals:
             return False
         _pause(streak, now_s)
         return True
+
+    def note_blamed(self, node_id: NodeId, need: RouteNeed) -> None:
+        """The node has found fault with a request."""
+        streaks = self._streaks.setdefault(need.kind, {})
+        streaks.setdefault(node_id, _Streak()).num_blamed += 1
+
+    def is_doubted(self, node_id: NodeId, need: RouteNeed) -> bool:
+        """Whether another node should be asked what it finds."""
+        streak = self._streaks.get(need.kind, {}).get(node_id)
+        return streak is not None and streak.num_blamed > _MAX_BLAMED_IN_A_ROW
 
     def note_sent(self, node_id: NodeId, need: RouteNeed, now_s: float) -> None:
         """A request is on its way: where it is a trial, the next one comes a pause later."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import PoolSaturated
+from contracts.errors import InvalidRequest, PoolSaturated
 from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until_async
-from tests.gateway.scripted_node import ScriptedNode, ScriptedStream, run_node
+from tests.gateway.scripted_node import ScriptedNode, ScriptedStream, answer_hello, run_node
 from tests.gateway.test_failover import list_up
 
 ASK: dict[str, Any] = {"prompt": "Hi"}
@@ -21,6 +21,11 @@ NUM_REQUESTS = 60
 async def refuse(stream: ScriptedStream) -> None:
     """A node whose engine is behind something that lets nothing through."""
     await stream.fail(PoolSaturated("The model's engine takes no more requests."))
+
+
+async def find_fault(stream: ScriptedStream) -> None:
+    """A node that has lost its tokenizer, or a request that is wrong."""
+    await stream.fail(InvalidRequest("The prompt is empty.", param="prompt"))
 
 
 async def swallow(stream: ScriptedStream) -> None:
@@ -87,3 +92,52 @@ async def test_who_would_not_wait_has_no_node_left_alone(
         num_before = len(bad.streams)
         assert (await gateway.run(ASK)).status in (200, 429)
         assert len(bad.streams) == num_before + 1
+
+
+@pytest.mark.parametrize("takes_some", [False, True], ids=["with all", "the control"])
+async def test_a_node_that_finds_fault_with_what_others_take_is_left_alone(
+    tmp_path: Path, database_template: Path, takes_some: bool
+) -> None:
+    """In the control it takes every third: whom it blames may be wrong."""
+    async with open_pair(tmp_path, database_template) as (gateway, bad, good):
+
+        async def take_every_third(stream: ScriptedStream) -> None:
+            await (stream.answer("Hi") if len(bad.streams) % 3 == 0 else find_fault(stream))
+
+        bad.script = take_every_third if takes_some else find_fault
+        replies = [await gateway.run(ASK) for _ in range(NUM_REQUESTS)]
+        num_blamed = sum(reply.status == 400 for reply in replies)
+        if takes_some:
+            assert (num_blamed, len(bad.streams)) == (NUM_REQUESTS * 2 // 3, NUM_REQUESTS)
+        else:
+            assert num_blamed == 3
+            assert len(bad.streams) < RESERVE
+            assert len(good.streams) == NUM_REQUESTS - 3
+
+
+async def test_wrong_requests_have_no_node_left_alone(
+    tmp_path: Path, database_template: Path
+) -> None:
+    """They are asked of a second node once there is doubt, and cost nobody's retries."""
+    async with open_pair(tmp_path, database_template) as (gateway, near, far):
+        near.script = far.script = find_fault
+        for _ in range(NUM_REQUESTS):
+            reply = await gateway.run(ASK)
+            assert reply.status == 400
+            assert "The prompt is empty." in reply.body.decode()
+        assert (len(near.streams), len(far.streams)) == (NUM_REQUESTS, NUM_REQUESTS - 3)
+        near.script = far.script = answer_hello
+        assert (await gateway.run(ASK)).status == 200
+        assert len(near.streams) == NUM_REQUESTS + 1
+
+
+async def test_a_wrong_request_does_not_wait_for_another_opinion(
+    tmp_path: Path, database_template: Path
+) -> None:
+    async with open_pair(tmp_path, database_template) as (gateway, bad, good):
+        bad.script = find_fault
+        for _ in range(4):
+            await gateway.run(ASK)
+        await good.stop()
+        reply = await gateway.run(ASK)
+        assert reply.status == 400
