@@ -91,6 +91,7 @@ class Books:
     def leave(self, sequence: Sequence) -> None:
         """Forgets a sequence, wherever it stands; its blocks are free."""
         del self._live[sequence.sequence_id]
+        self._deadlines.remove(sequence)
         self.fair.charge(sequence.account_id, sequence.held_cost)
         self.fair.leave(sequence.account_id)
         self.passage.leave(sequence)
@@ -105,13 +106,13 @@ class Books:
     def clear(self) -> None:
         """Forgets all; queue, batch and blocks are void then."""
         self._live.clear()
+        self._deadlines.clear()
         self.gate.clear()
         self.masks.clear()
 
     def list_late(self, now_ms: int) -> list[Sequence]:
         """The sequences whose deadline has passed since the last call."""
-        missed = self._deadlines.pop_missed(now_ms)
-        return [self._live[sequence_id] for sequence_id in missed if sequence_id in self._live]
+        return [self._live[sequence_id] for sequence_id in self._deadlines.pop_missed(now_ms)]
 
     def check(self) -> None:
         """Asserts that blocks, queue and batch agree; for tests, linear in everything."""
@@ -126,6 +127,7 @@ class Books:
         running = [sequence for sequence in self if sequence.is_running]
         assert sorted(running, key=by_precedence) == list(self.batch)
         assert len(self._live) == len(running) + len(self.waiting)
+        assert self._deadlines.num_kept <= 2 * len(self._live) + 1
         for sequence in self:
             is_empty = not any(group.block_ids for group in sequence.table.groups)
             assert sequence.is_running or is_empty
