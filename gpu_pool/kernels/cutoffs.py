@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,9 +63,10 @@ def _cut_sorted(scores_RV: Tensor, k_R: Tensor, p_R: Tensor) -> Tensor:
     largest_k = int(k_R.max())
     num_candidates = largest_k if largest_k < vocab_size else min(_FIRST_CANDIDATES, vocab_size)
     cutoffs_R, is_complete_R = _cut_candidates(scores_RV, k_R, p_R, num_candidates)
-    if bool(is_complete_R.all()):
-        return cutoffs_R
-    return _cut_candidates(scores_RV, k_R, p_R, vocab_size)[0]
+    rest = is_complete_R.logical_not().nonzero()[:, 0]
+    if rest.shape[0]:  # a flat row costs its neighbours nothing
+        cutoffs_R[rest] = _cut_candidates(scores_RV[rest], k_R[rest], p_R[rest], vocab_size)[0]
+    return cutoffs_R
 
 
 def _cut_candidates(
@@ -72,9 +74,9 @@ def _cut_candidates(
 ) -> tuple[Tensor, Tensor]:
     """The cut-offs as far as the best `num_candidates` tell, and for which rows they do."""
     vocab_size = scores_RV.shape[1]
-    sorted_RC = scores_RV.topk(num_candidates, dim=-1).values
+    sorted_RC = _sort_best(scores_RV, num_candidates)
     k_R1, p_R1 = k_R[:, None], p_R[:, None]
-    rank_C = torch.arange(num_candidates, device=scores_RV.device)
+    rank_C = torch.arange(num_candidates, dtype=torch.int32, device=scores_RV.device)
     weights_RC = sorted_RC.exp().masked_fill_(rank_C >= k_R1, 0)
     reached_RC = weights_RC.cumsum(-1)
     total_R1 = torch.where(
@@ -88,6 +90,16 @@ def _cut_candidates(
     if num_candidates == vocab_size:
         is_complete_R1 = torch.ones_like(is_complete_R1)
     return sorted_RC.gather(-1, last_R1)[:, 0], is_complete_R1[:, 0]
+
+
+def _sort_best(scores_RV: Tensor, count: int) -> Tensor:
+    """The best `count` scores of each row in falling order, by numpy: it sorts with vectors, which
+    takes a tenth of the time of torch's own on a CPU.
+    """
+    scores = scores_RV.cpu().numpy()
+    if count < scores.shape[1]:
+        scores = np.partition(scores, scores.shape[1] - count, axis=1)[:, -count:]
+    return torch.from_numpy(np.sort(scores, axis=1)).flip(1).to(scores_RV.device)
 
 
 @jit

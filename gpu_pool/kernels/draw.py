@@ -23,6 +23,7 @@ from gpu_pool.kernels.noise import (
     mix_key,
     mix_key_in_kernel,
 )
+from gpu_pool.kernels.row_pieces import cut_rows
 from gpu_pool.kernels.scores import (
     BLOCK,
     PART,
@@ -56,7 +57,7 @@ class DrawParameters:
     has_filters: bool = True
     """False promises that no row has top-k, top-p or min-p, so that nothing looks for them."""
 
-    def select(self, index: Tensor) -> DrawParameters:
+    def select(self, index: Tensor | slice) -> DrawParameters:
         """Those of some rows."""
         return DrawParameters(
             self.temperatures_R[index],
@@ -96,6 +97,12 @@ def _refuse_garbage(logits_RV: Tensor, token_ids_R: Tensor) -> Tensor:
 
 def _race(logits_RV: Tensor, parameters: DrawParameters) -> Tensor:
     """One token per row by its probability; every temperature is above 0."""
+    pieces = cut_rows(*logits_RV.shape)
+    return torch.cat([_race_few(logits_RV[rows], parameters.select(rows)) for rows in pieces])
+
+
+def _race_few(logits_RV: Tensor, parameters: DrawParameters) -> Tensor:
+    """The same of rows that are looked at in one go."""
     scores_RV = scores_reference(logits_RV, parameters.temperatures_R)
     cutoffs_R = cutoffs_reference(scores_RV, parameters.filters) if parameters.has_filters else None
     places = zip(parameters.seeds_R.tolist(), parameters.positions_R.tolist(), strict=True)

@@ -2,7 +2,8 @@
 
 Repetition (Hugging Face's) looks at prompt and output: positive logits are divided, negative ones
 multiplied. Frequency and presence (OpenAI's) look at the output only and subtract.
-Shapes: V vocabulary. Takes fp32 logits.
+Invariant: what came out is among what occurred. Shapes: V vocabulary, N tokens that occurred.
+Takes fp32 logits.
 """
 
 from __future__ import annotations
@@ -29,15 +30,17 @@ class Penalties:
 def penalise_reference(
     logits_V: Tensor, is_seen_V: Tensor, output_V: Tensor, penalties: Penalties
 ) -> None:
-    """The three in turn, in plain torch."""
+    """The three in turn, in plain torch; what never occurred is not looked at."""
+    index_N = is_seen_V.nonzero()[:, 0]
+    logits_N, output_N = logits_V[index_N], output_V[index_N]
     if penalties.repetition != 1.0:
         factor = penalties.repetition
-        penalised_V = torch.where(logits_V > 0, logits_V / factor, logits_V * factor)
-        logits_V.copy_(torch.where(is_seen_V, penalised_V, logits_V))
+        logits_N = torch.where(logits_N > 0, logits_N / factor, logits_N * factor)
     if penalties.frequency != 0.0:
-        logits_V.sub_(output_V * penalties.frequency)
+        logits_N.sub_(output_N * penalties.frequency)
     if penalties.presence != 0.0:
-        logits_V.sub_((output_V > 0) * penalties.presence)
+        logits_N.sub_((output_N > 0) * penalties.presence)
+    logits_V[index_N] = logits_N
 
 
 @jit

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gpu_pool.kernels.device_values import to_device
+from gpu_pool.kernels.row_pieces import cut_rows
 from gpu_pool.plan import TokenScore
 
 ROWS_AT_ONCE: Final = 64
@@ -25,13 +26,15 @@ def score_tokens(
     Logits may be of any size: NaN and -inf count as impossible, as in sampling.
     """
     scores: list[TokenScore] = []
-    for rows in _split(len(token_ids)):
+    for rows in _split(*logits_RV.shape, is_cpu=logits_RV.device.type == "cpu"):
         scores += _score_few(logits_RV[rows], token_ids[rows], nums_top[rows])
     return scores
 
 
-def _split(num_rows: int) -> Iterator[slice]:
+def _split(num_rows: int, vocab_size: int, *, is_cpu: bool) -> Iterator[slice]:
     """Runs of at most `ROWS_AT_ONCE` rows."""
+    if is_cpu:
+        return cut_rows(num_rows, vocab_size)
     return (slice(first, first + ROWS_AT_ONCE) for first in range(0, num_rows, ROWS_AT_ONCE))
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contracts.inference import SamplingParams
+from gpu_pool.kernels import cutoffs as cutoffs_module
 from gpu_pool.kernels.cutoffs import Filters, cutoffs_reference, cutoffs_triton
 from gpu_pool.kernels.scores import find_largest_triton, make_finite, scores_reference
 from tests.gpu_pool.kernels.triton_cases import DEVICE, needs_triton
@@ -149,3 +150,26 @@ def test_a_long_top_k_is_cut_the_same_alone_and_beside_a_row_without() -> None:
     assert together is not None
     assert alone is not None
     assert together[0] == alone[0]
+
+
+def test_a_flat_row_is_sorted_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for a temperature of 100 pays for a whole vocabulary, and nobody beside."""
+    scores = torch.randn(5, 3000, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    scores[[0, 1, 3, 4]] *= 9
+    scores -= scores.amax(-1, keepdim=True)
+    filters = to_filters([SamplingParams(top_p=0.9)] * 5)
+    sorted_shapes: list[tuple[int, int]] = []
+    sort_best = cutoffs_module._sort_best
+
+    def note(scores_RV: Tensor, count: int) -> Tensor:
+        sorted_shapes.append((scores_RV.shape[0], count))
+        return sort_best(scores_RV, count)
+
+    monkeypatch.setattr(cutoffs_module, "_sort_best", note)
+    together = cutoffs_reference(scores, filters)
+    assert sorted_shapes == [(5, 1024), (1, 3000)]
+    assert together is not None
+    for row in range(5):
+        alone = cutoffs_reference(scores[row : row + 1], to_filters([SamplingParams(top_p=0.9)]))
+        assert alone is not None
+        assert alone[0] == together[row]

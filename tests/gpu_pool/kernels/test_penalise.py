@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from gpu_pool.kernels.penalise import Penalties, penalise_reference, penalise_triton
+from tests.gpu_pool.kernels.largest_result import LargestResult
 from tests.gpu_pool.kernels.triton_cases import DEVICE, needs_triton
 
 
@@ -29,3 +30,21 @@ def test_the_kernel_does_what_the_reference_does(vocab_size: int, penalties: Pen
     penalise_reference(expected, is_seen, output, penalties)
     penalise_triton(logits, is_seen, output, penalties)
     torch.testing.assert_close(logits, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_the_reference_looks_at_nothing_that_never_occurred() -> None:
+    penalties = Penalties(repetition=1.3, frequency=0.5, presence=-0.4)
+    logits = torch.randn(40_000, generator=torch.Generator().manual_seed(1))
+    logits[7], logits[8], logits[9] = float("-inf"), float("inf"), float("nan")
+    is_seen, output = torch.zeros(40_000, dtype=torch.bool), torch.zeros(40_000).int()
+    is_seen[:50] = True
+    output[:20] = 3
+    expected = torch.where(logits > 0, logits / 1.3, logits * 1.3)
+    expected = torch.where(is_seen, expected, logits) - output * 0.5 - (output > 0) * -0.4
+    with LargestResult() as made:
+        penalise_reference(logits, is_seen, output, penalties)
+    assert torch.equal(logits.nan_to_num(5), expected.nan_to_num(5))
+    assert made.num_elements == 50
+    with LargestResult() as made:  # the control
+        logits.mul(2)
+    assert made.num_elements == 40_000
