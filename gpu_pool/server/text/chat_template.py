@@ -1,29 +1,26 @@
 """Chat templates: Jinja in an immutable sandbox, under limits of time and size.
 
 Renders the way `transformers` does, since models were trained on that text. Templates come from
-the model's own files, never from a request. Must not know tokens. Read next: `prompt_encoder`.
+the model's own files, never from a request. Must not know tokens. Read next: `template_sandbox`,
+`prompt_encoder`.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-import jinja2
-import jinja2.utils
 from jinja2 import nodes
-from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from contracts.errors import InvalidRequest, UnsupportedFeature
 from gpu_pool.server.text.conversation import Conversation
+from gpu_pool.server.text.template_sandbox import Sandbox
 
 MAX_RENDER_S: Final = 2.0
 SIZE_ALLOWANCE_CHARS: Final = 256 * 1024
-MAX_FACTOR: Final = 4096
+MAX_SOURCE_CHARS: Final = 1 << 20
 SIZE_FACTOR: Final = 4
 """A rendering may grow to this multiple of the messages, plus the allowance."""
 
@@ -43,32 +40,6 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-class _Namespace(jinja2.utils.Namespace):
-    """A namespace that stores no name with a leading underscore: no way out of the sandbox."""
-
-    def __init__(*args: Any, **attributes: Any) -> None:  # `self` may be an attribute's name
-        _refuse_underscores(attributes)
-        jinja2.utils.Namespace.__init__(args[0], attributes)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        _refuse_underscores([name])
-        super().__setitem__(name, value)
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, which alone would let a template fill the memory with one product."""
-
-    intercepted_binops = frozenset(("*", "**"))
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """The product (or power) of two small numbers, or a short string repeated."""
-        sizes = [len(v) if isinstance(v, str) else v for v in (left, right)]
-        is_small = all(isinstance(s, int | float) and abs(s) <= MAX_FACTOR for s in sizes)
-        if not is_small or (str in (type(left), type(right)) and sizes[0] * sizes[1] > MAX_FACTOR):
-            raise SecurityError("A template may multiply small numbers only.")
-        return super().call_binop(context, operator, left, right)
-
-
 class ChatTemplate:
     """One model's template."""
 
@@ -86,17 +57,25 @@ class ChatTemplate:
         self.source = source
         self._special_strings = dict(special_strings)
         self._monotonic_s = monotonic_s
-        environment = _Sandbox(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        if len(source) > MAX_SOURCE_CHARS:
+            raise UnsupportedFeature(
+                f"The chat template has {len(source)} characters; {MAX_SOURCE_CHARS} are taken."
+            )
+        environment = Sandbox(
+            monotonic_s,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_Generation, loopcontrols],
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise_exception  # type: ignore[assignment]
         environment.globals["strftime_now"] = lambda form: now().strftime(form)  # type: ignore
-        environment.globals["namespace"] = _Namespace
         environment.globals["dict"] = _create_dict  # type: ignore[assignment]
+        environment.seal()
+        self._environment = environment
         try:
             self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
+        except Exception as error:  # nesting without end is no error of the language
             raise UnsupportedFeature(f"The chat template cannot be compiled: {error}") from error
 
     def render(self, conversation: Conversation, num_chars: int) -> str:
@@ -124,20 +103,19 @@ class ChatTemplate:
         pieces: list[str] = []
         num_chars = 0
         end_s = self._monotonic_s() + MAX_RENDER_S
-        for piece in self._template.generate(variables):
-            pieces.append(piece)
-            num_chars += len(piece)
-            if num_chars > max_chars:
-                raise InvalidRequest("The rendered conversation is too large.", param="messages")
-            if self._monotonic_s() > end_s:
-                raise InvalidRequest("Rendering the conversation takes too long.", param="messages")
+        with self._environment.within(end_s, max_chars):
+            for piece in self._template.generate(variables):
+                pieces.append(piece)
+                num_chars += len(piece)
+                if num_chars > max_chars:
+                    raise InvalidRequest(
+                        "The rendered conversation is too large.", param="messages"
+                    )
+                if self._monotonic_s() > end_s:
+                    raise InvalidRequest(
+                        "Rendering the conversation takes too long.", param="messages"
+                    )
         return "".join(pieces)
-
-
-def _refuse_underscores(names: Iterable[str]) -> None:
-    """Raises when a name is a private one."""
-    if any(name.startswith("_") for name in names):
-        raise SecurityError("A template may not store private attributes.")
 
 
 def _create_dict(**items: Any) -> dict[str, Any]:

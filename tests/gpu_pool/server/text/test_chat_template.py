@@ -104,3 +104,97 @@ def test_a_rendering_may_not_go_on_for_ever() -> None:
 def test_a_template_that_is_none_is_found_when_the_model_is_loaded() -> None:
     with pytest.raises(UnsupportedFeature, match="compiled"):
         create("{% for %}")
+
+
+LOOP = "{% for a in [1, 1] recursive %}"
+MACRO = "{% macro f(n) %}{% if n %}{% set x = f(n - 1) %}{% set x = f(n - 1) %}{% endif %}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(DEPTH) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for a in range(DEPTH) if range(99999) | map('string') | list %}{% endfor %}",
+        MACRO + "{% endmacro %}{{ f(DEPTH) }}",
+        LOOP + "{% set x %}{{ loop([1, 1]) if loop.depth < DEPTH }}{% endset %}{% endfor %}",
+    ],
+)
+def test_a_rendering_that_says_nothing_may_not_go_on_for_ever(source: str) -> None:
+    seconds = itertools.count(0.0, 0.001)
+    with pytest.raises(InvalidRequest, match="too long"):
+        render(create(source.replace("DEPTH", "60"), lambda: next(seconds)))
+    render(create(source.replace("DEPTH", "0")))  # the control
+
+
+@pytest.mark.parametrize(
+    "double",
+    [
+        "n.s ~ n.s",
+        "n.s + n.s",
+        "'%s%s' % (n.s, n.s)",
+        "'%s%s' | format(n.s, n.s)",
+        "'{}{}'.format(n.s, n.s)",
+        "[n.s, n.s] | join",
+        "''.join([n.s, n.s])",
+        "n.s | replace('a', 'aa')",
+        "n.s.replace('a', 'aa')",
+        "n.s | list + n.s | list",
+    ],
+)
+def test_what_doubles_ends_before_it_fills_the_memory(double: str) -> None:
+    source = "{% set n = namespace(s='a\n' * 8) %}{% for i in range(TIMES) %}"
+    source += "{% set n.s = DOUBLE %}{% endfor %}{{ n.s | length }}"
+    source = source.replace("DOUBLE", double)
+    with pytest.raises(InvalidRequest, match="too large"):
+        render(create(source.replace("TIMES", "90")))
+    assert int(render(create(source.replace("TIMES", "2")))) >= 40  # the control
+
+
+def test_a_block_that_doubles_ends_as_well() -> None:
+    source = "{% set n = namespace(s='aaaa') %}{% for i in range(TIMES) %}{% set t %}{{ n.s }}"
+    source += "{{ n.s }}{% endset %}{% set n.s = t %}{% endfor %}{{ n.s | length }}"
+    with pytest.raises(InvalidRequest, match="too large"):
+        render(create(source.replace("TIMES", "40")))
+    assert render(create(source.replace("TIMES", "2"))) == "16"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'a' | center(WIDTH) | length }}",
+        "{{ 'a'.rjust(WIDTH) | length }}",
+        "{{ 'a' | indent(WIDTH, true) | length }}",
+        "{{ ('%WIDTHd' % 1) | length }}",
+        "{{ '%WIDTHd' | format(1) | length }}",
+        "{{ '{:>WIDTH}'.format(1) | length }}",
+        "{{ [1] | tojson(indent=WIDTH) | length }}",
+        "{{ [1] | batch(WIDTH, 'x') | list | length }}",
+    ],
+)
+def test_nothing_is_padded_to_any_width(source: str) -> None:
+    with pytest.raises(InvalidRequest, match="cannot render"):
+        render(create(source.replace("WIDTH", "2000000000")))
+    assert render(create(source.replace("WIDTH", "9")))  # the control
+
+
+def test_what_is_made_of_constants_is_bounded_when_a_template_is_compiled() -> None:
+    with pytest.raises(InvalidRequest, match="cannot render"):
+        render(create("{{ 'a' | center(2000000000) }}"))
+
+
+def test_templates_without_end_are_refused() -> None:
+    with pytest.raises(UnsupportedFeature, match="characters"):
+        create("x" * (1 << 21))
+    with pytest.raises(UnsupportedFeature, match="compiled"):
+        create("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}")
+
+
+def test_limits_are_those_of_the_rendering_alone() -> None:
+    """What one conversation may take says nothing of the next, which may be larger."""
+    template = create("{{ messages[0].content ~ '!' }}")
+    small = Conversation([{"role": "user", "content": "x"}], None, {})
+    large = Conversation([{"role": "user", "content": "x" * 400_000}], None, {})
+    assert template.render(small, 1) == "x!"
+    assert len(template.render(large, 400_000)) == 400_001
+    with pytest.raises(InvalidRequest, match="too large"):
+        template.render(large, 1)
