@@ -41,12 +41,7 @@ from gpu_pool.server.sampling_limits import (
     resolve_max_tokens,
 )
 from gpu_pool.server.text.model_text import ModelText
-from gpu_pool.server.text.prompt_encoder import (
-    MAX_INLINE_CHARS,
-    MAX_INLINE_WORDS,
-    EncodedPrompt,
-    measure_prompt,
-)
+from gpu_pool.server.text.prompt_encoder import MAX_INLINE_WORDS, EncodedPrompt
 
 
 class ServedModel:
@@ -78,7 +73,7 @@ class ServedModel:
             return None
         if request.further_prompts or request.is_constrained:
             return None
-        if measure_prompt(request.prompt) > MAX_INLINE_CHARS:
+        if not self._text.encoder.takes_inline(request.prompt):
             return None
         if len(request.bad_words) > MAX_INLINE_WORDS:
             return None

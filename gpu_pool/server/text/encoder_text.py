@@ -13,11 +13,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from tokenizers import Encoding as TokenizerEncoding
-from tokenizers import Tokenizer
 
 from contracts.encoding import EncoderTask, Pooling
 from contracts.errors import ContextTooLong, InvalidRequest, UnsupportedFeature
 from gpu_pool.encoder_architectures import CLASSIFIER_ARCHITECTURES, ENCODER_ARCHITECTURES
+from gpu_pool.server.text.native_tokenizer import encode_text, read_tokenizer
+from gpu_pool.server.text.tokenizer_document import check_ids, read_added_tokens
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 _LARGEST_PAIR_QUERY: Final = 0.75
@@ -80,8 +81,10 @@ class EncoderText:
         self.facts: Final = facts
         document = msgspec.json.decode(tokenizer_document, type=dict[str, Any])
         document |= {"truncation": None, "padding": None}
-        self._tokenizer = Tokenizer.from_str(msgspec.json.encode(document).decode())
+        added = read_added_tokens(document)
+        self._tokenizer = read_tokenizer(msgspec.json.encode(document).decode())
         self._tokenizer.encode_special_tokens = True
+        check_ids(added, self._tokenizer.get_vocab(with_added_tokens=True))
 
     @property
     def vocab_size(self) -> int:
@@ -95,7 +98,7 @@ class EncoderText:
         """
         if isinstance(text, tuple):
             return EncodedText(_cut(self._check_ids(text), max_tokens, truncates))
-        (bare,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        bare = encode_text(self._tokenizer, text)
         num_tokens = len(bare.ids) + self._tokenizer.num_special_tokens_to_add(is_pair=False)
         if num_tokens > max_tokens:
             _require_cut(num_tokens, max_tokens, truncates)
@@ -112,7 +115,7 @@ class EncoderText:
 
         Raises: `ContextTooLong` when the query leaves no room, or a text is not to be cut.
         """
-        (first,) = self._tokenizer.encode_batch_fast([query], add_special_tokens=False)
+        first = encode_text(self._tokenizer, query)
         num_added = self._tokenizer.num_special_tokens_to_add(is_pair=True)
         if len(first.ids) + num_added > _LARGEST_PAIR_QUERY * max_tokens:
             raise ContextTooLong(
@@ -127,7 +130,7 @@ class EncoderText:
         self, first: TokenizerEncoding, text: str, room: int, max_tokens: int, truncates: bool
     ) -> EncodedText:
         """A query and a text, of which `room` tokens are kept."""
-        (second,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        second = encode_text(self._tokenizer, text)
         if len(second.ids) > room:
             _require_cut(max_tokens - room + len(second.ids), max_tokens, truncates)
             second.truncate(room)

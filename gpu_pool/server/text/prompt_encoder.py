@@ -7,6 +7,8 @@ loop is not held up. Must not know sequences. Read next: `conversation`, `chat_t
 
 import asyncio
 import re
+import time
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
@@ -23,6 +25,9 @@ from gpu_pool.server.text.spelling import spell_words
 from gpu_pool.server.text.tokenizer import Tokenizer
 
 MAX_INLINE_CHARS: Final = 4096
+MAX_INLINE_S: Final = 0.2
+"""For a short prompt: a model that ever takes longer has all of them encoded in threads, since the
+event loop is that of other models as well."""
 MAX_INLINE_WORDS: Final = 16
 """Of bad words, which are encoded several times each."""
 MAX_MESSAGES: Final = 10_000
@@ -50,6 +55,7 @@ class PromptEncoder:
         template: ChatTemplate | None,
         form: AnswerFormat,
         threads: Executor,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`template` is None for models that only continue text; `form` was found in it."""
         self._tokenizer = tokenizer
@@ -57,6 +63,12 @@ class PromptEncoder:
         self._writer = ConversationWriter(template.source if template else "", form)
         self._thinks = form.thinks
         self._threads = threads
+        self._monotonic_s = monotonic_s
+        self._is_slow = False
+
+    def takes_inline(self, prompt: Prompt) -> bool:
+        """True when `prompt` may be encoded on an event loop."""
+        return measure_prompt(prompt) <= MAX_INLINE_CHARS and not self._is_slow
 
     def encode(self, prompt: Prompt, context_window: int) -> EncodedPrompt:
         """The ids of `prompt`.
@@ -64,7 +76,18 @@ class PromptEncoder:
         Raises: `InvalidRequest`, `UnsupportedFeature`; `ContextTooLong` when the text is so long
         that it cannot fit whatever its tokens are.
         """
-        self._check_size(measure_prompt(prompt), context_window)
+        num_chars = measure_prompt(prompt)
+        self._check_size(num_chars, context_window)
+        began_s = self._monotonic_s()
+        try:
+            return self._encode(prompt)
+        finally:
+            self._is_slow |= (
+                num_chars <= MAX_INLINE_CHARS and self._monotonic_s() - began_s > MAX_INLINE_S
+            )
+
+    def _encode(self, prompt: Prompt) -> EncodedPrompt:
+        """As `encode`, whatever its size."""
         encoded = EncodedPrompt(())
         if isinstance(prompt, ChatPrompt):
             encoded = self._encode_chat(prompt)

@@ -79,7 +79,7 @@ def load_model_text(directory: Path, threads: Executor, sources: TextSources) ->
     thought_table = _show_marks(tokenizer.table, form.thought_marks)
     text_config = config.get("text_config", config)
     return ModelText(
-        encoder=PromptEncoder(tokenizer, template, form, threads),
+        encoder=PromptEncoder(tokenizer, template, form, threads, sources.monotonic_s),
         form=form,
         table=tokenizer.table,
         thought_table=thought_table,

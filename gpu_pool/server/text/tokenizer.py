@@ -11,9 +11,11 @@ from typing import Any, Final
 
 from tokenizers import Tokenizer as _Tokenizer
 
-from contracts.errors import InvalidRequest
+from contracts.errors import InvalidRequest, UnsupportedFeature
 from gpu_pool.server.text.control_tokens import ControlTokens, Span, map_spans
+from gpu_pool.server.text.native_tokenizer import encode_text, read_tokenizer
 from gpu_pool.server.text.token_bytes import TokenBytes, create_token_bytes
+from gpu_pool.server.text.tokenizer_document import check_control, check_ids, read_added_tokens
 
 _PROBE: Final = "a"
 
@@ -25,22 +27,25 @@ class Tokenizer:
         """`document` is the content of `tokenizer.json`.
 
         Control tokens are the special ones, and those that the template writes itself.
-        Raises: `UnsupportedFeature` when its decoder is not one we know.
+        Raises: `UnsupportedFeature` when its decoder is not one we know, or for what would cost
+        other models of a node their memory.
         """
         document = {**document, "truncation": None, "padding": None}
-        added: Sequence[Mapping[str, Any]] = document["added_tokens"]
-        special = {token["content"]: token["id"] for token in added if token["special"]}
+        added = read_added_tokens(document)
+        special = {token.content: token.id for token in added if token.special}
         structural = {
-            token["content"]: token["id"]
+            token.content: token.id
             for token in added
-            if not token["special"] and token["content"].strip() in template_source
-            if token["content"].strip()
+            if not token.special and token.content.strip() in template_source
+            if token.content.strip()
         }
+        check_control(special | structural)
         self.special: Final = ControlTokens(special)
         """Tokens that an answer never shows."""
         self.control: Final = ControlTokens(special | structural)
         """Those, and visible ones with a meaning, such as the marks around a tool call."""
         self._full = _create_tokenizer(document)
+        check_ids(added, self._full.get_vocab(with_added_tokens=True))
         self._plain = _create_plain_tokenizer(document, special | structural)
         self._beginning = _find_beginning(self._full)
         self.table: Final[TokenBytes] = create_token_bytes(self._full, document)
@@ -102,7 +107,13 @@ class Tokenizer:
 
 def _create_tokenizer(document: Mapping[str, Any]) -> _Tokenizer:
     """The tokenizer that `document` describes."""
-    return _Tokenizer.from_str(json.dumps(document))
+    try:
+        text = json.dumps(document)
+    except RecursionError as error:
+        raise UnsupportedFeature(
+            "`tokenizer.json` of the checkpoint is nested too deep."
+        ) from error
+    return read_tokenizer(text)
 
 
 def _create_plain_tokenizer(document: Mapping[str, Any], control: Mapping[str, int]) -> _Tokenizer:
@@ -117,11 +128,13 @@ def _create_plain_tokenizer(document: Mapping[str, Any], control: Mapping[str, i
 
 def _find_beginning(tokenizer: _Tokenizer) -> list[int]:
     """What the tokenizer puts in front of a text."""
-    with_special = tokenizer.encode(_PROBE, add_special_tokens=True).ids
-    first = tokenizer.encode(_PROBE, add_special_tokens=False).ids[0]
-    return with_special[: with_special.index(first)]
+    bare = encode_text(tokenizer, _PROBE)
+    if not bare.ids:
+        raise UnsupportedFeature("The tokenizer makes nothing of a letter.")
+    with_special = tokenizer.post_process(bare).ids
+    return with_special[: with_special.index(bare.ids[0])]
 
 
 def _encode(tokenizer: _Tokenizer, text: str) -> list[int]:
-    """Ids without anything added; the batch form lets other threads run meanwhile."""
-    return tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    """Ids without anything added. Raises: `InvalidRequest`."""
+    return encode_text(tokenizer, text).ids

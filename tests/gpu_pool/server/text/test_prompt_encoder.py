@@ -223,3 +223,16 @@ def test_token_ids_are_continued_as_they_stand(model_text: ModelText) -> None:
 def test_token_ids_outside_the_vocabulary_are_refused(model_text: ModelText, token_id: int) -> None:
     with pytest.raises(InvalidRequest, match=f"{token_id} is outside"):
         model_text.encoder.encode(TokenPrompt(token_ids=(1, token_id)), CONTEXT)
+
+
+def test_a_model_whose_short_prompts_take_long_holds_up_no_event_loop() -> None:
+    seconds = iter([0.0, 0.1, 1.0, 1.3])
+    tokenizer = Tokenizer(create_document(), "")
+    with ThreadPoolExecutor(1) as threads:
+        encoder = PromptEncoder(tokenizer, None, PLAIN, threads, lambda: next(seconds))
+        short = TextPrompt(text="Hello")
+        encoder.encode(short, CONTEXT)
+        assert encoder.takes_inline(short)  # the control
+        assert not encoder.takes_inline(TextPrompt(text="Hello" * 1000))
+        encoder.encode(short, CONTEXT)
+        assert not encoder.takes_inline(short)
