@@ -193,10 +193,11 @@ class EngineClient:
         sequence_id = SequenceId(self._next_id)
         self._next_id += 1
         message = create(sequence_id)
+        num_tokens = _count_tokens(message)  # what is sent has a listener, whatever was odd in it
         if not self._send(message):
             raise ModelCold("The model's engine has stopped.")
         self._is_asked = True
-        self._unseen.append((sequence_id, _count_tokens(message)))
+        self._unseen.append((sequence_id, num_tokens))
         self._listeners[sequence_id] = listener
         if mover is not None:
             self._movers[sequence_id] = mover
@@ -362,5 +363,5 @@ def _count_tokens(message: AddSequence | AddTexts) -> int:
     """Those that a core is given to compute, if it has as many of them as are expected there."""
     if isinstance(message, AddTexts):
         return sum(map(len, message.token_ids))
-    share = min(max(message.cached_share, 0.0), 1.0)
+    share = min(max(0.0, message.cached_share), 1.0)  # in this order 0 stands for NaN
     return 0 if message.arrival else round(len(message.token_ids) * (1 - share))

@@ -4,6 +4,7 @@ The core's end is a scheduler over the executor double that takes its steps when
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -127,7 +128,7 @@ async def test_requests_count_before_the_core_has_seen_them_and_not_twice_once_i
 
 
 @pytest.mark.parametrize(
-    ("share", "num_left"), [(0.75, 5), (1.0, 0), (0.0, 20), (-3.0, 20), (7.0, 0)]
+    ("share", "num_left"), [(0.75, 5), (1.0, 0), (0.0, 20), (-3.0, 20), (7.0, 0), (math.nan, 20)]
 )
 async def test_what_is_expected_in_the_cache_counts_until_the_core_has_looked(
     tmp_path: Path, share: float, num_left: int
