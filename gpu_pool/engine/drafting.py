@@ -11,9 +11,12 @@ from array import array
 from collections.abc import Sequence as Series
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpu_pool.engine.settings import NgramSettings
 
-_TOKEN_BYTES: Final = array("I").itemsize
+UInt32Array = NDArray[np.uint32]
 _MAX_HISTORY_TOKENS: Final = 8192
 """How far back is looked: bounds the time a look-up takes."""
 _LONGEST_PAUSE_STEPS: Final = 64
@@ -93,22 +96,25 @@ class Drafter:
 
     def _look_up(self, count: int) -> tuple[int, ...]:
         """What followed the last occurrence of the longest ending that occurred before."""
-        history = self._history[-_MAX_HISTORY_TOKENS:]
-        text = history.tobytes()
-        longest = min(self._settings.max_match_tokens, len(history) - 1)
-        for length in range(longest, self._settings.min_match_tokens - 1, -1):
-            place = _find_last(text, length)
-            if place is not None:
-                return tuple(history[place + length : place + length + count])
-        return ()
+        history = np.array(self._history[-_MAX_HISTORY_TOKENS:], dtype=np.uint32)
+        place = _find_last(
+            history, self._settings.min_match_tokens, self._settings.max_match_tokens
+        )
+        return () if place is None else tuple(history[place : place + count].tolist())
 
 
-def _find_last(text: bytes, length: int) -> int | None:
-    """Where the last `length` tokens of `text` stood before, as an index of a token."""
-    pattern = text[-length * _TOKEN_BYTES :]
-    end = len(text) - _TOKEN_BYTES  # the ending itself does not count
-    while (place := text.rfind(pattern, 0, end)) >= 0:
-        if place % _TOKEN_BYTES == 0:
-            return place // _TOKEN_BYTES
-        end = place + len(pattern) - 1
-    return None
+def _find_last(history: UInt32Array, shortest: int, longest: int) -> int | None:
+    """The place behind the last earlier occurrence of the longest ending of `history` that occurred
+    before, of `shortest` to `longest` tokens; in a time that hardly depends on what they are.
+    """
+    found: int | None = None
+    places = np.flatnonzero(history[:-1] == history[-1:]) + 1  # the ending itself does not count
+    for length in range(1, longest + 1):
+        if not places.size:
+            break
+        if length >= shortest:
+            found = int(places[-1])
+        places = places[places > length]
+        if length < history.size:
+            places = places[history[places - length - 1] == history[-length - 1]]
+    return found

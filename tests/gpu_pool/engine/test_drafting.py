@@ -1,5 +1,9 @@
 """Guesses come from a sequence's own history, follow their success, and change no answer."""
 
+import sys
+from types import FrameType
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +43,27 @@ def test_a_token_is_not_found_across_the_bytes_of_its_neighbours() -> None:
     """256 is 00 01 00 00 in memory: shifted by a byte it would look like 1."""
     assert propose([256, 256, 7, 7, 1, 1], NgramSettings(min_match_tokens=1)) == [1]
     assert propose([0x01000000, 0x00000001, 5, 6, 0x00010000, 0x00000100]) == []
+
+
+@pytest.mark.parametrize("ending", [[1, 1], [256, 1], [1, 256]])
+def test_looking_up_takes_as_many_moves_whatever_a_history_holds(ending: list[int]) -> None:
+    """Thousands of places that look alike only by their bytes, of which every step would look at
+    each: whoever writes such a prompt would hold up all others.
+    """
+    num_lines = 0
+
+    def note(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal num_lines
+        num_lines += event == "line" and "drafting" in frame.f_code.co_filename
+        return note
+
+    traced = sys.gettrace()
+    sys.settrace(note)
+    try:
+        propose([256] * 8000 + ending)
+    finally:
+        sys.settrace(traced)
+    assert 10 < num_lines < 100
 
 
 @given(
