@@ -8,7 +8,7 @@ know queues, blocks or how adapters are loaded.
 Read next: `adapter_room`, `books` and `scheduler` (the callers).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -57,6 +57,15 @@ class _Wanted:
     def waiting(self) -> list[Sequence]:
         """Its users that stand here."""
         return [sequence for sequence in self.users.values() if sequence.awaits_adapter]
+
+    @property
+    def head(self) -> Sequence | None:
+        """The first of those."""
+        return min(self.waiting, key=lambda sequence: sequence.precedence, default=None)
+
+
+_Line = list[tuple[_Wanted, Sequence]]
+"""Adapters that are waited for, each with the first of those who wait for it."""
 
 
 class AdapterGate:
@@ -136,9 +145,10 @@ class AdapterGate:
         if self._has_changed:
             self._has_changed = False
             busy = {one.asked_for for one in self._wanted.values()} | {*self._orphans.values()}
-            self._measure_new(busy)
             self._open_again(told.passed)
-            self._load_next(busy, told)
+            line = self._list_waited_for()
+            self._measure_new(line, busy)
+            self._load_next(line, busy, told)
             self._refuse_closed(told.failed)
         return told
 
@@ -197,7 +207,7 @@ class AdapterGate:
 
     def _note_outrun(self, newcomer: Sequence) -> None:
         """A sequence is computed with what is there, before all who wait for room."""
-        for wanted, head in self._list_waited_for() if self._held else ():
+        for wanted, head in self._find_waited_for() if self._held else ():
             wanted.num_outrun += wanted.num_bytes > 0 and head.priority >= newcomer.priority
 
     def _close(self, wanted: _Wanted, head: Sequence, passed: list[Sequence]) -> list[bytes] | None:
@@ -248,12 +258,12 @@ class AdapterGate:
 
     # -- what it is asked ------------------------------------------------------------------------
 
-    def _measure_new(self, busy: set[AccountId | None]) -> None:
+    def _measure_new(self, line: _Line, busy: set[AccountId | None]) -> None:
         """Has measured what nobody has asked about: one at a time of each account, so that many of
         one keep the loader from nobody.
         """
         assert self._loader is not None, "no adapter is taken"
-        for wanted, head in self._list_waited_for():
+        for wanted, head in line:
             if wanted.num_bytes:
                 continue
             wanted.asked_for = self._orphans.get(wanted.file.digest)  # an answer is on its way
@@ -262,12 +272,12 @@ class AdapterGate:
                 busy.add(head.account_id)
                 self._loader.measure_adapter(wanted.file, self._wake)
 
-    def _load_next(self, busy: set[AccountId | None], told: GateNews) -> None:
+    def _load_next(self, line: _Line, busy: set[AccountId | None], told: GateNews) -> None:
         """Loads what finds room, one at a time of each account; who does not want to wait for room
         fails.
         """
         num_looked_at = 0
-        for wanted, head in self._list_waited_for():
+        for wanted, head in line:
             if not wanted.num_bytes or head.account_id in busy:
                 continue
             victims = self._room.make_room(
@@ -290,27 +300,26 @@ class AdapterGate:
             if wanted.num_passed >= MOST_PASSED or num_looked_at == _MOST_LOOKED_AT:
                 return
 
-    def _list_waited_for(self) -> list[tuple[_Wanted, Sequence]]:
+    def _list_waited_for(self) -> _Line:
         """Adapters that are waited for and not asked for yet, each with the first of those who wait
         for it, in the order in which they are served.
         """
-        found = [
-            (wanted, min(waiting, key=lambda sequence: sequence.precedence))
-            for wanted in self._wanted.values()
-            if wanted.asked_for is None
-            and not wanted.is_refused
-            and not self._room.has(wanted.file.digest)
-            for waiting in [wanted.waiting]
-            if waiting
-        ]
+        totals = self._room.sum_by_account()
 
         def rank(entry: tuple[_Wanted, Sequence]) -> tuple[int, bool, int, int]:
             wanted, head = entry
             is_first = wanted.num_passed >= MOST_PASSED
             return -head.priority, not is_first, totals.get(head.account_id, 0), head.arrival
 
-        totals = self._room.sum_by_account()
-        return sorted(found, key=rank)
+        return sorted(self._find_waited_for(), key=rank)
+
+    def _find_waited_for(self) -> Iterator[tuple[_Wanted, Sequence]]:
+        """The same in no order."""
+        for digest, wanted in self._wanted.items():
+            if wanted.asked_for is None and not wanted.is_refused and not self._room.has(digest):
+                head = wanted.head
+                if head is not None:
+                    yield wanted, head
 
     def _load(self, wanted: _Wanted, head: Sequence) -> None:
         """Has an adapter loaded for which there is room; who came before has been passed."""
@@ -318,7 +327,7 @@ class AdapterGate:
         self._room.enter(wanted.file.digest, head.account_id, wanted.num_bytes)
         wanted.asked_for = head.account_id
         wanted.num_passed = wanted.num_outrun = 0
-        for other, its_head in self._list_waited_for():
+        for other, its_head in self._find_waited_for():
             is_due = its_head.arrival < head.arrival and its_head.priority >= head.priority
             other.num_passed += is_due
         self._loader.load_adapter(wanted.file, self._wake)

@@ -14,6 +14,7 @@ from contracts.inference import FinishReason
 from gpu_pool.engine.adapter_gate import MOST_PASSED, AdapterGate
 from gpu_pool.engine.executor_double import ExecutorDouble, create_double_info
 from gpu_pool.engine.messages import AddSequence, CoreSlept, CoreWoken, Sleep, Wake
+from gpu_pool.engine.sequence import Sequence
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.kv.block_hash import BlockHasher
 from gpu_pool.plan import AdapterFile
@@ -453,3 +454,31 @@ def test_adapters_are_dropped_at_sleep_and_loaded_again(tmp_path: Path) -> None:
         assert count_cached(server, 2) == 12
         assert count_cached(server, 3) == 0
         assert server.list_tokens(3) == server.list_tokens(1)
+
+
+def test_a_crowd_that_waits_for_adapters_is_looked_at_once_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One account's hundreds of adapters, one of which is loaded in each step or two: everybody's
+    steps wait for whatever is done for them.
+    """
+    rig = EngineRig(check_every=1000)
+    rig.add(request(999, account=B, max_tokens=200))
+    for number in range(100):
+        rig.add(request(number, adapter(str(number), 50), max_tokens=2))
+    for _ in range(110):  # all are measured first
+        rig.step()
+    num_looks = 0
+    precedence = Sequence.precedence.fget
+    assert precedence is not None
+
+    def look(sequence: Sequence) -> tuple[int, int]:
+        nonlocal num_looks
+        num_looks += 1
+        return precedence(sequence)
+
+    monkeypatch.setattr(Sequence, "precedence", property(look))
+    for _ in range(60):
+        rig.step()
+    assert loads(rig) > 20  # the control
+    assert 100 < num_looks < 2 * 60 * 80
