@@ -19,6 +19,8 @@ from gpu_pool.engine.settings import NgramSettings
 UInt32Array = NDArray[np.uint32]
 _MAX_HISTORY_TOKENS: Final = 8192
 """How far back is looked: bounds the time a look-up takes."""
+_NEAR_TOKENS: Final = 256
+"""Here is looked first: what is found whole need not be looked for further back."""
 _LONGEST_PAUSE_STEPS: Final = 64
 _OBSERVED_TOKENS: Final = 8
 """Every so many tokens one is guessed in silence."""
@@ -96,25 +98,26 @@ class Drafter:
 
     def _look_up(self, count: int) -> tuple[int, ...]:
         """What followed the last occurrence of the longest ending that occurred before."""
-        history = np.array(self._history[-_MAX_HISTORY_TOKENS:], dtype=np.uint32)
-        place = _find_last(
-            history, self._settings.min_match_tokens, self._settings.max_match_tokens
-        )
-        return () if place is None else tuple(history[place : place + count].tolist())
+        shortest, longest = self._settings.min_match_tokens, self._settings.max_match_tokens
+        for num_tokens in (_NEAR_TOKENS, _MAX_HISTORY_TOKENS):
+            history = np.frombuffer(self._history[-num_tokens:], dtype=np.uint32)
+            length, place = _find_last(history, longest)
+            if length == longest or history.size == len(self._history):
+                break
+        return tuple(history[place : place + count].tolist()) if length >= shortest else ()
 
 
-def _find_last(history: UInt32Array, shortest: int, longest: int) -> int | None:
-    """The place behind the last earlier occurrence of the longest ending of `history` that occurred
-    before, of `shortest` to `longest` tokens; in a time that hardly depends on what they are.
+def _find_last(history: UInt32Array, longest: int) -> tuple[int, int]:
+    """The length of the longest ending of `history` that occurred before, at most `longest`, and
+    the place behind its last earlier occurrence; in a time that hardly depends on what they are.
     """
-    found: int | None = None
+    found = 0, 0
     places = np.flatnonzero(history[:-1] == history[-1:]) + 1  # the ending itself does not count
-    for length in range(1, longest + 1):
+    for length in range(1, min(longest, history.size - 1) + 1):
+        if length > 1:
+            places = places[places >= length]
+            places = places[history[places - length] == history[-length]]
         if not places.size:
             break
-        if length >= shortest:
-            found = int(places[-1])
-        places = places[places > length]
-        if length < history.size:
-            places = places[history[places - length - 1] == history[-length - 1]]
+        found = length, int(places[-1])
     return found
