@@ -54,16 +54,15 @@ class Admission:
         self._num_arrivals = 0
 
     def admit(self, request: AddSequence, matcher: TokenMatcher | None = None) -> Sequence:
-        """The sequence of `request`, whose answer `matcher` follows. Raises: as `check_admission`;
-        `InvariantBroken` for an answer so far that does not match.
+        """The sequence of `request`, whose answer `matcher` will follow. Raises: as
+        `check_admission`.
         """
         max_tokens = check_admission(request, self._info, self._kv)
         sampling = request.sampling
         if sampling.seed is None:
             sampling = msgspec.structs.replace(sampling, seed=self._draw_seed())
         adapter = request.adapter
-        if matcher is not None:
-            _follow(matcher, request)
+        num_prompt_tokens = len(request.token_ids) - request.num_generated_tokens
         self._num_arrivals += 1
         return Sequence(
             sequence_id=request.sequence_id,
@@ -75,7 +74,7 @@ class Admission:
             sampling=sampling,
             max_tokens=max_tokens,
             token_ids=list(request.token_ids),
-            num_prompt_tokens=len(request.token_ids) - request.num_generated_tokens,
+            num_prompt_tokens=num_prompt_tokens,
             table=self._kv.create_table(
                 request.account_id,
                 request.cache_salt if self._keeps_prefixes else request.choices_salt,
@@ -86,6 +85,7 @@ class Admission:
             ),
             adapter=adapter,
             matcher=matcher,
+            num_matched_tokens=num_prompt_tokens,
             drafter=self._create_drafter(request),
         )
 
@@ -97,13 +97,6 @@ class Admission:
         if self._ngram is None or request.grammar is not None or request.sampling.has_penalties:
             return None
         return Drafter(self._ngram)
-
-
-def _follow(matcher: TokenMatcher, request: AddSequence) -> None:
-    """Takes `matcher` behind what has been generated. Raises: `InvariantBroken` if that misfits."""
-    first = len(request.token_ids) - request.num_generated_tokens
-    if not all(matcher.accept(token_id) for token_id in request.token_ids[first:]):
-        raise InvariantBroken("The answer so far does not match its grammar.")
 
 
 def check_admission(request: AddSequence, info: ExecutorInfo, kv: KvMemory) -> int:

@@ -1,4 +1,5 @@
-"""What sampled tokens do to a sequence, and whether they end it.
+"""What sampled tokens do to a sequence, and whether they end it; of a constrained answer, the mask
+desk finds that out.
 
 Must not know queues, blocks or messages. Read next: `scheduler` (the caller).
 """
@@ -68,15 +69,12 @@ class Intake:
 
 
 def _judge(sequence: Sequence, token_id: int) -> Outcome:
-    """Why `sequence` ends with `token_id`, its newest token; None when it goes on."""
-    matcher = sequence.matcher
-    if matcher is not None:
-        is_right = not matcher.has_given_up and matcher.accept(token_id)
-        if matcher.has_given_up:
-            return ConstraintUnmet("The answer's schema cannot be followed to an end.")
-        if not is_right:
-            return InvariantBroken("The model left the grammar of the answer.")
-        if matcher.is_finished:
-            return FinishReason.STOP
+    """Why `sequence` ends with `token_id`, its newest token; None when it goes on, or its matcher
+    has to take that in before anybody knows.
+    """
+    if sequence.matcher is not None:
+        assert sequence.mask is not None
+        is_right = sequence.mask[token_id // 8] >> token_id % 8 & 1
+        return None if is_right else InvariantBroken("The model left the grammar of the answer.")
     is_last = sequence.num_completion_tokens == sequence.max_tokens
     return FinishReason.LENGTH if is_last else None

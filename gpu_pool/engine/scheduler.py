@@ -286,13 +286,7 @@ class Scheduler:
             except ServiceError as error:
                 self._refuse(sequence_id, error)
                 continue
-            if entered.matcher is not None and entered.matcher.is_finished:
-                self._outbox.add_started(sequence_id, 0)
-                # of a resumed answer, only the end was lost
-                self._finish(entered, FinishReason.STOP)
-                self._books.passage.decline(sequence_id)
-            else:
-                self._open_passage(entered)
+            self._open_passage(entered)
 
     def _refuse(self, sequence_id: SequenceId, error: ServiceError) -> None:
         """Answers a request that does not become a sequence."""
@@ -319,10 +313,13 @@ class Scheduler:
             self._finish(sequence, error)
 
     def _look_after_masks(self) -> None:
-        """Gives what masks there are by now, and ends those who will not get theirs."""
-        books = self._books
-        for sequence, error in books.masks.gather(books.speed.decode_step_s, books.fair.num_active):
-            self._finish(sequence, error)
+        """Gives what masks there are by now, and ends those who are to get none."""
+        step_s, num_accounts = self._books.speed.decode_step_s, self._books.fair.num_active
+        for sequence, outcome in self._books.masks.gather(step_s, num_accounts):
+            if outcome is FinishReason.STOP and not sequence.has_started:
+                # of a resumed answer, only the end was lost
+                self._outbox.add_started(sequence.sequence_id, 0)
+            self._finish(sequence, outcome)
 
     def _note_ready(self, sequence: Sequence) -> None:
         """A sequence may wait for nothing but a place and blocks, which it may not want to."""

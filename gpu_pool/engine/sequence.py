@@ -42,7 +42,9 @@ class Sequence:
     awaits_adapter: bool = False
     """That is not there, and nothing is computed before."""
     matcher: TokenMatcher | None = None
-    """Set where the answer has to match a grammar; stands behind the newest token."""
+    """Set where the answer has to match a grammar; only the mask desk touches it."""
+    num_matched_tokens: int = 0
+    """Those of `token_ids` behind which `matcher` stands."""
     mask: bytes | None = None
     """What `matcher` allows next, once that has been found out."""
     drafter: Drafter | None = None

@@ -1,7 +1,8 @@
 """Where an answer stands in the grammar it has to match, as the scheduler sees it.
 
 Owns the two interfaces; must not know grammars. A sequence with a matcher is scheduled only when
-all its tokens are known, because the next ones allowed depend on them.
+all its tokens are known, because the next ones allowed depend on them. A matcher is used by one
+thread at a time, its copies by several.
 Read next: `mask_desk` (the caller), `gpu_pool.structured` (the real ones).
 """
 

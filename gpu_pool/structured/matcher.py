@@ -5,6 +5,7 @@ engine core. Counts of the library's own steps, not time: what passes once passe
 Must not know the scheduler, whose `TokenMatcher` this is. Read next: `grammar_text`.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -22,28 +23,35 @@ _MAX_MESSAGE_CHARS: Final = 200
 class GrammarMatcher:
     """One answer's way through its grammar."""
 
-    __slots__ = ("_escape", "_is_misled", "_mask", "_matcher")
+    __slots__ = ("_escape", "_is_misled", "_lexer", "_mask", "_matcher")
 
-    def __init__(self, matcher: LLMatcher, escape: bytes) -> None:
-        """`escape` is the mask for when `matcher` has given up: a token that it does not accept."""
+    def __init__(self, matcher: LLMatcher, escape: bytes, lexer: threading.Lock) -> None:
+        """`escape` is the mask for when `matcher` has given up: a token that it does not accept.
+        `lexer` is held by whichever of the copies uses what they share. They would wait for one
+        another without it, but while tokens are taken in the library keeps Python's own lock then,
+        and with it all other threads.
+        """
         self._matcher = matcher
+        self._lexer = lexer
         self._escape = escape
         self._mask = b""
         self._is_misled = False
 
     def copy(self) -> "GrammarMatcher":
         """Another answer's at the same place, which shares what was prepared."""
-        return GrammarMatcher(self._matcher.deep_copy(), self._escape)
+        return GrammarMatcher(self._matcher.deep_copy(), self._escape, self._lexer)
 
     def fill_mask(self) -> bytes:
         """A bit per token that may come next; end-of-sequence tokens where the answer may end."""
-        mask = self._matcher.compute_bitmask()
+        with self._lexer:
+            mask = self._matcher.compute_bitmask()
         self._mask = self._escape if self._matcher.is_error() else mask
         return self._mask
 
     def accept(self, token_id: int) -> bool:
         """Takes the next token; False when the grammar does not allow it, or became too complex."""
-        is_right = self._matcher.consume_token(token_id)
+        with self._lexer:
+            is_right = self._matcher.consume_token(token_id)
         if not is_right and self._mask:
             self._is_misled = not self._mask[token_id // 8] >> token_id % 8 & 1
         return is_right
@@ -97,7 +105,7 @@ class MatcherFactory:
             matcher.compute_bitmask()  # some grammars show what they are at their first step only
         if matcher.is_error() or matcher.is_stopped():
             raise InvalidRequest(describe_refusal(matcher.get_error()))
-        return GrammarMatcher(matcher, self._escape)
+        return GrammarMatcher(matcher, self._escape, threading.Lock())
 
 
 def load_matchers(

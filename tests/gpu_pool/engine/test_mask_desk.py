@@ -1,19 +1,24 @@
 """Masks are computed beside the steps: dear ones hold up their own answers and nobody else's."""
 
 import copy
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import ClassVar
 
+import msgspec
 import pytest
 
 from contracts.ids import AccountId
 from contracts.inference import FinishReason
 from gpu_pool.engine.executor_double import create_double_info
 from gpu_pool.engine.mask_desk import MaskDesk
+from gpu_pool.engine.sequence import Sequence
 from gpu_pool.engine.settings import SchedulerSettings
+from gpu_pool.plan import ForwardResult, SampledTokens
 from tests.gpu_pool.engine.engine_rig import EngineRig, Outcome, assert_no_leak, create_request
 
 VOCAB_SIZE = 1000
@@ -224,6 +229,120 @@ def test_who_leaves_while_its_mask_is_computed_leaves_nothing_behind() -> None:
     rig.run()
     assert [again.token_ids, rig.outcomes[2].token_ids] == [[5, 6], []]
     assert rig.scheduler.books.masks.num_awaited == 0
+    assert_no_leak(rig)
+
+
+def test_tokens_are_taken_in_beside_the_steps_as_well() -> None:
+    class Slow(Numbers):
+        """Takes a token in when its lexer is free, which another answer may share."""
+
+        def accept(self, token_id: int) -> bool:
+            assert Held.let_go.wait(LONG_S)
+            return super().accept(token_id)
+
+    rig = create_rig(2, Slow)
+    bound = rig.add(create_request(1, [1, 2, 3], grammar="7 8", max_tokens=9, account_id=MEAN))
+    plain = rig.add(create_request(2, [4, 5, 6], max_tokens=60))
+    thread = threading.Thread(target=step_until, args=(rig, is_over(plain)))
+    thread.start()
+    thread.join(LONG_S / 3)
+    is_over_in_time = bool(plain.reasons)
+    Held.let_go.set()
+    thread.join(LONG_S)
+    rig.run()
+    assert is_over_in_time
+    assert (bound.token_ids, bound.reasons) == ([7, 8], [FinishReason.STOP])
+
+
+def test_nobody_else_touches_a_matcher_that_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Jealous(Held):
+        """Fails where the real one would: it is lent to one thread at a time."""
+
+        is_at_work = False
+
+        def fill_mask(self) -> bytes:
+            self.is_at_work = True
+            mask = super().fill_mask()
+            self.is_at_work = False
+            return mask
+
+        @property
+        def is_finished(self) -> bool:
+            assert not self.is_at_work, "already borrowed"
+            return super().is_finished
+
+    ask = MaskDesk.ask
+
+    def ask_and_wait(desk: MaskDesk, sequence: Sequence) -> None:
+        ask(desk, sequence)
+        end_s = time.monotonic() + LONG_S
+        while not Held.num_begun and time.monotonic() < end_s:
+            time.sleep(0.001)
+
+    monkeypatch.setattr(MaskDesk, "ask", ask_and_wait)
+    rig = create_rig(2, Jealous)
+    outcome = rig.add(create_request(1, [1], grammar="601 5", max_tokens=9))
+    Held.let_go.set()
+    rig.run()
+    assert outcome.token_ids == [601, 5]
+
+
+def test_of_who_left_while_its_mask_was_computed_nothing_is_kept() -> None:
+    matchers: list[weakref.ref[Held]] = []
+
+    class Watched(Held):
+        def copy(self) -> Numbers:
+            one = super().copy()
+            assert isinstance(one, Watched)
+            matchers.append(weakref.ref(one))
+            return one
+
+    rig = create_rig(2, Watched)
+    rig.add(create_request(1, [1], grammar="601 602", max_tokens=9))
+    step_until(rig, lambda: Held.num_begun == 1)
+    rig.abort(1)
+    Held.let_go.set()
+    end_s = time.monotonic() + LONG_S
+    while matchers[0]() is not None:  # its prompt would stay as well
+        assert time.monotonic() < end_s, "it is kept"
+        gc.collect()
+        time.sleep(0.001)
+    assert not rig.scheduler.has_work
+
+
+def test_a_token_that_the_mask_forbids_is_told_to_nobody() -> None:
+    rig = create_rig(0)
+    outcome = rig.add(create_request(1, [1, 2], grammar="5 6", max_tokens=9))
+    plan = rig.scheduler.schedule(0)
+    assert plan is not None
+    sampled = SampledTokens(plan.scheduled[0].sequence_id, (6,))
+    rig.scheduler.update(ForwardResult(plan.step, (sampled,)))
+    rig.note()
+    assert (outcome.token_ids, outcome.error_codes) == ([], ["internal_error"])
+
+
+@pytest.mark.parametrize("num_mask_threads", [0, 2])
+@pytest.mark.parametrize(
+    ("so_far", "news", "reasons", "codes"),
+    [
+        ((7,), [8, 9], [FinishReason.STOP], []),
+        ((7, 8, 9), [], [FinishReason.STOP], []),
+        ((8,), [], [None], ["internal_error"]),
+    ],
+)
+def test_a_resumed_answer_goes_on_behind_what_there_is_of_it(
+    num_mask_threads: int,
+    so_far: tuple[int, ...],
+    news: list[int],
+    reasons: list[FinishReason | None],
+    codes: list[str],
+) -> None:
+    rig = create_rig(num_mask_threads)
+    request = create_request(1, [1, 2, *so_far], grammar="7 8 9", max_tokens=9)
+    outcome = rig.add(msgspec.structs.replace(request, num_generated_tokens=len(so_far)))
+    rig.run()
+    assert (outcome.token_ids, outcome.reasons, outcome.error_codes) == (news, reasons, codes)
+    assert len(outcome.num_cached_tokens) == 1 or codes
     assert_no_leak(rig)
 
 

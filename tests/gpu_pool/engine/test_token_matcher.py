@@ -102,15 +102,15 @@ def test_a_preempted_answer_goes_on_where_its_grammar_stood() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grammar", "create_matcher", "code"),
+    ("grammar", "create_matcher", "code", "told"),
     [
-        ("(", Lists, "invalid_request"),
-        ("5 6", Lost, "constraint_unmet"),
-        ("5 6", Forgetful, "internal_error"),
+        ("(", Lists, "invalid_request", []),
+        ("5 6", Lost, "constraint_unmet", []),
+        ("5 6", Forgetful, "internal_error", [5]),
     ],
 )
 def test_a_grammar_that_fails_harms_only_its_own_request(
-    grammar: str, create_matcher: type[Lists], code: str
+    grammar: str, create_matcher: type[Lists], code: str, told: list[int]
 ) -> None:
     rig = EngineRig(create_matcher=create_matcher)
     failed = rig.add(create_request(1, [1, 2], grammar=grammar))
@@ -118,7 +118,7 @@ def test_a_grammar_that_fails_harms_only_its_own_request(
     whole = rig.add(neighbour)
     rig.run()
     assert failed.error_codes == [code]
-    assert failed.token_ids == []
+    assert failed.token_ids == told
     assert whole.token_ids == rig.predict(neighbour)
 
 

@@ -1,13 +1,14 @@
 """Masks: whatever is drawn under them is what the grammar says, and bad grammars are refused."""
 
 import json
+import threading
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from jsonschema import Draft202012Validator
-from llguidance import LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken
 
 from benchmarks.engine.generated_schemas import list_schemas
@@ -69,6 +70,41 @@ def test_copies_come_to_an_end_together_and_what_shares_one_at_the_desk_does_not
     kept = [create(counted) for _ in range(12)]
     each = iter([one.copy() for one in kept for _ in range(SHARED_TOKENS // 100)])
     assert count_lost(each.__next__, 100) == 0
+
+
+def test_a_copy_waits_for_another_without_keeping_everybody_else_from_going_on() -> None:
+    """The library has one lexer for both, and would wait for it with Python's own lock held."""
+    is_begun, let_go, accepted = threading.Event(), threading.Event(), threading.Event()
+
+    class Library:
+        def deep_copy(self) -> "Library":
+            return Library()
+
+        def compute_bitmask(self) -> bytes:
+            is_begun.set()
+            assert let_go.wait(30)
+            return b"\1"
+
+        def consume_token(self, token_id: int) -> bool:
+            accepted.set()
+            return True
+
+        def is_error(self) -> bool:
+            return False
+
+    one = GrammarMatcher(cast("LLMatcher", Library()), b"", threading.Lock())
+    other = one.copy()
+    masking = threading.Thread(target=one.fill_mask)
+    masking.start()
+    assert is_begun.wait(30)
+    accepting = threading.Thread(target=other.accept, args=(0,))
+    accepting.start()
+    has_begun = accepted.wait(0.1)
+    let_go.set()
+    masking.join()
+    accepting.join()
+    assert not has_begun
+    assert accepted.is_set()
 
 
 @pytest.mark.slow
