@@ -110,6 +110,7 @@ class MaskDesk:
         if not self._awaited:
             return []
         if self._threads is None:
+            self._num_runs = 1
             self._run()
         step_s = step_s or FIRST_STEP_S
         patience_s = max(LEAST_PATIENCE_S, OTHERS_SHARE * step_s)
@@ -136,6 +137,7 @@ class MaskDesk:
         with self._changed:
             waiting = [one for line in self._lines.values() for one in line]
             assert all(self._lines.values())
+            assert 0 <= self._num_runs <= self._num_threads
             assert set(waiting) <= self._awaited.keys()
             assert {one.sequence_id for one in self._done} <= self._awaited.keys()
 

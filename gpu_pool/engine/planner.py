@@ -83,12 +83,12 @@ class Planner:
             self._schedule_prompts(step, self._settings.max_batch_tokens)
 
     def awaits_prefix(self, sequence: Sequence) -> bool:
-        """True where a place is free, and what `sequence` begins with is being computed just now:
-        it waits for neither place nor blocks.
+        """True where a place is free, and what `sequence` begins with is being computed just now,
+        or waits in host memory for its mask: it waits for neither place nor blocks.
         """
-        return (
-            not self._is_full and self._kv.find(sequence.table, sequence.reusable_tokens).is_awaited
-        )
+        if self._is_full or sequence.is_kept_in_host:
+            return not self._is_full
+        return self._kv.find(sequence.table, sequence.reusable_tokens).is_awaited
 
     @property
     def _is_awaiting(self) -> bool:
@@ -286,12 +286,12 @@ class Planner:
         return 0
 
     def _find_startable(self, key: LineKey) -> tuple[Sequence, FoundPrefix] | None:
-        """The first sequence of a line whose adapter is there and whose prefix nobody else is
-        computing just now, nor brings from elsewhere.
+        """The first sequence of a line whose adapter is there, whose mask is if its KV is in host
+        memory, and whose prefix nobody else is computing just now, nor brings from elsewhere.
         """
         num_looked_at = 0
         for sequence in self._waiting.walk(key):
-            if sequence.table.is_landing or sequence.awaits_adapter:
+            if sequence.table.is_landing or sequence.awaits_adapter or sequence.is_kept_in_host:
                 continue
             if num_looked_at == _MAX_LOOKED_AT:
                 return None

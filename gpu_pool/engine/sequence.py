@@ -92,6 +92,13 @@ class Sequence:
         return self.matcher is not None and self.mask is None
 
     @property
+    def is_kept_in_host(self) -> bool:
+        """Its KV waits in host memory for its mask: on the device it would be of no use before, and
+        blocks that are moved in come with the plan that computes with them.
+        """
+        return self.awaits_mask and self.table.swapped is not None
+
+    @property
     def may_be_planned(self) -> bool:
         """False while the steps in flight sample all that was asked for, or what a mask needs, and
         until there is one.

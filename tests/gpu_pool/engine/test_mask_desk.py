@@ -18,7 +18,7 @@ from gpu_pool.engine.executor_double import create_double_info
 from gpu_pool.engine.mask_desk import MaskDesk
 from gpu_pool.engine.sequence import Sequence
 from gpu_pool.engine.settings import SchedulerSettings
-from gpu_pool.plan import ForwardResult, SampledTokens
+from gpu_pool.plan import ForwardResult, KvGroup, KvGroupKind, SampledTokens, SequenceId
 from tests.gpu_pool.engine.engine_rig import EngineRig, Outcome, assert_no_leak, create_request
 
 VOCAB_SIZE = 1000
@@ -229,6 +229,30 @@ def test_who_leaves_while_its_mask_is_computed_leaves_nothing_behind() -> None:
     rig.run()
     assert [again.token_ids, rig.outcomes[2].token_ids] == [[5, 6], []]
     assert rig.scheduler.books.masks.num_awaited == 0
+    assert_no_leak(rig)
+
+
+def test_what_waits_in_host_memory_stays_there_until_its_mask_is_known() -> None:
+    """Blocks that are moved in come with the plan that computes with them, and not before."""
+    group = KvGroup(KvGroupKind.FULL, 1, 1, num_host_blocks=12)
+    info = create_double_info(num_blocks=40, kv_groups=(group,))
+    settings = SchedulerSettings(prefix_caching=False)
+    rig = EngineRig(settings, info, Held, num_mask_threads=2)
+    bound = rig.add(create_request(1, range(1, 9), grammar="7 601 8", max_tokens=9))
+    step_until(rig, lambda: Held.num_begun == 1)
+    books = rig.scheduler.books
+    sequence = books.find(SequenceId(1))
+    assert sequence is not None
+    books.batch.preempt(sequence)
+    assert sequence.is_kept_in_host
+    plain = rig.add(create_request(2, [4, 5, 6], max_tokens=5, account_id=KIND))
+    step_until(rig, is_over(plain))
+    assert not sequence.is_running
+    assert rig.scheduler._planner.awaits_prefix(sequence)
+    Held.let_go.set()
+    rig.run()
+    assert bound.token_ids == [7, 601, 8]
+    assert any(plan.moved_in for plan in rig.plans)
     assert_no_leak(rig)
 
 
