@@ -223,7 +223,7 @@ class FairQueue:
             return False
         if not is_lawful(node, need):
             return False
-        kind = _list_demands(need)
+        kind = _list_demands(need), self._fleet.health.refusals.find_loner(need)
         if kind in stuck:
             return False
         takes = self._fleet.takes(node_id, need)
@@ -264,7 +264,9 @@ class FairQueue:
             """True when one has left: those that stay have another order then."""
             nonlocal num_left
             for waiter in queue.walk():
-                kind = _find_kind(self._find_need(waiter), regions, laws)
+                need = self._find_need(waiter)
+                loner = self._fleet.health.refusals.find_loner(need)
+                kind = _find_kind(need, regions, laws), loner
                 if kind in stuck:
                     continue
                 if not num_left or self._place(queue, waiter, None):

@@ -59,12 +59,13 @@ class Locality:
         generation: int = 0,
     ) -> RouteNeed:
         """What `request` needs, with its prompt's names unless nothing of it may remain."""
-        leaves_nothing = retention is RetentionClass.NONE
+        leaves_nothing, owner = retention is RetentionClass.NONE, hash_owner(cache_salt)
         if not isinstance(request, GenerateRequest):
             return RouteNeed(
                 request.model,
                 allowed_regions,
                 generation=generation,
+                owner=owner,
                 leaves_nothing=leaves_nothing,
             )
         model = request.model
@@ -84,7 +85,7 @@ class Locality:
             num_prompt_tokens=self._lengths.estimate(model, num_bytes),
             num_output_tokens=request.num_answers * expect_output(request, usual),
             session=_name_session(request, prompt.keys, cache_salt, retention, session),
-            owner=hash_owner(cache_salt),
+            owner=owner,
             adapter=request.adapter,
             leaves_nothing=leaves_nothing,
             may_move=_may_move(request, retention),

@@ -188,7 +188,7 @@ class RouteNeed(msgspec.Struct, frozen=True):
     """The session that this belongs to, in the account's own namespace: by the client's word, or
     the conversation's opening."""
     owner: int = 0
-    """Stands for the account where sessions are kept."""
+    """Stands for the account, where sessions are kept and refusals counted."""
     adapter: AdapterRef | None = None
     """What it is to be computed with."""
     leaves_nothing: bool = False

@@ -207,6 +207,32 @@ def count_placed(asked: Sequence[Asked]) -> int:
     return sum(one.is_placed for one in asked)
 
 
+@pytest.mark.parametrize("is_swept", [False, True])
+async def test_whose_requests_a_node_refuses_keeps_nobody_else_from_it(is_swept: bool) -> None:
+    """Of two that are alike the first is of an account that leaves the node alone. The control: it
+    goes there when nobody else does and it has waited for long enough.
+    """
+    world = World()
+    mine, others = (RouteNeed(MODEL, None, may_wait=True, owner=owner) for owner in (1, 2))
+    for _ in range(5):
+        world.fleet.health.refusals.note_refused(NodeId("a"), mine, 0.0)
+    first, second = world.ask("1", need=mine), world.ask("2", need=others)
+    await settle()
+    if is_swept:
+        world.fleet.on_news = None
+    world.report("a", waiting=0, running=0)
+    if is_swept:
+        world.queue.sweep()
+    await settle()
+    assert second.plan.node_id == "a"
+    assert not first.is_placed
+    world.now_s = 1.5
+    world.report("a", waiting=0, running=0)
+    world.queue.sweep()
+    await settle()
+    assert first.plan.node_id == "a"
+
+
 async def test_what_was_charged_before_the_queue_was_empty_is_not_given_back_after() -> None:
     hostile, honest = await compete_after_refund(World())
     assert (count_placed(hostile), count_placed(honest)) == (3, 3)

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from contracts.encoding import EncodeRequest, EncoderTask
 from contracts.grant import RetentionClass
 from contracts.inference import ChatMessage, ChatPrompt, GenerateRequest, SamplingParams
 from contracts.prefix_keys import pack_keys
@@ -95,3 +96,15 @@ def test_what_was_on_its_way_and_has_come_is_expected_and_missed() -> None:
     keys = pack_keys(tuple(reversed(other.prefix_keys)))
     fleet.record_report(msgspec.structs.replace(create_report("a"), prefixes=keys))
     assert fleet.plan(other).is_proven  # the node itself has said that it has it
+
+
+def test_refusals_are_counted_by_account_whatever_is_asked_for() -> None:
+    fleet = create_single()
+    texts = EncodeRequest(model=MODEL, task=EncoderTask.EMBED, inputs=("Hi",))
+
+    def find_owner(salt: bytes) -> int:
+        need = fleet.locality.describe(texts, None, salt * 32, RetentionClass.STANDARD, None)
+        return need.owner
+
+    assert find_owner(b"1") == describe(fleet, "Hi", b"1").owner
+    assert len({find_owner(b"1"), find_owner(b"2"), 0}) == 3

@@ -66,6 +66,21 @@ def test_what_is_refused_of_one_kind_leaves_no_node_alone_by_another(kind: str) 
     assert list_paused(refusals, 0.0, OTHER_KINDS[kind]) == [A]
 
 
+@pytest.mark.parametrize("num_accounts", [1, 2, 3])
+def test_no_account_has_a_node_left_alone_by_others(num_accounts: int) -> None:
+    """Not with as many refusals as it likes; the control: three have."""
+    refusals = Refusals()
+    for owner in range(1, num_accounts + 1):
+        refuse(refusals, 100, replace(NEED, owner=owner))
+        assert list_paused(refusals, 0.0, replace(NEED, owner=owner)) == [A]
+    assert list_paused(refusals, 0.0) == ([A] if num_accounts == 3 else [])
+    refusals.note_sent(A, NEED, 0.0)
+    refusals.note_sent(A, replace(NEED, owner=1), 0.0)
+    assert list_paused(refusals, 0.0) == ([A] if num_accounts == 3 else [])
+    refusals.note_taken(A, NEED)
+    assert list_paused(refusals, 0.0, replace(NEED, owner=1)) == []
+
+
 @pytest.mark.parametrize(
     ("load", "need", "counts"),
     [
