@@ -9,10 +9,12 @@ import structlog
 
 from contracts.errors import (
     AccessError,
+    ContextTooLong,
     DeadlineExceeded,
     ErrorReport,
     InternalError,
     NodeUnreachable,
+    RequestError,
     ServiceError,
     StreamBroken,
     UpstreamError,
@@ -83,3 +85,10 @@ def is_fault_of_node(error: ServiceError) -> bool:
     return isinstance(error, UpstreamError | InternalError) and not isinstance(
         error, DeadlineExceeded
     )
+
+
+def finds_fault(error: ServiceError) -> bool:
+    """True for what nodes in order say of a request that is wrong, whichever of them is asked: how
+    long one may be differs from node to node.
+    """
+    return isinstance(error, RequestError) and not isinstance(error, ContextTooLong)

@@ -16,11 +16,15 @@ from contracts.errors import (
     ErrorReport,
     ModelCold,
     PoolSaturated,
-    RequestError,
     Retry,
     ServiceError,
 )
-from gateway.attempt_grant import create_grant, is_fault_of_node, read_failure
+from gateway.attempt_grant import (
+    create_grant,
+    finds_fault,
+    is_fault_of_node,
+    read_failure,
+)
 from gateway.hand_over import HandOver, StreamOpener
 from gateway.request_context import RequestContext
 from gateway.routing.fleet import Fleet
@@ -164,12 +168,12 @@ class Attempts:
                 self._fleet.health.note_success(attempt.plan.node_id)
         elif is_fault_of_node(error) and not attempt.stream.is_ours:
             self._fleet.note_failure(attempt.plan.node_id)
-        elif attempt.stream.is_accepted:
+        elif attempt.stream.is_accepted or attempt.stream.is_ours:
             return
         elif isinstance(error, _NO_ROOM):
             self._fleet.note_refusal(attempt.plan.node_id, attempt.need)
-        elif isinstance(error, RequestError):
-            self._fleet.health.refusals.note_blamed(attempt.plan.node_id, attempt.need)
+        elif finds_fault(error):
+            self._note_blamed(context, attempt)
 
     def read_failure(self, context: RequestContext, report: ErrorReport) -> ServiceError:
         """Why the node has ended the latest attempt."""
@@ -215,13 +219,18 @@ class Attempts:
         """True when the node finds fault with the request, as it does with all of its kind: who is
         right shows at another node, which is asked once. It costs no retry that others may need.
         """
-        if not isinstance(error, RequestError) or isinstance(error, ContextTooLong):
-            return False
-        node_id, refusals = place.plan.node_id, self._fleet.health.refusals
-        if context.doubted is not None or not refusals.is_doubted(node_id, place.need):
-            return False
-        context.doubted = node_id
-        return self._count_attempts(context) < self.settings.max_attempts
+        return (
+            finds_fault(error)
+            and context.doubted == place.plan.node_id
+            and self._count_attempts(context) < self.settings.max_attempts
+        )
+
+    def _note_blamed(self, context: RequestContext, attempt: Attempt) -> None:
+        """The node has found fault with the request, before it took it."""
+        node_id, refusals = attempt.plan.node_id, self._fleet.health.refusals
+        refusals.note_blamed(node_id, attempt.need)
+        if context.doubted is None and refusals.is_doubted(node_id, attempt.need):
+            context.doubted = node_id
 
     def note_accepted(self, context: RequestContext, attempt: Attempt) -> None:
         """The node has taken the request, and so should others have done."""

@@ -33,7 +33,7 @@ from contracts.kv_transfer import (
     TransferEvent,
     digest_account,
 )
-from gateway.attempt_grant import create_grant, is_fault_of_node, read_node_error
+from gateway.attempt_grant import create_grant, finds_fault, is_fault_of_node, read_node_error
 from gateway.request_context import RequestContext
 from gateway.routing.fleet import Fleet
 from gateway.routing.route_plan import PrefillPlan, RouteNeed, RoutePlan
@@ -144,6 +144,8 @@ class HandOver:
         self._is_stopped = False
         """The node that answers was told that nobody computes the prompt."""
         self._is_released = False
+        self._blaming: list[PrefillPlan] = []
+        """Whose nodes found fault with the prompt: they are contradicted where another takes it."""
         self._ticket_to_tell = b""
         """For the node that answers, with the first export of another node than it was told of."""
 
@@ -189,6 +191,10 @@ class HandOver:
         if stream is not None:
             self._trace("")
         self._let_go()
+        blaming, self._blaming = self._blaming, []
+        if self._answering is not None and self._answering.is_accepted:
+            for plan in blaming:
+                self._parts.fleet.note_contradicted(plan.node_id, self._need)
 
     # -- the node that answers -------------------------------------------------------------------
 
@@ -331,6 +337,7 @@ class HandOver:
             return
         for event in stream.take_now():
             if isinstance(event, Accepted) and self._answering is not None:
+                self._parts.fleet.health.refusals.note_taken(stream.node_id, self._need)
                 self._answering.note_prompt(event.num_prompt_tokens, event.num_cached_tokens)
             elif isinstance(event, Finished) and self._is_released:
                 if not self._was_late:
@@ -340,15 +347,17 @@ class HandOver:
                 self._let_go()
             elif isinstance(event, Finished | Failed):
                 self._computing = None
-                self._fail(event, is_ours=stream.is_ours)
+                self._fail(event, stream)
 
-    def _fail(self, last: Finished | Failed, *, is_ours: bool) -> None:
+    def _fail(self, last: Finished | Failed, stream: NodeStream) -> None:
         """The other node has stopped early: the next one goes on, if there is one."""
         error: ServiceError = StreamBroken("The node gave the prompt up.")
         if isinstance(last, Failed):
             assert self._prefill is not None, "nobody to leave"
             error = read_node_error(self._prefill.node_id, last.error)
-        self._move_on(error, is_ours=is_ours)
+            if finds_fault(error) and not (stream.is_accepted or stream.is_ours):
+                self._blaming.append(self._prefill)
+        self._move_on(error, is_ours=stream.is_ours)
         if not self._is_released:
             self._ask()
 

@@ -6,6 +6,7 @@ request came. Must not know what is done at a node.
 Read next: `gateway.attempts`, `gateway.fair_queue.queue`, `gateway.auth.standing`.
 """
 
+import contextlib
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,9 +15,9 @@ import msgspec
 from contracts.errors import (
     ContextTooLong,
     PoolSaturated,
-    RequestError,
     Retry,
     ServiceError,
+    StoreUnavailable,
     StreamBroken,
 )
 from contracts.ids import NodeId
@@ -32,6 +33,8 @@ from gateway.routing.route_plan import RouteNeed, RoutePlan
 from gateway.upstream.node_stream import NodeStream
 
 _NOBODY: Final = frozenset[NodeId]()
+_MOST_PASSED_OVER: Final = 8
+"""Nodes whose opinion nobody asks for: where more find fault with all, it is the requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,8 @@ class PlaceSearch:
         what `narrow` does.
         """
         self._note(place, failure)
+        if self._attempts.may_doubt(self._context, place, failure):
+            return await self._find_other_opinion(failure)
         self._need = await self.narrow(self._need)
         wanted = [msgspec.structs.replace(self._need, tried=self._tried)]
         if failure.retry is Retry.SAME:
@@ -127,8 +132,6 @@ class PlaceSearch:
                 return Place(need, self._attempts.plan(self._context, need))
             except ServiceError as error:
                 is_full = is_full or isinstance(error, PoolSaturated)
-        if isinstance(failure, RequestError) and not isinstance(failure, ContextTooLong):
-            raise failure  # nobody waits for another opinion
         is_lost = isinstance(failure, StreamBroken) and not self._spent
         if is_lost:
             need = msgspec.structs.replace(wanted[-1], may_wait=False)
@@ -143,6 +146,26 @@ class PlaceSearch:
             return await self._wait(waiter, may_refuse=not is_lost)
         except PoolSaturated as error:
             raise (failure if is_lost else error) from None
+
+    async def _find_other_opinion(self, failure: ServiceError) -> Place:
+        """A node that has not failed the request, at best one that does not find fault with all of
+        its kind itself. Nobody waits for it.
+
+        Raises: `failure` when there is none; `Unauthenticated`, `AccountSuspended`.
+        """
+        try:
+            self._need = await self.narrow(self._need)
+        except StoreUnavailable:
+            raise failure from None
+        need = msgspec.structs.replace(self._need, tried=self._tried)
+        doubted = frozenset(self._fleet.health.refusals.list_doubted(need))
+        if len(doubted) > _MOST_PASSED_OVER:
+            doubted = _NOBODY
+        for others in (doubted, _NOBODY):
+            wanted = msgspec.structs.replace(need, tried=self._tried | others)
+            with contextlib.suppress(ServiceError):
+                return Place(need, self._attempts.plan(self._context, wanted))
+        raise failure
 
     async def narrow(self, need: RouteNeed) -> RouteNeed:
         """`need` with no region that the account's rules do not allow by now, where laws may have

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from contracts.errors import (
+    InvalidRequest,
     NodeUnreachable,
     PoolSaturated,
     ServiceError,
@@ -317,3 +318,16 @@ async def test_words_of_blocks_that_nobody_asked_for_end_their_stream_alone(pair
 
     pair.answers.script = babble
     assert read_text(await pair.gateway.run({"prompt": "Hi"})) == "last resort"
+
+
+async def test_a_node_that_finds_fault_with_every_prompt_is_left_alone(pair: Pair) -> None:
+    """The node that answers, or the next one for prompts, takes them."""
+
+    async def find_fault(stream: ScriptedStream) -> None:
+        await stream.fail(InvalidRequest("The prompt is empty.", param="prompt"))
+
+    pair.prompts.script = find_fault
+    for _ in range(12):
+        assert read_text(await pair.gateway.run(WHOLE)) == "Hello"
+    assert len(pair.prompts.streams) < 8
+    assert len(pair.others.streams) == 12

@@ -1,5 +1,6 @@
 """A node that takes nothing and says that it has room: it looks idle and would get everything."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -7,9 +8,31 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import InvalidRequest, PoolSaturated
-from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until_async
-from tests.gateway.scripted_node import ScriptedNode, ScriptedStream, answer_hello, run_node
+from contracts.errors import (
+    ConstraintUnmet,
+    InvalidRequest,
+    PoolSaturated,
+    StoreUnavailable,
+    UnsupportedFeature,
+)
+from contracts.inference import Accepted
+from gateway.auth.principal_cache import PrincipalCache
+from gateway.auth.standing import Standing
+from tests.gateway.running_gateway import (
+    RunningGateway,
+    run_gateway,
+    to_bytes,
+    wait_until,
+    wait_until_async,
+)
+from tests.gateway.scripted_node import (
+    MODEL,
+    ScriptedNode,
+    ScriptedStream,
+    answer_hello,
+    run_node,
+)
+from tests.gateway.test_continuation import are_known
 from tests.gateway.test_failover import list_up
 
 ASK: dict[str, Any] = {"prompt": "Hi"}
@@ -141,3 +164,95 @@ async def test_a_wrong_request_does_not_wait_for_another_opinion(
         await good.stop()
         reply = await gateway.run(ASK)
         assert reply.status == 400
+
+
+async def test_who_asks_for_what_only_one_node_takes_has_the_other_left_alone_by_nobody_else(
+    tmp_path: Path, database_template: Path
+) -> None:
+    """Nodes of one model have engines that differ. The control: the account itself leaves it."""
+
+    async def take_plain(stream: ScriptedStream) -> None:
+        odd = UnsupportedFeature("This model does not know `odd`.", param="odd")
+        await (stream.fail(odd) if b"odd" in stream.body else stream.answer("Hi"))
+
+    async with open_pair(tmp_path, database_template) as (gateway, near, far):
+        near.script = take_plain
+        other = await gateway.add_tenant()
+        replies = [await gateway.run({"prompt": "odd"}) for _ in range(NUM_REQUESTS)]
+        assert [reply.status for reply in replies] == [400] * 3 + [200] * (NUM_REQUESTS - 3)
+        assert len(near.streams) < RESERVE
+        assert len(far.streams) == NUM_REQUESTS - 3
+        reply = await gateway.run(ASK, tenant=other)
+        assert (reply.status, reply.headers["x-hearth-node"]) == (200, near.node_id)
+
+
+async def test_a_request_that_was_taken_before_it_failed_is_asked_of_nobody_else(
+    tmp_path: Path, database_template: Path
+) -> None:
+    """Others were found fault with since: it would be computed twice, and both nodes took it."""
+
+    async def take_one(stream: ScriptedStream) -> None:
+        if b"first" not in stream.body:
+            await find_fault(stream)
+            return
+        await stream.put(Accepted(7, 0))
+        await go_on.wait()
+        await stream.fail(ConstraintUnmet("The answer's schema cannot be followed to an end."))
+
+    go_on = asyncio.Event()
+    async with open_pair(tmp_path, database_template) as (gateway, near, far):
+        near.script = take_one
+        first = asyncio.create_task(gateway.run({"prompt": "first"}))
+        await wait_until(lambda: bool(near.streams))
+        path, bound = gateway.account_path(f"/ai/run/{MODEL}"), {"x-hearth-regions": near.region}
+        for _ in range(4):
+            assert (await gateway.send("POST", path, to_bytes(ASK), headers=bound)).status == 400
+        go_on.set()
+        assert (await first).status == 400
+        assert far.streams == []
+        assert (await gateway.run(ASK)).status == 200  # the control: it is doubted by now
+        assert len(near.streams) == 6
+
+
+async def test_of_three_nodes_two_that_find_fault_with_all_do_not_confirm_each_other(
+    tmp_path: Path, database_template: Path
+) -> None:
+    async with (
+        run_node("node-1", "weur") as bad,
+        run_node("node-2", "weur") as worse,
+        run_node("node-3", "enam") as good,
+        run_gateway(tmp_path, database_template, [bad, worse, good]) as gateway,
+    ):
+        await wait_until_async(lambda: are_known(gateway, 3))
+        bad.script = worse.script = find_fault
+        replies = [await gateway.run(ASK) for _ in range(NUM_REQUESTS)]
+        assert sum(reply.status == 400 for reply in replies) < 10
+        assert len(good.streams) > NUM_REQUESTS - 10
+        assert max(len(bad.streams), len(worse.streams)) < RESERVE
+
+
+async def test_a_wrong_request_stays_wrong_where_the_store_is_asked_in_vain_for_another_opinion(
+    tmp_path: Path, database_template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that is wrong is so while the store is away: its client must not try again."""
+    asked: list[object] = []
+
+    async def fail(*args: object) -> None:
+        asked.append(args)
+        raise StoreUnavailable("The store is away.")
+
+    async with open_pair(tmp_path, database_template) as (gateway, near, far):
+        near.script = find_fault
+        for _ in range(3):
+            assert (await gateway.run(ASK)).status == 400
+        before = near.script
+
+        async def find_fault_meanwhile(stream: ScriptedStream) -> None:
+            monkeypatch.setattr(PrincipalCache, "is_trusted", False)
+            monkeypatch.setattr(Standing, "_load", fail)
+            await before(stream)
+
+        near.script = find_fault_meanwhile
+        assert (await gateway.run(ASK)).status == 400
+        assert asked
+        assert far.streams == []
