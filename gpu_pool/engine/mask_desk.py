@@ -1,25 +1,22 @@
 """What may come next in constrained answers, or why nothing may: found out beside the steps.
 
 Owns all that matchers do once an answer has begun: they take in its new tokens, and then say what
-may follow. Also whose turn it is: the account's whose masks took least time so far. A step waits
-for masks only so long; an answer whose own is not there sits that step out. The last free thread
-takes no mask of an account that has one under way, so that nobody's cheap masks stand behind the
-dear ones of another. Must not know steps, blocks or what a mask says.
-Read next: `token_matcher`, `scheduler` (the caller).
+may follow. A step waits for masks only so long; an answer whose own is not there sits that step
+out. While it waits, the core's own thread computes those of accounts whose masks are quick: on a
+busy machine the others get little. Must not know steps, blocks or what a mask says.
+Read next: `mask_lines` (whose turn it is), `token_matcher`, `scheduler` (the caller).
 """
 
 import threading
 import time
-from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from operator import attrgetter
 from typing import Final
 
 from contracts.errors import ConstraintUnmet, InvariantBroken, ServiceError
-from contracts.fair_order import FairOrder
-from contracts.ids import AccountId
 from contracts.inference import FinishReason
 from gpu_pool.engine.background import create_threads
+from gpu_pool.engine.mask_lines import MaskLines
 from gpu_pool.engine.sequence import Sequence
 from gpu_pool.engine.token_matcher import TokenMatcher
 from gpu_pool.plan import SequenceId
@@ -50,12 +47,10 @@ class MaskDesk:
         """Asked for, and not given yet."""
         self._changed = threading.Condition()
         """Guards what follows, which the threads change."""
-        self._lines: dict[AccountId, OrderedDict[SequenceId, Sequence]] = {}
-        self._under_way: Counter[AccountId] = Counter()
+        self._lines = MaskLines()
         self._num_runs = 0
         """Threads that take masks until there are none."""
         self._done: dict[Sequence, Found] = {}
-        self._fair = FairOrder()
         self._known: set[Sequence] = set()
         """Have asked, and are not over."""
 
@@ -71,13 +66,12 @@ class MaskDesk:
         sequence.mask = None
         self._awaited[sequence.sequence_id] = sequence
         with self._changed:
-            account = sequence.account_id
             if sequence not in self._known:
                 self._known.add(sequence)
-                self._fair.join(account)
-            self._lines.setdefault(account, OrderedDict())[sequence.sequence_id] = sequence
-            num_wanted = self._under_way.total() + sum(map(len, self._lines.values()))
-            if self._threads is not None and self._num_runs < min(self._num_threads, num_wanted):
+                self._lines.enter(sequence)
+            self._lines.push(sequence)
+            num_useful = min(self._num_threads, self._lines.num_wanted)
+            if self._threads is not None and self._num_runs < num_useful:
                 self._num_runs += 1
                 self._threads.submit(self._run)
 
@@ -89,9 +83,7 @@ class MaskDesk:
                 return
             self._known.remove(sequence)
             self._done.pop(sequence, None)
-            self._fair.leave(sequence.account_id)
-            if sequence.sequence_id in self._lines.get(sequence.account_id, ()):
-                self._leave(sequence)
+            self._lines.leave(sequence)
 
     def clear(self) -> None:
         """All are over."""
@@ -114,10 +106,13 @@ class MaskDesk:
             self._run()
         step_s = step_s or FIRST_STEP_S
         patience_s = max(LEAST_PATIENCE_S, OTHERS_SHARE * step_s)
+        end_s = time.monotonic() + patience_s
+        self._help(end_s)
         with self._changed:
-            if not self._changed.wait_for(lambda: not self._num_lacking, patience_s):
+            left_s = end_s - time.monotonic()
+            if not self._changed.wait_for(lambda: not self._lines.num_lacking, left_s):
                 more_s = step_s - patience_s
-                self._changed.wait_for(lambda: self._num_lacking < num_accounts, more_s)
+                self._changed.wait_for(lambda: self._lines.num_lacking < num_accounts, more_s)
             done, self._done = self._done, {}
         ended: list[Ended] = []
         for sequence in sorted(done, key=_by_arrival):  # not in the order of chance
@@ -135,61 +130,45 @@ class MaskDesk:
         lacking = [one for one in live if one.matcher is not None and one.mask is None]
         assert {one.sequence_id for one in lacking} == self._awaited.keys()
         with self._changed:
-            waiting = [one for line in self._lines.values() for one in line]
-            assert all(self._lines.values())
+            self._lines.check(set(self._awaited))
             assert 0 <= self._num_runs <= self._num_threads
-            assert set(waiting) <= self._awaited.keys()
             assert {one.sequence_id for one in self._done} <= self._awaited.keys()
 
-    # -- what the threads do ---------------------------------------------------------------------
+    # -- who computes ----------------------------------------------------------------------------
+
+    def _help(self, end_s: float) -> None:
+        """Computes quick ones until then, in the core's own thread."""
+        now_s = time.monotonic()
+        while now_s < end_s:
+            with self._changed:
+                sequence = self._lines.take_quick(now_s)
+            if sequence is None:
+                return
+            self._compute(sequence)
+            now_s = time.monotonic()
 
     def _run(self) -> None:
-        """Computes masks until no more may be taken."""
-        sequence = self._take()
-        while sequence is not None:
-            began_ns = time.thread_time_ns()
-            found = _look_ahead(sequence)
-            self._note(sequence, found, (time.thread_time_ns() - began_ns) // 1000)
-            sequence = self._take()
-
-    def _take(self) -> Sequence | None:
-        """Whose mask is next; None where this thread is needed no more."""
-        with self._changed:
-            is_last = self._under_way.total() == self._num_threads - 1 > 0
-            accounts = [one for one in self._lines if not (is_last and self._under_way[one])]
-            account = min(accounts, key=self._fair.read, default=None)
-            if account is None:
-                self._num_runs -= 1
-                return None
-            sequence = next(iter(self._lines[account].values()))
-            self._leave(sequence)
-            self._under_way[account] += 1
-            return sequence
-
-    def _note(self, sequence: Sequence, found: Found, cost_us: int) -> None:
-        """Something has been found out; of a sequence that is over it is of no use."""
-        with self._changed:
-            account = sequence.account_id
-            self._under_way[account] -= 1
-            self._fair.correct(account, cost_us)
-            if sequence in self._known:
-                self._done[sequence] = found
-            if not self._under_way[account]:
-                del self._under_way[account]
-                if account not in self._lines:
+        """Computes masks until there is none for this thread."""
+        while True:
+            with self._changed:
+                sequence = self._lines.take(self._num_threads)
+                if sequence is None:
+                    self._num_runs -= 1
+                    return
+            self._compute(sequence)
+            with self._changed:
+                if self._lines.note_ended(sequence.account_id):
                     self._changed.notify()
 
-    @property
-    def _num_lacking(self) -> int:
-        """Accounts with masks that are being computed, or wait for that."""
-        return len(self._lines.keys() | self._under_way.keys())
-
-    def _leave(self, sequence: Sequence) -> None:
-        """`sequence` stands in line no more."""
-        line = self._lines[sequence.account_id]
-        del line[sequence.sequence_id]
-        if not line:
-            del self._lines[sequence.account_id]
+    def _compute(self, sequence: Sequence) -> None:
+        """Finds something out; of a sequence that is over by then it is of no use."""
+        began_ns = time.thread_time_ns()
+        found = _look_ahead(sequence)
+        cost_us = (time.thread_time_ns() - began_ns) // 1000
+        with self._changed:
+            self._lines.note(sequence.account_id, cost_us, time.monotonic())
+            if sequence in self._known:
+                self._done[sequence] = found
 
 
 def _look_ahead(sequence: Sequence) -> Found:

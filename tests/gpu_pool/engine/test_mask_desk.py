@@ -16,6 +16,7 @@ from contracts.ids import AccountId
 from contracts.inference import FinishReason
 from gpu_pool.engine.executor_double import create_double_info
 from gpu_pool.engine.mask_desk import MaskDesk
+from gpu_pool.engine.mask_lines import DEAR_S, DEAR_US, PROOF, MaskLines
 from gpu_pool.engine.sequence import Sequence
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.plan import ForwardResult, KvGroup, KvGroupKind, SampledTokens, SequenceId
@@ -407,3 +408,51 @@ def test_a_storm_of_slow_and_quick_masks_loses_no_answer(seed: int, max_in_fligh
         told = rig.outcomes[n].token_ids
         assert told == numbers or (n in aborted and told == numbers[: len(told)])
     assert_no_leak(rig)
+
+
+def test_the_core_computes_what_is_quick_where_threads_have_no_time() -> None:
+    """The only one is held by another account, behind which those wait who are not known."""
+    rig = create_rig(1)
+    known = " ".join(["5"] * PROOF)
+    step_until(rig, is_over(rig.add(create_request(1, [1], grammar=known, max_tokens=PROOF))))
+    rig.add(create_request(2, [2], grammar="601 602", max_tokens=9, account_id=MEAN))
+    step_until(rig, lambda: Held.num_begun == 1)
+    quick = rig.add(create_request(3, [3], grammar="5 6 7", max_tokens=9))
+    new = rig.add(create_request(4, [4], grammar="5 6 7", max_tokens=9, account_id=KIND))
+    step_until(rig, is_over(quick))
+    for _ in range(20):
+        rig.step()
+    assert (quick.token_ids, new.token_ids) == ([5, 6, 7], [])
+
+
+def test_one_dear_mask_and_an_account_has_to_prove_itself_again() -> None:
+    rig = create_rig(0)
+    rig.add(create_request(1, [1], grammar="5"))
+    (sequence,) = rig.scheduler.books
+    lines = MaskLines()
+    lines.enter(sequence)
+    lines.push(sequence)
+
+    def note(count: int, cost_us: int, now_s: float) -> None:
+        for _ in range(count):
+            lines.note(sequence.account_id, cost_us, now_s)
+
+    note(PROOF - 1, 100, 0.0)
+    assert lines.take_quick(0.0) is None
+    note(1, DEAR_US, 0.0)
+    note(PROOF, 100, 0.0)
+    assert lines.take_quick(DEAR_S - 1) is None
+    assert lines.take_quick(DEAR_S) is sequence
+
+
+def test_a_higher_priority_goes_first() -> None:
+    lines = MaskLines()
+    rig = create_rig(0)
+    for n, priority in ((1, 0), (2, 0), (3, 5)):
+        rig.add(create_request(n, [n], grammar="5", priority=priority))
+    sequences = {one.sequence_id: one for one in rig.scheduler.books}
+    for one in sequences.values():
+        lines.enter(one)
+        lines.push(one)
+    order = [lines.take(1) for _ in range(4)]
+    assert [one and one.sequence_id for one in order] == [3, 1, 2, None]
