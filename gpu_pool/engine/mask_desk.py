@@ -2,8 +2,10 @@
 
 Owns all that matchers do once an answer has begun: they take in its new tokens, and then say what
 may follow. A step waits for masks only so long; an answer whose own is not there sits that step
-out. While it waits, the core's own thread computes those of accounts whose masks are quick: on a
-busy machine the others get little. Must not know steps, blocks or what a mask says.
+out. While it waits, the core's own thread computes those of accounts whose masks are quick, which
+are left to others only where that takes too long: on a busy machine these get little, and threads
+that take turns by the tenth of a millisecond hinder each other. Must not know steps, blocks or what
+a mask says.
 Read next: `mask_lines` (whose turn it is), `token_matcher`, `scheduler` (the caller).
 """
 
@@ -22,8 +24,11 @@ from gpu_pool.engine.token_matcher import TokenMatcher
 from gpu_pool.plan import SequenceId
 
 OTHERS_SHARE: Final = 1 / 8
-"""Of a step that only generates: so long it waits for masks while somebody has all he needs. Where
-everybody lacks one, as long as such a step takes."""
+"""Of a step that only generates: so long it waits for masks while somebody has all he needs."""
+OWN_STEPS: Final = 4
+"""So many of these at most where everybody lacks a mask: a step without many of those costs all."""
+OWN_PATIENCE_S: Final = 0.05
+"""Less than that many where they are long, and one at least: who comes meanwhile is not heard."""
 LEAST_PATIENCE_S: Final = 0.0005
 """However quick steps are: most masks take a tenth of it."""
 FIRST_STEP_S: Final = 0.08
@@ -70,10 +75,8 @@ class MaskDesk:
                 self._known.add(sequence)
                 self._lines.enter(sequence)
             self._lines.push(sequence)
-            num_useful = min(self._num_threads, self._lines.num_wanted)
-            if self._threads is not None and self._num_runs < num_useful:
-                self._num_runs += 1
-                self._threads.submit(self._run)
+            if not self._lines.is_quick(sequence.account_id, time.monotonic()):
+                self._start_threads()
 
     def forget(self, sequence: Sequence) -> None:
         """`sequence` is over, whether it ever asked or not."""
@@ -106,14 +109,12 @@ class MaskDesk:
             self._run()
         step_s = step_s or FIRST_STEP_S
         patience_s = max(LEAST_PATIENCE_S, OTHERS_SHARE * step_s)
-        end_s = time.monotonic() + patience_s
-        self._help(end_s)
+        began_s = time.monotonic()
+        self._wait(1, began_s + patience_s)
+        self._wait(num_accounts, began_s + max(step_s, min(OWN_STEPS * step_s, OWN_PATIENCE_S)))
         with self._changed:
-            left_s = end_s - time.monotonic()
-            if not self._changed.wait_for(lambda: not self._lines.num_lacking, left_s):
-                more_s = step_s - patience_s
-                self._changed.wait_for(lambda: self._lines.num_lacking < num_accounts, more_s)
             done, self._done = self._done, {}
+            self._start_threads()  # quick ones that are left are computed while the step is
         ended: list[Ended] = []
         for sequence in sorted(done, key=_by_arrival):  # not in the order of chance
             found = done[sequence]
@@ -136,16 +137,28 @@ class MaskDesk:
 
     # -- who computes ----------------------------------------------------------------------------
 
-    def _help(self, end_s: float) -> None:
-        """Computes quick ones until then, in the core's own thread."""
-        now_s = time.monotonic()
-        while now_s < end_s:
+    def _start_threads(self) -> None:
+        """As many as there is work for."""
+        if self._threads is not None:
+            while self._num_runs < min(self._num_threads, self._lines.num_wanted):
+                self._num_runs += 1
+                self._threads.submit(self._run)
+
+    def _wait(self, num_accounts: int, end_s: float) -> None:
+        """Until fewer accounts than that lack masks, or until then; quick ones are computed here
+        meanwhile, in the core's own thread.
+        """
+        while (now_s := time.monotonic()) < end_s:
             with self._changed:
+                if self._lines.num_lacking < num_accounts:
+                    return
                 sequence = self._lines.take_quick(now_s)
-            if sequence is None:
-                return
+                if sequence is None:
+                    self._changed.wait_for(
+                        lambda: self._lines.num_lacking < num_accounts, end_s - now_s
+                    )
+                    return
             self._compute(sequence)
-            now_s = time.monotonic()
 
     def _run(self) -> None:
         """Computes masks until there is none for this thread."""

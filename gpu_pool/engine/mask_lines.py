@@ -90,7 +90,12 @@ class MaskLines:
         """The next one, for the core's own thread; None where no account in line is quick. One may
         still turn out to be dear: the next of its account is a while away then.
         """
-        return self._pop_first([key for key in self._lines if self._is_quick(key[1], now_s)])
+        return self._pop_first([key for key in self._lines if self.is_quick(key[1], now_s)])
+
+    def is_quick(self, account_id: AccountId, now_s: float) -> bool:
+        """True when the account's next mask will be quick, by all that is known."""
+        habit = self._habits.get(account_id)
+        return habit is not None and habit.num_quick >= PROOF and habit.dear_until_s <= now_s
 
     def note(self, account_id: AccountId, cost_us: int, now_s: float) -> None:
         """A mask of the account has been computed."""
@@ -115,11 +120,6 @@ class MaskLines:
         """Asserts that who stands in line is awaited; for tests."""
         assert all(self._lines.values())
         assert {one for line in self._lines.values() for one in line} <= awaited
-
-    def _is_quick(self, account_id: AccountId, now_s: float) -> bool:
-        """True when the account's next mask will be quick, by all that is known."""
-        habit = self._habits.get(account_id)
-        return habit is not None and habit.num_quick >= PROOF and habit.dear_until_s <= now_s
 
     def _pop_first(self, keys: list[LineKey]) -> Sequence | None:
         """The first one of the line among `keys` whose turn it is."""
