@@ -43,8 +43,9 @@ async def serve_node(
         async with _launching_cores(settings, directory, core_command) as launcher:
             # Read only now: the core's process, which reads more, is on its way beside it.
             from gpu_pool.node_creation import create_node
+            from gpu_pool.server.text.text_threads import TextThreads
 
-            node = create_node(settings, launcher, threads)
+            node = create_node(settings, launcher, TextThreads(threads, NUM_TEXT_THREADS))
             if len(node.parts.models) == len(settings.upstreams):
                 await launcher.close()  # of the node's own models none can be served
             try:

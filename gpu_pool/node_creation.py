@@ -5,7 +5,6 @@ The engine cores are processes of their own. Read next: `settings`, `server.node
 
 import secrets
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Final
 
@@ -19,6 +18,7 @@ from gpu_pool.server.node_server import NodeParts, NodeServer
 from gpu_pool.server.placement.keeper import create_keeper
 from gpu_pool.server.status_creation import create_follower, create_machine_metrics, create_status
 from gpu_pool.server.text.text_files import TextSources
+from gpu_pool.server.text.text_threads import TextThreads
 from gpu_pool.settings import PoolSettings
 from gpu_pool.supervisor_creation import share_node
 
@@ -33,7 +33,7 @@ def unix_ms() -> int:
 def create_node(
     settings: PoolSettings,
     launcher: CoreLauncher,
-    threads: ThreadPoolExecutor,
+    threads: TextThreads,
     policy: RestartPolicy = DEFAULT_POLICY,
 ) -> NodeServer:
     """A node that is ready to be started; `launcher` starts its cores.

@@ -4,7 +4,6 @@ Joins the schemas of a request with the way its model writes thoughts and tool c
 the notation of grammars. Read next: `gpu_pool.structured.grammar_text`, `text.answers.call_format`.
 """
 
-import asyncio
 import json
 import re
 from dataclasses import replace
@@ -67,8 +66,7 @@ class ConstraintCompiler:
         """
         if not request.is_constrained:
             return None
-        loop = asyncio.get_running_loop()
-        written = await loop.run_in_executor(self._text.threads, self._write, request)
+        written = await self._text.threads.run(account, self._write, request)
         if self._trial is None:
             path = str(self._text.tokenizer_path.resolve())
             # Which tokens end an answer makes no difference to what a grammar costs.

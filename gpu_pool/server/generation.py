@@ -94,7 +94,7 @@ class Generation:
         """Begins: at once when everything is at hand, else in a task of its own."""
         try:
             if isinstance(request, CountTokensRequest):
-                self._run(functools.partial(self._count, model, request))
+                self._run(functools.partial(self._count, model, request, grant))
                 return
             if request.adapter is not None:
                 self._line = PieceLine(self._emit)
@@ -216,9 +216,9 @@ class Generation:
         """The part of `start` that takes time."""
         self._submit(await model.prepare(request, grant, self._line))
 
-    async def _count(self, model: ServedModel, request: CountTokensRequest) -> None:
+    async def _count(self, model: ServedModel, request: CountTokensRequest, grant: Grant) -> None:
         """Answers how long the prompt is; nothing is computed."""
-        self._emit(TokensCounted(await model.count_tokens(request)))
+        self._emit(TokensCounted(await model.count_tokens(request, grant)))
         self._end(Finished(FinishReason.STOP, _NOTHING))
 
     def _submit(self, prepared: PreparedRequest) -> None:

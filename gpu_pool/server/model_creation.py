@@ -7,7 +7,6 @@ that engines of others compute).
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
 
 import structlog
 
@@ -19,6 +18,7 @@ from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.model_kinds import Surroundings, create_hosted_model
 from gpu_pool.server.placement.keeper import PlacementKeeper
 from gpu_pool.server.text.text_files import TextSources
+from gpu_pool.server.text.text_threads import TextThreads
 from gpu_pool.server.tier_folders import clean_tier_folders
 from gpu_pool.server.upstream.upstream_model import create_upstream_model
 from gpu_pool.settings import EngineSettings, PoolSettings, ServedModelSettings
@@ -28,7 +28,7 @@ def create_models(
     settings: PoolSettings,
     create_supervisor: Callable[[ServedModelSettings, EngineSettings], CoreSupervisor],
     keeper: PlacementKeeper,
-    threads: Executor,
+    threads: TextThreads,
     sources: TextSources,
     unix_ms: Callable[[], int],
     note_change: Callable[[], None],

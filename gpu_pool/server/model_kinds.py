@@ -4,7 +4,6 @@ Read next: `hosted_core` (what both stand on), `served_model`, `served_encoder`.
 """
 
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from gpu_pool.server.adapters.shelf import AdapterShelf
@@ -18,6 +17,7 @@ from gpu_pool.server.served_encoder import ServedEncoder
 from gpu_pool.server.served_model import create_served_model
 from gpu_pool.server.text.encoder_text import load_encoder_text
 from gpu_pool.server.text.text_files import TextSources, load_model_text
+from gpu_pool.server.text.text_threads import TextThreads
 from gpu_pool.settings import EngineSettings, ServedModelSettings
 
 
@@ -25,7 +25,7 @@ from gpu_pool.settings import EngineSettings, ServedModelSettings
 class Surroundings:
     """What every model of a node shares."""
 
-    threads: Executor
+    threads: TextThreads
     """For what takes longer than an event loop may be held up."""
     sources: TextSources
     keeper: PlacementKeeper

@@ -5,7 +5,6 @@ frames. Read next: `encoding` (the caller), `text.encoder_text`, `hosted_core`.
 """
 
 import asyncio
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +17,7 @@ from gpu_pool.plan import SequenceId
 from gpu_pool.server.engine_client import EngineClient
 from gpu_pool.server.hosted_core import HostedCore
 from gpu_pool.server.text.encoder_text import EncodedText, EncoderText
+from gpu_pool.server.text.text_threads import TextThreads
 
 MAX_INLINE_CHARS: Final = 4096
 """Of all texts together; more is tokenised in a thread."""
@@ -61,7 +61,7 @@ class PreparedTexts:
 class ServedEncoder:
     """An encoder that requests can name."""
 
-    def __init__(self, core: HostedCore, text: EncoderText, threads: Executor) -> None:
+    def __init__(self, core: HostedCore, text: EncoderText, threads: TextThreads) -> None:
         """`threads` tokenise."""
         self.core: Final = core
         self._text = text
@@ -88,7 +88,7 @@ class ServedEncoder:
             began_s = loop.time()
             await self.core.wait_client(grant)
             cold_s = loop.time() - began_s
-            texts = await loop.run_in_executor(self._threads, self._encode, request, grant)
+            texts = await self._threads.run(grant.account_id, self._encode, request, grant)
             client = await self.core.wait_client(grant)  # it may have gone meanwhile
             return PreparedTexts(client, request, grant, texts, self._text, cold_s)
 

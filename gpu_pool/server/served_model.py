@@ -104,12 +104,14 @@ class ServedModel:
             ready = self.core.ready
             assert ready is not None
             encoder = self._text.encoder
-            prompt = await encoder.encode_in_thread(choose_prompt(request), ready.context_window)
+            prompt = await encoder.encode_in_thread(
+                choose_prompt(request), ready.context_window, grant.account_id
+            )
             further = [
-                await encoder.encode_in_thread(one, ready.context_window)
+                await encoder.encode_in_thread(one, ready.context_window, grant.account_id)
                 for one in request.further_prompts
             ]
-            request = await encoder.spell_in_thread(request)
+            request = await encoder.spell_in_thread(request, grant.account_id)
             num_tokens = sum(len(one.token_ids) for one in (prompt, *further))
             request = fit_scores(request, num_tokens, ready.context_window)
             grammar = await self._constraints.compile(
@@ -123,13 +125,15 @@ class ServedModel:
                 prepared = replace(prepared, cold_s=cold_s, lease=lease)
                 return replace(prepared, further=self._prepare_further(prepared, further))
 
-    async def count_tokens(self, request: CountTokensRequest) -> int:
+    async def count_tokens(self, request: CountTokensRequest, grant: Grant) -> int:
         """The length of a prompt, template and tools included; needs no core.
 
         Raises: `InvalidRequest`, `UnsupportedFeature`, `ContextTooLong`.
         """
         encoder = self._text.encoder
-        prompt = await encoder.encode_in_thread(request.prompt, self._text.context_window)
+        prompt = await encoder.encode_in_thread(
+            request.prompt, self._text.context_window, grant.account_id
+        )
         return len(prompt.token_ids)
 
     async def close(self) -> None:

@@ -5,7 +5,6 @@ Owns which parts a request needs on its way out; must not know files. Read next:
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,6 +25,7 @@ from gpu_pool.server.text.prompt_encoder import PromptEncoder
 from gpu_pool.server.text.scored_text import ScoredText
 from gpu_pool.server.text.stop_strings import StopMatcher
 from gpu_pool.server.text.text_stream import CallRules, TextStream
+from gpu_pool.server.text.text_threads import TextThreads
 from gpu_pool.server.text.token_bytes import TokenBytes
 
 _ID_DIGITS: Final = "abcdefghijklmnopqrstuvwxyz234567"
@@ -48,7 +48,7 @@ class ModelText:
     """Added tokens that grammars have to name by their ids."""
     tokenizer_path: Path
     """Where others read the vocabulary."""
-    threads: Executor
+    threads: TextThreads
     """For what takes longer than an event loop may be held up."""
     draw_bits: Callable[[int], int]
 

@@ -5,23 +5,23 @@ loop is not held up. Must not know sequences. Read next: `conversation`, `chat_t
 `tokenizer`.
 """
 
-import asyncio
 import re
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from contracts.errors import ContextTooLong, InvalidRequest, UnsupportedFeature
+from contracts.ids import AccountId
 from contracts.inference import ChatPrompt, GenerateRequest, Prompt, TokenPrompt
 from gpu_pool.server.text.answers.answer_format import THINK_BEGIN, AnswerFormat
 from gpu_pool.server.text.chat_template import ChatTemplate
 from gpu_pool.server.text.control_tokens import choose_mark
 from gpu_pool.server.text.conversation import ConversationWriter, count_chars, list_texts
 from gpu_pool.server.text.spelling import spell_words
+from gpu_pool.server.text.text_threads import TextThreads
 from gpu_pool.server.text.tokenizer import Tokenizer
 
 MAX_INLINE_CHARS: Final = 4096
@@ -54,7 +54,7 @@ class PromptEncoder:
         tokenizer: Tokenizer,
         template: ChatTemplate | None,
         form: AnswerFormat,
-        threads: Executor,
+        threads: TextThreads,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`template` is None for models that only continue text; `form` was found in it."""
@@ -99,10 +99,11 @@ class PromptEncoder:
             raise InvalidRequest("The prompt is empty.", param="prompt")
         return encoded
 
-    async def encode_in_thread(self, prompt: Prompt, context_window: int) -> EncodedPrompt:
+    async def encode_in_thread(
+        self, prompt: Prompt, context_window: int, account: AccountId
+    ) -> EncodedPrompt:
         """The same for long prompts, off the event loop."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self.encode, prompt, context_window)
+        return await self._threads.run(account, self.encode, prompt, context_window)
 
     def spell(self, request: GenerateRequest) -> GenerateRequest:
         """`request`, whose sampling knows of its bad words. Raises: `InvalidRequest`."""
@@ -112,12 +113,13 @@ class PromptEncoder:
         sampling = msgspec.structs.replace(request.sampling, bad_spellings=spellings)
         return msgspec.structs.replace(request, sampling=sampling)
 
-    async def spell_in_thread(self, request: GenerateRequest) -> GenerateRequest:
+    async def spell_in_thread(
+        self, request: GenerateRequest, account: AccountId
+    ) -> GenerateRequest:
         """The same for many bad words, off the event loop."""
         if not request.bad_words:
             return request
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self.spell, request)
+        return await self._threads.run(account, self.spell, request)
 
     def _check_size(self, num_chars: int, context_window: int) -> None:
         """Refuses text with more bytes than the context's tokens can hold."""

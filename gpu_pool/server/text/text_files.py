@@ -5,7 +5,6 @@ template. Must not know weights. Read next: `model_text` (what it becomes).
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from gpu_pool.server.text.chat_template import ChatTemplate
 from gpu_pool.server.text.kimi_tokenizer import TIKTOKEN_FILE, TOKENIZER_FILE, is_convertible
 from gpu_pool.server.text.model_text import ModelText
 from gpu_pool.server.text.prompt_encoder import PromptEncoder
+from gpu_pool.server.text.text_threads import TextThreads
 from gpu_pool.server.text.token_bytes import TokenBytes
 from gpu_pool.server.text.tokenizer import Tokenizer
 from gpu_pool.structured.grammar_text import is_opaque
@@ -57,7 +57,7 @@ class TextSources:
     """So many random bits; ids of tool calls are made of them."""
 
 
-def load_model_text(directory: Path, threads: Executor, sources: TextSources) -> ModelText:
+def load_model_text(directory: Path, threads: TextThreads, sources: TextSources) -> ModelText:
     """The text side of the checkpoint in `directory`.
 
     Raises: `UnsupportedFeature` when a file is missing or of a kind we do not know.

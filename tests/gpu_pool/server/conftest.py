@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from gpu_pool.server.text.model_text import ModelText
 from gpu_pool.server.text.text_files import TextSources, load_model_text
+from gpu_pool.server.text.text_threads import TextThreads
 from tests.fixtures.random_checkpoint import write_random_checkpoint
 
 SOURCES = TextSources(
@@ -29,7 +30,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def model_text(checkpoint: Path) -> Iterator[ModelText]:
     with ThreadPoolExecutor(1) as threads:
-        yield load_model_text(checkpoint, threads, SOURCES)
+        yield load_model_text(checkpoint, TextThreads(threads, 1), SOURCES)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from gpu_pool.server.text.chat_template import ChatTemplate
 from gpu_pool.server.text.conversation import Conversation, ConversationWriter
 from gpu_pool.server.text.json_text import MAX_JSON_DEPTH
 from gpu_pool.server.text.prompt_encoder import PromptEncoder
+from gpu_pool.server.text.text_threads import TextThreads
 from gpu_pool.server.text.tokenizer import Tokenizer
 from tests.fixtures.random_checkpoint import SPECIAL, STRUCTURAL, create_tokenizer
 from tests.gpu_pool.server.conftest import SOURCES
@@ -67,7 +68,9 @@ def encode(source: str, prompt: ChatPrompt) -> tuple[int, ...]:
     """The ids, control tokens of users kept out."""
     template = ChatTemplate(source, {}, SOURCES.now, SOURCES.monotonic_s)
     tokenizer = Tokenizer(json.loads(RAW.to_str()), source)
-    encoder = PromptEncoder(tokenizer, template, find_answer_format(source), threads=NoThreads())
+    encoder = PromptEncoder(
+        tokenizer, template, find_answer_format(source), threads=TextThreads(NoThreads(), 1)
+    )
     return encoder.encode(prompt, 4096).token_ids
 
 

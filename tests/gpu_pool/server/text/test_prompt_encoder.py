@@ -11,15 +11,18 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from contracts.errors import ContextTooLong, InvalidRequest, ServiceError, UnsupportedFeature
+from contracts.ids import AccountId
 from contracts.inference import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gpu_pool.server.text.answers.answer_format import PLAIN
 from gpu_pool.server.text.chat_template import ChatTemplate
 from gpu_pool.server.text.model_text import ModelText
 from gpu_pool.server.text.prompt_encoder import PromptEncoder
+from gpu_pool.server.text.text_threads import TextThreads
 from gpu_pool.server.text.tokenizer import Tokenizer
 from tests.fixtures.random_checkpoint import SPECIAL, STRUCTURAL, create_tokenizer
 from tests.gpu_pool.server.conftest import SOURCES
 
+READER = AccountId("a" * 32)
 CONTEXT = 4096
 RAW = create_tokenizer()
 CONTROL_IDS = {RAW.token_to_id(text) for text in (*SPECIAL, *STRUCTURAL)}
@@ -171,7 +174,9 @@ def test_names_cannot_smuggle_control_tokens() -> None:
     source = "{% for m in messages %}{{ m.name }}{{ m.content }}{% endfor %}"
     template = ChatTemplate(source, {}, SOURCES.now, SOURCES.monotonic_s)
     with ThreadPoolExecutor(1) as threads:
-        encoder = PromptEncoder(Tokenizer(document, "<think>"), template, PLAIN, threads)
+        encoder = PromptEncoder(
+            Tokenizer(document, "<think>"), template, PLAIN, TextThreads(threads, 1)
+        )
         message = ChatMessage(role="user", content="x", name="<|im_end|>")
         ids = encoder.encode(ChatPrompt(messages=(message,)), CONTEXT).token_ids
     assert count_control(ids) == 0
@@ -195,7 +200,9 @@ def test_prompts_that_cannot_be_are_refused(
 
 def test_a_model_without_template_takes_plain_prompts_only() -> None:
     with ThreadPoolExecutor(1) as threads:
-        encoder = PromptEncoder(Tokenizer(create_document(), ""), None, PLAIN, threads)
+        encoder = PromptEncoder(
+            Tokenizer(create_document(), ""), None, PLAIN, TextThreads(threads, 1)
+        )
         assert encoder.encode(TextPrompt(text="Hello"), CONTEXT)
         with pytest.raises(UnsupportedFeature, match="template"):
             encoder.encode(chat(("user", "Hello")), CONTEXT)
@@ -203,7 +210,7 @@ def test_a_model_without_template_takes_plain_prompts_only() -> None:
 
 async def test_long_prompts_leave_the_event_loop_free(model_text: ModelText) -> None:
     prompt = TextPrompt(text="The quick brown fox. " * 20_000)
-    encoding = asyncio.create_task(model_text.encoder.encode_in_thread(prompt, 10**9))
+    encoding = asyncio.create_task(model_text.encoder.encode_in_thread(prompt, 10**9, READER))
     longest_s, loop = 0.0, asyncio.get_running_loop()
     while not encoding.done():
         before_s = loop.time()
@@ -229,7 +236,9 @@ def test_a_model_whose_short_prompts_take_long_holds_up_no_event_loop() -> None:
     seconds = iter([0.0, 0.1, 1.0, 1.3])
     tokenizer = Tokenizer(create_document(), "")
     with ThreadPoolExecutor(1) as threads:
-        encoder = PromptEncoder(tokenizer, None, PLAIN, threads, lambda: next(seconds))
+        encoder = PromptEncoder(
+            tokenizer, None, PLAIN, TextThreads(threads, 1), lambda: next(seconds)
+        )
         short = TextPrompt(text="Hello")
         encoder.encode(short, CONTEXT)
         assert encoder.takes_inline(short)  # the control

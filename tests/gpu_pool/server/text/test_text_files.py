@@ -11,6 +11,7 @@ from contracts.errors import UnsupportedFeature
 from contracts.inference import ChatMessage, ChatPrompt
 from gpu_pool.server.text.model_text import ModelText
 from gpu_pool.server.text.text_files import load_model_text
+from gpu_pool.server.text.text_threads import TextThreads
 from tests.fixtures.random_checkpoint import write_random_checkpoint
 from tests.gpu_pool.server.conftest import SOURCES
 
@@ -19,7 +20,7 @@ HELLO = ChatPrompt(messages=(ChatMessage(role="user", content="Hello"),))
 
 def load(directory: Path) -> ModelText:
     with ThreadPoolExecutor(1) as threads:
-        return load_model_text(directory, threads, SOURCES)
+        return load_model_text(directory, TextThreads(threads, 1), SOURCES)
 
 
 def rewrite(path: Path, **changes: Any) -> None:
