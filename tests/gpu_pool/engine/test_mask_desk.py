@@ -120,7 +120,10 @@ def test_computed_in_the_steps_the_same_mask_holds_up_everybody() -> None:
     plain = rig.add(create_request(2, [4, 5, 6], max_tokens=60))
     thread = threading.Thread(target=rig.run)
     thread.start()
-    thread.join(0.2)
+    end_s = time.monotonic() + LONG_S
+    while not Held.num_begun and time.monotonic() < end_s:
+        time.sleep(0.001)
+    thread.join(0.1)
     num_tokens, is_held = len(plain.token_ids), thread.is_alive()
     Held.let_go.set()
     thread.join(LONG_S)
