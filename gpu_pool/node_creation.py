@@ -17,8 +17,7 @@ from gpu_pool.server.model_creation import create_models
 from gpu_pool.server.node_server import NodeParts, NodeServer
 from gpu_pool.server.placement.keeper import create_keeper
 from gpu_pool.server.status_creation import create_follower, create_machine_metrics, create_status
-from gpu_pool.server.text.text_files import TextSources
-from gpu_pool.server.text.text_threads import TextThreads
+from gpu_pool.server.text.text_files import TextSources, TextThreads
 from gpu_pool.settings import PoolSettings
 from gpu_pool.supervisor_creation import share_node
 

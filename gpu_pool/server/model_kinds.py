@@ -16,8 +16,7 @@ from gpu_pool.server.remote.fetched_weights import find_weights
 from gpu_pool.server.served_encoder import ServedEncoder
 from gpu_pool.server.served_model import create_served_model
 from gpu_pool.server.text.encoder_text import load_encoder_text
-from gpu_pool.server.text.text_files import TextSources, load_model_text
-from gpu_pool.server.text.text_threads import TextThreads
+from gpu_pool.server.text.text_files import TextSources, TextThreads, load_model_text
 from gpu_pool.settings import EngineSettings, ServedModelSettings
 
 
