@@ -19,12 +19,7 @@ from contracts.errors import (
     Retry,
     ServiceError,
 )
-from gateway.attempt_grant import (
-    create_grant,
-    finds_fault,
-    is_fault_of_node,
-    read_failure,
-)
+from gateway.attempt_grant import create_grant, finds_fault, is_fault_of_node, read_failure
 from gateway.hand_over import HandOver, StreamOpener
 from gateway.request_context import RequestContext
 from gateway.routing.fleet import Fleet

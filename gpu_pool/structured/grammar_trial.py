@@ -16,7 +16,7 @@ import msgspec
 
 from contracts.errors import InvalidRequest, PoolSaturated, ServiceError, UnsupportedFeature
 from contracts.ids import AccountId
-from gpu_pool.structured.fair_places import FairPlaces
+from gpu_pool.fair_places import FairPlaces
 from gpu_pool.structured.trial_process import LENGTH, TrialAnswer, TrialSettings
 
 MAX_PROCESSES: Final = 2

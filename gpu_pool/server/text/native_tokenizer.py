@@ -44,8 +44,6 @@ def _panicking_as(error: ServiceError) -> Generator[None]:
     """Raises `error` in place of a panic."""
     try:
         yield
-    except Exception:
-        raise
     except BaseException as panic:
         if type(panic).__module__ != _PANICS:
             raise

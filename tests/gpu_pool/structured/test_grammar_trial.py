@@ -13,8 +13,8 @@ import pytest
 
 from contracts.errors import InvalidRequest, PoolSaturated, UnsupportedFeature
 from contracts.ids import AccountId
+from gpu_pool.fair_places import FairPlaces
 from gpu_pool.structured import grammar_trial
-from gpu_pool.structured.fair_places import FairPlaces
 from gpu_pool.structured.grammar_text import AnswerGrammar, write_grammar
 from gpu_pool.structured.grammar_trial import GrammarTrial
 from gpu_pool.structured.schema_check import check_schema

@@ -7,7 +7,7 @@ import pytest
 
 from contracts.errors import PoolSaturated
 from contracts.ids import AccountId
-from gpu_pool.structured.fair_places import FairPlaces
+from gpu_pool.fair_places import FairPlaces
 
 GREEDY, MODEST = AccountId("a" * 32), AccountId("b" * 32)
 
@@ -43,7 +43,7 @@ class OneLine(FairPlaces):
     async def _wait(self, account: AccountId) -> None:
         await self._places.acquire()
 
-    def _pass_on(self) -> None:
+    def _give_back(self, account: AccountId) -> None:
         self._places.release()
 
 
