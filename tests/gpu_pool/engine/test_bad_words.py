@@ -14,7 +14,7 @@ from gpu_pool.engine.messages import AddSequence
 from gpu_pool.engine.settings import NgramSettings, SchedulerSettings
 from gpu_pool.plan import NO_TOKEN, ForwardResult
 from tests.gpu_pool.engine.engine_rig import EngineRig, create_request
-from tests.gpu_pool.engine.test_token_matcher import Lists
+from tests.gpu_pool.engine.list_matcher import Lists
 
 Spellings = tuple[tuple[int, ...], ...]
 

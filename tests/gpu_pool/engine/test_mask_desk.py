@@ -1,6 +1,5 @@
 """Masks are computed beside the steps: dear ones hold up their own answers and nobody else's."""
 
-import copy
 import gc
 import threading
 import time
@@ -16,52 +15,25 @@ from contracts.ids import AccountId
 from contracts.inference import FinishReason
 from gpu_pool.engine.executor_double import create_double_info
 from gpu_pool.engine.mask_desk import MaskDesk
-from gpu_pool.engine.mask_lines import DEAR_S, DEAR_US, PROOF, MaskLines
+from gpu_pool.engine.mask_lines import PROOF
 from gpu_pool.engine.sequence import Sequence
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.plan import ForwardResult, KvGroup, KvGroupKind, SampledTokens, SequenceId
 from tests.gpu_pool.engine.engine_rig import EngineRig, Outcome, assert_no_leak, create_request
+from tests.gpu_pool.engine.list_matcher import VOCAB_SIZE, Lists
 
-VOCAB_SIZE = 1000
 MEAN, KIND = AccountId("b" * 32), AccountId("c" * 32)
 LONG_S = 30.0
 
 
-class Numbers:
-    """Accepts exactly the numbers that the grammar spells, in order."""
-
-    def __init__(self, grammar: str) -> None:
-        self._numbers = [int(number) for number in grammar.split()]
-        self._index = 0
-
-    def copy(self) -> "Numbers":
-        return copy.copy(self)
-
-    def fill_mask(self) -> bytes:
-        return (1 << self._numbers[self._index]).to_bytes(VOCAB_SIZE // 8 + 1, "little")
-
-    def accept(self, token_id: int) -> bool:
-        is_right = token_id == self._numbers[self._index]
-        self._index += 1
-        return is_right
-
-    @property
-    def has_given_up(self) -> bool:
-        return False
-
-    @property
-    def is_finished(self) -> bool:
-        return self._index == len(self._numbers)
-
-
-class Held(Numbers):
+class Held(Lists):
     """Numbers above 500 have masks that take as long as the test likes."""
 
     let_go = threading.Event()
     num_begun: ClassVar[int] = 0
 
     def fill_mask(self) -> bytes:
-        if self._numbers[self._index] > 500:
+        if self.next_number > 500:
             Held.num_begun += 1
             assert Held.let_go.wait(LONG_S)
         return super().fill_mask()
@@ -78,7 +50,7 @@ def _released() -> Iterator[None]:
 
 def create_rig(
     num_mask_threads: int,
-    create_matcher: Callable[[str], Numbers] = Held,
+    create_matcher: Callable[[str], Lists] = Held,
     *,
     max_in_flight: int = 1,
     settings: SchedulerSettings | None = None,
@@ -157,9 +129,9 @@ def test_without_one_to_keep_they_stand_behind_each_other() -> None:
 def test_whose_masks_took_least_time_is_next(account_id: AccountId, order: list[int]) -> None:
     computed: list[int] = []
 
-    class Burning(Numbers):
+    class Burning(Lists):
         def fill_mask(self) -> bytes:
-            number = self._numbers[self._index]
+            number = self.next_number
             computed.append(number)
             if number > 500:
                 assert Held.let_go.wait(LONG_S)
@@ -202,7 +174,7 @@ def test_a_core_whose_answers_all_wait_waits_with_them() -> None:
 
 @pytest.mark.parametrize("num_mask_threads", [0, 2])
 def test_a_matcher_with_a_defect_ends_its_own_answer(num_mask_threads: int) -> None:
-    class Broken(Numbers):
+    class Broken(Lists):
         def fill_mask(self) -> bytes:
             if self._index == 1:
                 raise BaseException("as a panic of the library would be")
@@ -261,7 +233,7 @@ def test_what_waits_in_host_memory_stays_there_until_its_mask_is_known() -> None
 
 
 def test_tokens_are_taken_in_beside_the_steps_as_well() -> None:
-    class Slow(Numbers):
+    class Slow(Lists):
         """Takes a token in when its lexer is free, which another answer may share."""
 
         def accept(self, token_id: int) -> bool:
@@ -319,7 +291,7 @@ def test_of_who_left_while_its_mask_was_computed_nothing_is_kept() -> None:
     matchers: list[weakref.ref[Held]] = []
 
     class Watched(Held):
-        def copy(self) -> Numbers:
+        def copy(self) -> Lists:
             one = super().copy()
             assert isinstance(one, Watched)
             matchers.append(weakref.ref(one))
@@ -383,7 +355,7 @@ def test_a_desk_without_anybody_gives_nothing() -> None:
 def test_a_storm_of_slow_and_quick_masks_loses_no_answer(seed: int, max_in_flight: int) -> None:
     random = Random(seed)
 
-    class Slow(Numbers):
+    class Slow(Lists):
         def fill_mask(self) -> bytes:
             time.sleep(random.choice((0, 0, 0, 0.0002, 0.003)))
             return super().fill_mask()
@@ -426,36 +398,3 @@ def test_the_core_computes_what_is_quick_where_threads_have_no_time() -> None:
     for _ in range(20):
         rig.step()
     assert (quick.token_ids, new.token_ids) == ([5, 6, 7], [])
-
-
-def test_one_dear_mask_and_an_account_has_to_prove_itself_again() -> None:
-    rig = create_rig(0)
-    rig.add(create_request(1, [1], grammar="5"))
-    (sequence,) = rig.scheduler.books
-    lines = MaskLines()
-    lines.enter(sequence)
-    lines.push(sequence)
-
-    def note(count: int, cost_us: int, now_s: float) -> None:
-        for _ in range(count):
-            lines.note(sequence.account_id, cost_us, now_s)
-
-    note(PROOF - 1, 100, 0.0)
-    assert lines.take_quick(0.0) is None
-    note(1, DEAR_US, 0.0)
-    note(PROOF, 100, 0.0)
-    assert lines.take_quick(DEAR_S - 1) is None
-    assert lines.take_quick(DEAR_S) is sequence
-
-
-def test_a_higher_priority_goes_first() -> None:
-    lines = MaskLines()
-    rig = create_rig(0)
-    for n, priority in ((1, 0), (2, 0), (3, 5)):
-        rig.add(create_request(n, [n], grammar="5", priority=priority))
-    sequences = {one.sequence_id: one for one in rig.scheduler.books}
-    for one in sequences.values():
-        lines.enter(one)
-        lines.push(one)
-    order = [lines.take(1) for _ in range(4)]
-    assert [one and one.sequence_id for one in order] == [3, 1, 2, None]

@@ -18,7 +18,7 @@ from gpu_pool.engine.messages import AddSequence
 from gpu_pool.engine.settings import NgramSettings
 from gpu_pool.sampling.bad_words import BadWords
 from tests.gpu_pool.engine.engine_rig import create_request
-from tests.gpu_pool.engine.test_token_matcher import Lists
+from tests.gpu_pool.engine.list_matcher import Lists
 from tests.gpu_pool.runner.lane_rig import LaneRig, make_kernels
 from tests.gpu_pool.runner.tape import TapeRecorder
 from tests.gpu_pool.sampling.markov_llama import VOCAB_SIZE as MARKOV_SIZE

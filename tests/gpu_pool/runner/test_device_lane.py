@@ -20,7 +20,7 @@ from gpu_pool.runner.decode_graphs import list_sizes
 from gpu_pool.runner.decode_program import DecodeProgram
 from gpu_pool.runner.sequence_row import SequenceRow
 from tests.gpu_pool.engine.engine_rig import create_request
-from tests.gpu_pool.engine.test_token_matcher import Lists
+from tests.gpu_pool.engine.list_matcher import Lists
 from tests.gpu_pool.runner.lane_rig import LaneRig, make_kernels
 from tests.gpu_pool.runner.tape import Tape, TapeRecorder
 from tests.gpu_pool.tiny_llama import write_tiny_llama

@@ -22,7 +22,7 @@ from gpu_pool.runner.device_rows import DeviceRows
 from gpu_pool.runner.drawn_tokens import Fetched
 from gpu_pool.runner.sequence_row import SequenceRow
 from tests.gpu_pool.engine.engine_rig import Outcome, create_request
-from tests.gpu_pool.engine.test_token_matcher import Lists
+from tests.gpu_pool.engine.list_matcher import Lists
 from tests.gpu_pool.models.family_checkpoint import write_checkpoint
 from tests.gpu_pool.models.test_under_the_scheduler import FAMILIES
 from tests.gpu_pool.runner.lane_rig import MAX_RUNNING, LaneRig, make_kernels
