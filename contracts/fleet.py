@@ -116,6 +116,8 @@ class ModelLoad(msgspec.Struct, frozen=True, kw_only=True):
     num_coming: _Count = 0
     """Requests that neither run nor wait for room: their KV blocks come from elsewhere, or the
     engine has yet to see them. Each takes a place soon."""
+    num_preempted: _Count = 0
+    """Times that a request gave up its place for want of KV memory, since its engine started."""
 
 
 class FailedModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -231,6 +231,8 @@ class CoreLoad(msgspec.Struct, frozen=True, array_like=True):
     """The highest sequence that the core had taken in by then: what came later is not counted."""
     num_coming: int = 0
     """Sequences whose blocks come from elsewhere; their prompts are not to be computed."""
+    num_preempted: int = 0
+    """Times that a sequence has given up its place for want of memory, since the core started."""
 
 
 class KvFacts(msgspec.Struct, frozen=True, array_like=True):

@@ -28,6 +28,8 @@ class RunningBatch:
         self._sequences: list[Sequence] = []
         self._num_by_account: Counter[AccountId] = Counter()
         self._released: list[SequenceId] = []
+        self.num_preempted = 0
+        """Times that a sequence has given up its place and waits for another."""
 
     def __len__(self) -> int:
         """Number of sequences."""
@@ -62,6 +64,7 @@ class RunningBatch:
         What it has computed moves to the host if there is room for it there, else it is computed
         again. Tokens that steps in flight sample are sampled again, and are the same.
         """
+        self.num_preempted += 1
         if sequence.has_row:
             num_known = len(sequence.reusable_tokens) - 1
             self._kv.swap_out(sequence.table, min(sequence.num_computed_tokens, num_known))

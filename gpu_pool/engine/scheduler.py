@@ -106,6 +106,7 @@ class Scheduler:
             books.speed.decode_per_s,
             self._latest_id,
             len(books) - books.num_ready + len(self._desk),
+            books.batch.num_preempted,
         )
 
     # -- what the server asks --------------------------------------------------------------------

@@ -269,4 +269,5 @@ class HostedCore:
             max_running=self.ready.max_running if self.ready else 0,
             num_hung=self.supervisor.num_hung,
             num_coming=load.num_coming,
+            num_preempted=load.num_preempted,
         )

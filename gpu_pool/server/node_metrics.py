@@ -76,6 +76,18 @@ _LOADS: Final[tuple[tuple[str, str, Callable[[ModelLoad], float]], ...]] = (
         lambda load: load.decode_tokens_per_s,
     ),
 )
+_TROUBLES: Final[tuple[tuple[str, str, Callable[[ModelLoad], int]], ...]] = (
+    (
+        "hearth_node_hung_cores",
+        "Engine cores that were killed because they got no further.",
+        lambda load: load.num_hung,
+    ),
+    (
+        "hearth_node_preemptions",
+        "Times that a request gave up its place for want of KV memory.",
+        lambda load: load.num_preempted,
+    ),
+)
 
 
 class NodeMetrics(Collector):
@@ -110,7 +122,7 @@ class NodeMetrics(Collector):
             for load in report.loads:
                 family.add_metric((load.name,), float(read(load)))
             yield family
-        yield _count_hung(report)
+        yield from _collect_troubles(report)
         sink = self._meter.tracer.sink
         spans = CounterMetricFamily(
             "hearth_node_spans",
@@ -174,16 +186,13 @@ def count_tasks() -> int:
         return 0
 
 
-def _count_hung(report: NodeReport) -> Metric:
-    """Engines that were replaced because they got no further."""
-    family = CounterMetricFamily(
-        "hearth_node_hung_cores",
-        "Engine cores that were killed because they got no further.",
-        labels=("model",),
-    )
-    for load in report.loads:
-        family.add_metric((load.name,), load.num_hung)
-    return family
+def _collect_troubles(report: NodeReport) -> Iterator[Metric]:
+    """What engines did not get through as they should."""
+    for name, text, read in _TROUBLES:
+        family = CounterMetricFamily(name, text, labels=("model",))
+        for load in report.loads:
+            family.add_metric((load.name,), read(load))
+        yield family
 
 
 def _collect_counts(meter: NodeMeter) -> Iterator[Metric]:

@@ -54,6 +54,8 @@ key_file = "{key_file}"
 """Memory for 64 blocks, of which 48 answers want 300 and more."""
 _POLL_S: Final = 0.5
 """How often a client asks for the answers of its batch."""
+_PATIENCE_S: Final = 400.0
+"""How long a request may wait for a place: the more storm, the slower the machine."""
 
 
 @dataclass(frozen=True)
@@ -346,7 +348,8 @@ def create_gateway(
         "gateway_id": name,
         "key_ring": {"file": str(folder / "key_ring.json")},
         "routing": {"silence_s": 5.0, "resume_patience_s": 60.0},
-        "queue": {"max_requests": 1024},
+        "queue": {"max_requests": 1024, "max_wait_s": _PATIENCE_S},
+        "limits": {"queue_deadline_s": _PATIENCE_S},
         "batches": {"poll_s": 0.2},
     }
     if stores is not None:

@@ -300,6 +300,14 @@ ROWS = (
                 ("draining {{instance}}", "hearth_node_draining"),
             ),
             panel(
+                "Requests that gave up their place for want of KV memory",
+                "short",
+                (
+                    "{{instance}} {{model}}",
+                    "sum by (instance, model) (increase(hearth_node_preemptions_total[10m]))",
+                ),
+            ),
+            panel(
                 "Engine cores killed because they got no further",
                 "short",
                 (

@@ -217,6 +217,7 @@ def test_the_youngest_gives_way_and_its_answer_stays_the_same() -> None:
     starts = list_starts(rig)
     assert starts.count(1) == 1
     assert starts.count(3) > 1
+    assert rig.scheduler.load.num_preempted == len(starts) - len(requests)
     for request, outcome in zip(requests, outcomes, strict=True):
         assert outcome.token_ids == rig.predict(request)
         assert len(outcome.num_cached_tokens) == 1  # told once, not again after the preemption

@@ -44,6 +44,7 @@ async def test_requests_are_counted_and_timed_and_nobody_is_named(
         assert f"hearth_node_{name}_seconds_count{{{label}}} 1.0" in text
     assert f"hearth_node_model_ready{{{label}}} 1.0" in text
     assert f"hearth_node_kv_blocks{{{label}}}" in text
+    assert f"hearth_node_preemptions_total{{{label}}} 0.0" in text
     assert "Hello" not in text
 
 
