@@ -90,4 +90,5 @@ class EngineLoad:
             prefill_tokens_per_s=round(self._speed.prefill_per_s, 1),
             decode_tokens_per_s=round(self._speed.decode_per_s, 1),
             max_running=self.max_running,
+            num_preempted=self._scraped.num_preempted,
         )

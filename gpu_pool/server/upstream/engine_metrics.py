@@ -32,6 +32,7 @@ class ScrapedLoad:
     num_cache_tokens: int = 0
     """What the KV memory holds; 0: unknown."""
     has_prefix_cache: bool | None = None
+    num_preempted: int = 0
 
 
 def read_metrics(text: str, names: LoadMetrics, served_name: str) -> ScrapedLoad | None:
@@ -61,7 +62,12 @@ def read_metrics(text: str, names: LoadMetrics, served_name: str) -> ScrapedLoad
     num_tokens += sum(_multiply(one, "num_gpu_blocks", "block_size") for one in configs)
     told = {one.labels.get("enable_prefix_caching", "").lower() for one in configs} - {""}
     return ScrapedLoad(
-        running, waiting, share, min(num_tokens, _MAX_COUNT), "true" in told if told else None
+        running,
+        waiting,
+        share,
+        min(num_tokens, _MAX_COUNT),
+        "true" in told if told else None,
+        _count(samples.get(names.preempted, [])),
     )
 
 
@@ -71,7 +77,8 @@ def _read_samples(text: str, names: LoadMetrics) -> Iterator[Sample]:
     Raises: `ValueError`.
     """
     wanted = [names.num_running, names.num_waiting, *names.cache_usage]
-    wanted += [name for name in (names.cache_tokens, names.cache_config) if name]
+    more = (names.cache_tokens, names.cache_config, names.preempted)
+    wanted += [name for name in more if name]
     lines = [line for line in text.splitlines() if line.startswith(tuple(wanted))]
     lengths = [len(line) for line in lines]
     if sum(lengths) > _MAX_CHARS or max(lengths, default=0) > _MAX_LINE_CHARS:
@@ -81,7 +88,7 @@ def _read_samples(text: str, names: LoadMetrics) -> Iterator[Sample]:
 
 
 def _count(samples: list[Sample]) -> int:
-    """The sum of gauges that count."""
+    """The sum of samples that count something."""
     return int(_bound(sum(_bound(sample.value, _MAX_COUNT) for sample in samples), _MAX_COUNT))
 
 

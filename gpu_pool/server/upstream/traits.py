@@ -17,7 +17,7 @@ MODELS_PATH: Final = "/v1/models"
 
 @dataclass(frozen=True, slots=True)
 class LoadMetrics:
-    """Names of gauges in the engine's Prometheus text."""
+    """Names in the engine's Prometheus text, of gauges where nothing else is said."""
 
     num_running: str
     num_waiting: str
@@ -27,6 +27,8 @@ class LoadMetrics:
     """How many tokens the KV memory holds; empty where `cache_config` says it."""
     cache_config: str = ""
     """An info metric with `num_gpu_blocks`, `block_size` and `enable_prefix_caching` as labels."""
+    preempted: str = ""
+    """How often requests gave up their place for want of memory; empty: it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ TRAITS: Final[Mapping[EngineKind, EngineTraits]] = {
             num_waiting="vllm:num_requests_waiting",
             cache_usage=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
             cache_config="vllm:cache_config_info",
+            preempted="vllm:num_preemptions_total",
         ),
     ),
     EngineKind.SGLANG: EngineTraits(

@@ -226,6 +226,7 @@ async def test_the_load_is_the_engines_own_and_this_nodes(run: Run) -> None:
         load = (await wait_report(client)).loads[0]
         assert (load.num_running, load.num_waiting, load.max_running) == (3, 0, 3)
         assert (load.num_blocks, load.num_free_blocks, load.block_size) == (1000, 750, 16)
+        assert load.num_preempted == 3
         assert load.decode_tokens_per_s > 0
         for stream in streams:
             await client.send(stream, Abort())
