@@ -81,9 +81,9 @@ class FairPlaces:
         self._lines.setdefault(account, deque()).append(turn)
         self._hand_out()
         try:
-            await turn
+            await asyncio.shield(turn)  # who leaves stands in line until it is told so
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if turn.done():
                 self._give_back(account)  # it was given a place just now
             else:
                 self._lines[account].remove(turn)
@@ -94,6 +94,8 @@ class FairPlaces:
         """A place of the account is free."""
         self._num_free += 1
         self._num_held[account] -= 1
+        if not self._num_held[account]:
+            del self._num_held[account]
         self._hand_out()
 
     def _hand_out(self) -> None:

@@ -97,3 +97,37 @@ async def test_whoever_leaves_as_its_turn_comes_passes_the_place_on() -> None:
     await asyncio.gather(leaving, staying, staying_too, return_exceptions=True)
     assert sorted(over) == [GREEDY, MODEST]
     assert (places._num_free, places._num_wanting, places._lines) == (1, {}, {})
+
+
+async def leave_and_free(places: FairPlaces) -> None:
+    """Somebody leaves the line, and is not told so yet when the place becomes free."""
+    began_s = await places.acquire(GREEDY)
+    leaving = asyncio.create_task(places.acquire(MODEST))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    places.release(GREEDY, began_s)
+    await asyncio.gather(leaving, return_exceptions=True)
+
+
+async def test_a_place_is_not_lost_on_who_is_leaving() -> None:
+    places = FairPlaces(1, 9, 9, Clock())
+    await leave_and_free(places)
+    async with asyncio.timeout(30), places.take(GREEDY):
+        pass
+    assert (places._num_free, places._num_wanting, places._lines) == (1, {}, {})
+    assert not places._num_held
+
+
+async def test_a_turn_that_is_cancelled_in_line_takes_the_place_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The control: waited for without a shield, it is cancelled before its owner is told."""
+
+    async def wait(turn: asyncio.Future[None]) -> None:
+        await turn
+
+    monkeypatch.setattr(asyncio, "shield", wait)
+    places = FairPlaces(1, 9, 9, Clock())
+    with pytest.raises(asyncio.InvalidStateError):
+        await leave_and_free(places)
+    assert places._num_free == 0

@@ -40,6 +40,11 @@ class TextThreads:
         the account has it until the work is done.
         """
         began_s = await self._places.acquire(account)
-        running = asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args))
+        try:
+            loop = asyncio.get_running_loop()
+            running = loop.run_in_executor(self._executor, partial(work, *args))
+        except BaseException:
+            self._places.release(account, began_s)
+            raise
         running.add_done_callback(lambda _: self._places.release(account, began_s))
         return await asyncio.shield(running)

@@ -121,3 +121,12 @@ async def test_what_fails_fails_for_its_caller_alone(executor: ThreadPoolExecuto
     with pytest.raises(InvalidRequest):
         await threads.run(GREEDY, refuse)
     assert await threads.run(GREEDY, len, "next") == 4
+
+
+async def test_threads_that_take_no_work_any_more_leave_nobody_waiting() -> None:
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    threads = TextThreads(executor, 1)
+    for account in (GREEDY, MODEST):
+        with pytest.raises(RuntimeError, match="shutdown"):
+            await asyncio.wait_for(threads.run(account, len, "text"), LONG_S)
