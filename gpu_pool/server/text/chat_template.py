@@ -16,6 +16,7 @@ from jinja2.parser import Parser
 
 from contracts.errors import InvalidRequest, UnsupportedFeature
 from gpu_pool.server.text.conversation import Conversation
+from gpu_pool.server.text.template_growth import measure
 from gpu_pool.server.text.template_sandbox import Sandbox
 
 MAX_RENDER_S: Final = 2.0
@@ -103,7 +104,8 @@ class ChatTemplate:
         pieces: list[str] = []
         num_chars = 0
         end_s = self._monotonic_s() + MAX_RENDER_S
-        with self._environment.within(end_s, max_chars):
+        given = measure(list(variables.values()), float("inf"))  # lists of it may be made as well
+        with self._environment.within(end_s, max_chars + given):
             for piece in self._template.generate(variables):
                 pieces.append(piece)
                 num_chars += len(piece)

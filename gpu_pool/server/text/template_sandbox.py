@@ -3,41 +3,51 @@
 By itself it keeps templates from what is not theirs, but not from loops in loops and from texts
 that double: those would hold up, or fill, a node that serves other models as well. So loops, calls,
 filters and sums look at the time and at the size of what they make. One operation takes as long as
-it takes: two lists of lists that are compared, say. Must not know conversations.
-Read next: `chat_template` (the caller).
+it takes, but of what it has, it has a bounded amount: no list holds more than may be written, and
+what a filter or method may make much of is measured first. Must not know conversations.
+Read next: `template_watch`, `template_growth`, `chat_template` (the caller).
 """
 
 import functools
-import re
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sized
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from types import GeneratorType
 from typing import Any, Final, cast
 
 import jinja2
 import jinja2.utils
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
+from jinja2.filters import make_attrgetter
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.visitor import NodeTransformer
 
 from contracts.errors import InvalidRequest
+from gpu_pool.server.text.template_growth import (
+    check_factors,
+    check_fields,
+    check_format,
+    check_padding,
+    measure,
+    measure_filled,
+    measure_json,
+    measure_padded,
+    measure_translated,
+)
+from gpu_pool.server.text.template_watch import JOIN, MEASURE, WATCH, Watched
 
-MAX_FACTOR: Final = 4096
 MAX_COMPILED_CHARS: Final = 256 * 1024
 """Of what is made of constants when a template is compiled."""
-_MAX_PADDING_CHARS: Final = 64
-_WIDE: Final = re.compile(r"\d{5,}|%[^%a-zA-Z]*\*|\{[^{}]*\{")
-"""A width in a format that is large, or handed in."""
-_PADDING: Final = frozenset(
-    ("batch", "center", "indent", "slice", "tojson", "truncate", "urlize", "wordwrap")
-) | frozenset(("expandtabs", "ljust", "rjust", "zfill"))
+_PADDING: Final = frozenset(("batch", "center", "indent", "slice", "truncate")) | frozenset(
+    ("expandtabs", "ljust", "rjust", "zfill")
+)
 """Filters and methods whose numbers say how large the result is."""
-_WATCH: Final = "watch loop"
-_JOIN: Final = "join parts"
-_MEASURE: Final = "measure block"
-"""Filters that no template can name."""
+_SMALL: Final = 256
+_MOST_KNOWN: Final = 16
+_LEFT_OUT: Final = ("pprint", "urlize", "wordwrap")
+"""Filters that take long for little, or make much of it."""
 
 
 class _Limits(threading.local):
@@ -45,6 +55,10 @@ class _Limits(threading.local):
 
     end_s = float("inf")
     max_size = MAX_COMPILED_CHARS
+
+    def __init__(self) -> None:
+        self.known = OrderedDict[int, tuple[object, int]]()
+        """What was made last: who adds to a list again and again has it measured once."""
 
 
 class Namespace(jinja2.utils.Namespace):
@@ -57,6 +71,10 @@ class Namespace(jinja2.utils.Namespace):
     def __setitem__(self, name: str, value: Any) -> None:
         _refuse_underscores([name])
         super().__setitem__(name, value)
+
+    def __repr__(self) -> str:
+        """Without what it holds, which changes once it has been measured."""
+        return "<Namespace>"
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
@@ -71,12 +89,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._limits = _Limits()
         self.globals.pop("lipsum")
         self.globals["namespace"] = Namespace
-        self.filters |= {_WATCH: self._watch, _JOIN: self._join, _MEASURE: self._check}
+        for name in _LEFT_OUT:
+            self.filters.pop(name)
+        self.filters |= {WATCH: self._watch, JOIN: self._join, MEASURE: self._check}
 
     def seal(self) -> None:
         """Has all filters looked after; none may be added later."""
         filters = cast("dict[str, Callable[..., Any]]", self.filters)
-        ours = (_WATCH, _JOIN, _MEASURE)
+        ours = (WATCH, JOIN, MEASURE)
         self.filters |= {
             name: self._guard(name, call) for name, call in filters.items() if name not in ours
         }
@@ -90,13 +110,19 @@ class Sandbox(ImmutableSandboxedEnvironment):
             yield
         finally:
             limits.end_s, limits.max_size = _Limits.end_s, _Limits.max_size
+            limits.known.clear()
 
     # -- what Jinja asks -------------------------------------------------------------------------
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """As Jinja has it, within the limits."""
+        __self._check((args, kwargs))
         receiver = getattr(__obj, "__self__", None)
+        if isinstance(receiver, int | float):
+            raise SecurityError("A template may not call methods of numbers.")
         if isinstance(receiver, str):
+            if __obj.__name__ == "join":
+                args = (__self._take_parts(receiver, *args),)
             __self._check_growth(__obj.__name__, receiver, args, kwargs)
         return __self._check(super().call(__context, __obj, *args, **kwargs))
 
@@ -105,30 +131,43 @@ class Sandbox(ImmutableSandboxedEnvironment):
         small numbers, or a short text repeated.
         """
         if operator == "+":  # the one that every message has, and twice what there is at most
+            size = self._measure(left) + self._measure(right)
+            self._check_time()
+            self._check_size(size)
             made = left + right
-            self._check_size(_measure(made))
+            self._note(made, size)
             return made
         if operator != "%":
-            _check_factors(left, right)
+            check_factors(left, right)
         elif isinstance(left, str):
-            _check_format(left)
+            self._check_filled(left, right)
         return self._check(super().call_binop(context, operator, left, right))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """What a template gets for a text's `format`."""
         wrapped = super().wrap_str_format(value)
-        if wrapped is not None:
-            _check_format(value.__self__)
-        return wrapped
+        if wrapped is None:
+            return None
+
+        @functools.wraps(wrapped)
+        def limited(*args: Any, **kwargs: Any) -> str:
+            check_fields(value.__self__)
+            self._check_filled(value.__self__, (args, kwargs))
+            return wrapped(*args, **kwargs)
+
+        return limited
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         """The nodes of a template, whose loops and joined texts are looked after."""
-        return _Watched().visit(super()._parse(source, name, filename))
+        return Watched().visit(super()._parse(source, name, filename))
 
     # -- limits ----------------------------------------------------------------------------------
 
     def _guard(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """A filter, within the limits."""
+        bound = {"join": self._bound_join, "replace": self._bound_replace, "sum": self._bound_sum}
+        if name in bound:
+            call = bound[name](call)
 
         @functools.wraps(call)  # which also says what Jinja hands in first
         def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -146,107 +185,137 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _join(self, parts: Iterable[Any]) -> str:
         """What `~` makes of its operands."""
-        texts = [str(part) for part in parts]
-        self._check_size(sum(map(len, texts)))
-        return "".join(texts)
+        return "".join(map(str, self._take_parts("", parts)))
+
+    def _count(self, items: Iterable[Any]) -> Iterator[Any]:
+        """What is made one by one, whoever keeps all of it."""
+        size = 0
+        for item in items:
+            size += self._measure(item)
+            self._check_time()
+            self._check_size(size)
+            yield item
+
+    def _take_parts(self, glue: object, parts: Iterable[Any]) -> list[Any]:
+        """What is to be joined by `glue`, unless it is too large together."""
+        taken, size, each = list[Any](), 0, len(str(glue))
+        for part in parts:
+            size += self._measure(part) + each
+            self._check_time()
+            self._check_size(size)
+            taken.append(part)
+        return taken
+
+    # -- filters that are told what comes of them ------------------------------------------------
+
+    def _bound_join(self, call: Callable[..., str]) -> Callable[..., str]:
+        """Jinja's `join`."""
+
+        @functools.wraps(call)
+        def join(context: object, value: Any, d: Any = "", attribute: Any = None) -> str:
+            if attribute is not None:
+                value = map(make_attrgetter(self, attribute), value)
+            return call(context, self._take_parts(d, value), d)
+
+        return join
+
+    def _bound_replace(self, call: Callable[..., str]) -> Callable[..., str]:
+        """Jinja's `replace`."""
+
+        @functools.wraps(call)
+        def replace(context: object, s: Any, old: Any, new: Any, count: int | None = None) -> str:
+            self._check_replaced(str(s), str(old), str(new), -1 if count is None else count)
+            return call(context, s, old, new, count)
+
+        return replace
+
+    def _bound_sum(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Jinja's `sum`, which would copy the lists that it has so far for each that it adds."""
+
+        @functools.wraps(call)
+        def add_up(context: object, iterable: Any, attribute: Any = None, start: Any = 0) -> Any:
+            if not isinstance(start, list):
+                return call(context, iterable, attribute, start)
+            made = list(cast("list[Any]", start))
+            items = (
+                iterable if attribute is None else map(make_attrgetter(self, attribute), iterable)
+            )
+            for item in items:
+                if not isinstance(item, list):
+                    raise TypeError("only lists are added to a list")
+                made += cast("list[Any]", item)
+                self._check_time()
+                self._check_size(len(made))
+            return made
+
+        return add_up
+
+    # -- growth ----------------------------------------------------------------------------------
 
     def _check_growth(
         self, name: str, text: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Raises where a filter or a method of a text would make it large at once."""
-        asked = (*args, *kwargs.values())
+        asked, most = (*args, *kwargs.values()), self._limits.max_size
         if name in _PADDING:
-            _check_padding(name, text, asked)
+            check_padding(name, text, asked)
+            self._check_size(measure_padded(name, text, asked))
+        elif name == "tojson":
+            check_padding(name, "", asked[1:])
+            self._check_size(measure_json(asked[0], asked[1:], most))
         elif name == "format":  # the filter; methods come by `wrap_str_format`
-            _check_format(text)
-        elif name == "replace":
-            words = [arg for arg in asked if isinstance(arg, str)][-2:]
-            if len(words) == 2:
-                self._check_size(text.count(words[0]) * len(words[1]))
-        elif name == "join":
-            self._check_join(text, args)
+            self._check_filled(str(asked[0]), asked[1:])
+        elif name == "replace" and all(isinstance(arg, str) for arg in args[:2]):
+            self._check_replaced(text, *args)
+        elif name == "translate":
+            self._check_size(measure_translated(text, asked, most))
 
-    def _check_join(self, text: str, args: tuple[Any, ...]) -> None:
-        """Raises for what `join`, as a filter or a method, would make too large."""
-        lists = [cast("list[Any]", arg) for arg in args if isinstance(arg, list | tuple)]
-        parts = lists[0] if lists else []
-        longest = max((len(arg) for arg in args if isinstance(arg, str)), default=len(text))
-        num_chars = sum(len(part) for part in parts if isinstance(part, str))
-        self._check_size(num_chars + len(parts) * longest)
+    def _check_filled(self, form: str, values: object) -> None:
+        """Raises for a format that makes much of `values`."""
+        check_format(form)
+        self._check_size(measure_filled(form, values, self._limits.max_size))
+
+    def _check_replaced(self, text: str, old: str, new: str, count: int = -1) -> None:
+        """Raises where replacing makes a text too large."""
+        found = text.count(old)
+        self._check_size(len(text) + (found if count < 0 else min(found, count)) * len(new))
 
     def _check(self, made: Any) -> Any:
         """What was made, if it is in time and not too large."""
         self._check_time()
-        self._check_size(_measure(made))
+        if isinstance(made, GeneratorType):
+            return self._count(cast("Iterable[Any]", made))
+        if isinstance(made, bytes):
+            raise SecurityError("A template may make texts only.")
+        size = self._measure(made)
+        self._check_size(size)
+        self._note(made, size)
         return made
+
+    def _measure(self, value: object) -> int:
+        """How much of what may be made `value` is."""
+        return measure(value, self._limits.max_size, self._limits.known)
+
+    def _note(self, made: object, size: int) -> None:
+        """Keeps in mind for a while what it would take long to measure again."""
+        known = self._limits.known
+        if size > _SMALL and not isinstance(made, str):
+            known[id(made)] = made, size
+            if len(known) > _MOST_KNOWN:
+                known.popitem(last=False)
 
     def _check_time(self) -> None:
         """Raises: `InvalidRequest`."""
         if self._monotonic_s() > self._limits.end_s:
             raise InvalidRequest("Rendering the conversation takes too long.", param="messages")
 
-    def _check_size(self, size: int) -> None:
+    def _check_size(self, size: float) -> None:
         """Raises: `InvalidRequest`."""
         if size > self._limits.max_size:
             raise InvalidRequest("The rendered conversation is too large.", param="messages")
-
-
-def _measure(made: object) -> int:
-    """How much memory a text or a list takes, about; nothing else is made large by itself."""
-    return len(cast("Sized", made)) if isinstance(made, str | list | tuple | dict) else 0
-
-
-class _Watched(NodeTransformer):
-    """Puts filters of ours around what loops go through, and in the place of `~`."""
-
-    def visit_For(self, node: nodes.For) -> nodes.For:
-        """A loop."""
-        self.generic_visit(node)
-        node.iter = _apply(node.iter, _WATCH)
-        return node
-
-    def visit_AssignBlock(self, node: nodes.AssignBlock) -> nodes.AssignBlock:
-        """A text that is written to a variable."""
-        self.generic_visit(node)
-        node.filter = _apply(node.filter, _MEASURE)
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:
-        """Operands of `~`."""
-        self.generic_visit(node)
-        return _apply(nodes.List(node.nodes, lineno=node.lineno), _JOIN)
-
-
-def _apply(node: nodes.Node | None, name: str) -> nodes.Filter:
-    """A filter around an expression; None stands for the block that it belongs to."""
-    lineno = None if node is None else node.lineno
-    return nodes.Filter(cast("nodes.Expr", node), name, [], [], None, None, lineno=lineno)
 
 
 def _refuse_underscores(names: Iterable[str]) -> None:
     """Raises when a name is a private one."""
     if any(name.startswith("_") for name in names):
         raise SecurityError("A template may not store private attributes.")
-
-
-def _check_factors(left: Any, right: Any) -> None:
-    """Raises for a product that may be large."""
-    sizes = [len(v) if isinstance(v, str) else v for v in (left, right)]
-    is_small = all(isinstance(s, int | float) and abs(s) <= MAX_FACTOR for s in sizes)
-    if not is_small or (str in (type(left), type(right)) and sizes[0] * sizes[1] > MAX_FACTOR):
-        raise SecurityError("A template may multiply small numbers only.")
-
-
-def _check_format(form: str) -> None:
-    """Raises for a format that may make much of little."""
-    if _WIDE.search(form):
-        raise SecurityError("A template may pad by small numbers only.")
-
-
-def _check_padding(name: str, text: str, asked: Iterable[Any]) -> None:
-    """Raises for padding, or pieces, by large numbers or long texts."""
-    for value in asked:
-        if isinstance(value, int | float) and abs(value) > MAX_FACTOR:
-            raise SecurityError("A template may pad by small numbers only.")
-        if isinstance(value, str) and value is not text and len(value) > _MAX_PADDING_CHARS:
-            raise SecurityError(f"A template may hand short texts only to `{name}`.")

@@ -1,6 +1,8 @@
 """Chat templates: rendered as models were trained, unable to get out of hand or out of the box."""
 
 import itertools
+import re
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -175,6 +177,104 @@ def test_nothing_is_padded_to_any_width(source: str) -> None:
     with pytest.raises(InvalidRequest, match="cannot render"):
         render(create(source.replace("WIDTH", "2000000000")))
     assert render(create(source.replace("WIDTH", "9")))  # the control
+
+
+NEST = "{% set n = namespace(a=['x']) %}{% macro f() %}{% set n.a = varargs %}{% endmacro %}"
+
+
+@pytest.mark.parametrize("write", ["{{ n.a }}", "{{ n.a | tojson }}", "{{ n.a ~ '' }}", ""])
+@pytest.mark.parametrize(
+    "nest",
+    [
+        "{% set n.a = [n.a, n.a] %}",
+        "{% set n.a = n.a, n.a %}",
+        "{% set n.a = {'a': n.a, 'b': n.a} %}",
+        "{% set n.a = dict(a=n.a, b=n.a) %}",
+        "{% set n.a = {}.fromkeys('ab', n.a) %}",
+        "{% set n.a = [n.a] | batch(2, n.a) | list %}",
+        "{% set n.a = cycler(n.a, n.a).items %}",
+        "{% set x = f(n.a, n.a) %}",
+    ],
+)
+def test_lists_that_hold_one_another_twice_end_before_they_are_written(
+    nest: str, write: str
+) -> None:
+    source = NEST + "{% for i in range(TIMES) %}" + nest + "{% endfor %}" + write
+    with pytest.raises(InvalidRequest, match="too large"):
+        render(create(source.replace("TIMES", "90")))
+    render(create(source.replace("TIMES", "5")))  # the control
+
+
+def test_what_a_namespace_holds_is_not_written() -> None:
+    source = "{% set n = namespace(a=1) %}{% for i in range(90) %}"
+    source += "{% set n.a = namespace(a=n.a, b=n.a) %}{% endfor %}{{ n.a }}"
+    assert render(create(source)) == "<Namespace>"
+
+
+@pytest.mark.parametrize(
+    "grow",
+    [
+        "range(N) | join(n.s)",
+        "n.s.join(range(N) | map('string'))",
+        "n.l | join('', attribute='s')",
+        "n.l | map(attribute='s') | map('upper') | list",
+        "range(N) | map('replace', '1', n.s) | list",
+        "range(N) | map('string') | map('center', 4096) | list",
+        "n.s | replace(new=n.s, old='a')",
+        "n.s | replace('a', [n.s])",
+        "n.s.translate({97: n.s})",
+        "n.s | replace('a', '\n') | indent(4096, true, true)",
+        "(n.s | replace('a', '\t')).expandtabs(4096)",
+        "range(N) | list | tojson(indent=4096)",
+        "range(N) | list | tojson(separators=[n.s, n.s])",
+        "('{0}' * M).format(n.s)",
+        "('{a}' * M).format_map({'a': n.s})",
+        "('%(a)s' * M) % {'a': n.s}",
+        "('%(a)s' * M) | format(a=n.s)",
+    ],
+)
+def test_what_makes_much_of_little_is_refused_before_it_does(grow: str) -> None:
+    source = "{% set n = namespace(s='a' * K, l=[]) %}{% for i in range(K) %}"
+    source += "{% set n.l = n.l + [n] %}{% endfor %}{% set n.s = n.s ~ n.s ~ n.s ~ n.s %}"
+    source += "{{ (GROW) | length }}".replace("GROW", grow)
+
+    def fill(num: int, factor: int, size: int) -> str:
+        sizes = {"N": num, "M": factor, "K": size}
+        return re.sub(r"\b[NMK]\b", lambda found: str(sizes[found[0]]), source)
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match="too large"):
+            render(create(fill(9_999, 800, 4000)))
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 1 << 23
+    assert int(render(create(fill(3, 2, 4)))) > 0  # the control
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'x'.encode().center(9) }}",
+        "{{ (1).to_bytes(9, 'big') }}",
+        "{{ (1.5).hex() }}",
+        "{% set n = namespace(s='x') %}{{ '{0.s}'.format(n) }}",
+        "{{ '{0[s]}'.format({'s': 'x'}) }}",
+        "{{ ('<' | escape) * 4000 }}",
+    ],
+)
+def test_what_cannot_be_measured_is_refused(source: str) -> None:
+    with pytest.raises(InvalidRequest, match="cannot render"):
+        render(create(source))
+
+
+def test_sums_of_lists_are_those_of_python() -> None:
+    source = "{{ messages | map(attribute='role') | map('list') | sum(start=['x']) | join }}"
+    assert render(create(source)) == "xsystemuser"
+    assert render(create("{{ [1, 2] | sum }}{{ messages | sum('n', 7) if false }}")) == "3"
+    with pytest.raises(InvalidRequest, match="cannot render"):
+        render(create("{{ [1] | sum(start=[]) }}"))
 
 
 def test_what_is_made_of_constants_is_bounded_when_a_template_is_compiled() -> None:
