@@ -6,6 +6,7 @@ Shapes: R rows, V vocabulary, N alternatives.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 import torch
@@ -26,16 +27,26 @@ def score_tokens(
     Logits may be of any size: NaN and -inf count as impossible, as in sampling.
     """
     scores: list[TokenScore] = []
-    for rows in _split(*logits_RV.shape, is_cpu=logits_RV.device.type == "cpu"):
+    is_cpu = logits_RV.device.type == "cpu"
+    for rows in _split(logits_RV.shape[1], nums_top, is_cpu=is_cpu):
         scores += _score_few(logits_RV[rows], token_ids[rows], nums_top[rows])
     return scores
 
 
-def _split(num_rows: int, vocab_size: int, *, is_cpu: bool) -> Iterator[slice]:
-    """Runs of at most `ROWS_AT_ONCE` rows."""
-    if is_cpu:
-        return cut_rows(num_rows, vocab_size)
-    return (slice(first, first + ROWS_AT_ONCE) for first in range(0, num_rows, ROWS_AT_ONCE))
+def _split(vocab_size: int, nums_top: Sequence[int], *, is_cpu: bool) -> Iterator[slice]:
+    """Runs of at most `ROWS_AT_ONCE` rows; on a CPU of rows that want the same number, since which
+    of equals torch takes for alternatives depends on how many it is asked for.
+    """
+    if not is_cpu:
+        for first in range(0, len(nums_top), ROWS_AT_ONCE):
+            yield slice(first, first + ROWS_AT_ONCE)
+        return
+    for piece in cut_rows(len(nums_top), vocab_size):
+        first = piece.start
+        for _, run in groupby(nums_top[piece]):
+            end = first + len(list(run))
+            yield slice(first, end)
+            first = end
 
 
 def _score_few(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gpu_pool.kernels.draw import DrawParameters, draw_reference
 from gpu_pool.kernels.row_pieces import cut_rows
-from gpu_pool.sampling.scoring import score_tokens
+from gpu_pool.sampling.scoring import gather_scores, score_tokens
 from tests.gpu_pool.kernels.largest_result import LargestResult
 
 VOCAB = 50_000
@@ -55,6 +55,16 @@ def test_scores_are_the_same_bits_alone_and_beside_others() -> None:
     # The control: torch adds up a row in another order when it is the only one.
     totals = torch.stack([row[None].logsumexp(-1)[0] for row in logits])
     assert not torch.equal(totals, logits.logsumexp(-1))
+
+
+def test_alternatives_among_equals_are_the_same_alone_and_beside_others() -> None:
+    logits = create_logits(12)[:, :1000].round().contiguous()
+    counts = [1 + row % 5 for row in range(12)]
+    together = score_tokens(logits, [0] * 12, counts)
+    alone = [score_tokens(logits[i : i + 1], [0], [counts[i]])[0] for i in range(12)]
+    assert together == alone
+    # The control: the first of five are not those that are found where one is asked for.
+    assert gather_scores(logits, torch.zeros(12, dtype=torch.int64), 5).read(counts) != alone
 
 
 def test_draws_hold_one_row_at_a_time() -> None:
