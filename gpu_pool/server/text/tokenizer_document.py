@@ -20,6 +20,8 @@ MAX_CONTROL_SQUARES: Final = 1 << 27
 """Of their lengths, all together: what is kept of their beginnings and ends."""
 MAX_GROWTH: Final = 64
 """What a character may become before it is divided."""
+MAX_AROUND: Final = 256
+"""Tokens that are put around a text, or a pair of them."""
 
 
 class AddedToken(msgspec.Struct, frozen=True):
@@ -37,11 +39,39 @@ class _Pattern(msgspec.Struct, frozen=True):
 
 
 class _Normalizer(msgspec.Struct, frozen=True):
-    """A step, or several; steps that replace have `pattern` and `content`."""
+    """A step, or several; steps that replace have `pattern` and `content`, others `prepend`."""
 
     normalizers: "tuple[_Normalizer, ...]" = ()
     pattern: _Pattern | None = None
     content: str = ""
+    prepend: str = ""
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """Where a template has a token; nothing is said of texts."""
+
+    id: str
+
+
+class _Piece(msgspec.Struct, frozen=True):
+    """A part of a template."""
+
+    SpecialToken: _Place | None = None
+
+
+class _Special(msgspec.Struct, frozen=True):
+    """What a template's token stands for."""
+
+    ids: tuple[int, ...] = ()
+
+
+class _PostProcessor(msgspec.Struct, frozen=True):
+    """A step, or several; templates have `single` and `pair`."""
+
+    processors: "tuple[_PostProcessor, ...]" = ()
+    single: tuple[_Piece, ...] = ()
+    pair: tuple[_Piece, ...] = ()
+    special_tokens: dict[str, _Special] = {}
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -49,6 +79,7 @@ class _Document(msgspec.Struct, frozen=True):
 
     added_tokens: tuple[AddedToken, ...]
     normalizer: _Normalizer | None = None
+    post_processor: _PostProcessor | None = None
 
 
 def read_added_tokens(document: Mapping[str, Any]) -> tuple[AddedToken, ...]:
@@ -64,6 +95,11 @@ def read_added_tokens(document: Mapping[str, Any]) -> tuple[AddedToken, ...]:
         raise UnsupportedFeature(
             f"The tokenizer's normalizer makes up to {growth:.0f} characters of one; {MAX_GROWTH} "
             "are taken."
+        )
+    num_around = _count_around(read.post_processor)
+    if num_around > MAX_AROUND:
+        raise UnsupportedFeature(
+            f"The tokenizer puts {num_around} tokens around a text; {MAX_AROUND} are taken."
         )
     return read.added_tokens
 
@@ -105,9 +141,21 @@ def _find_growth(normalizer: _Normalizer | None) -> float:
     """How many characters the steps of a normalizer may make of one by replacing."""
     if normalizer is None:
         return 1.0
-    product = math.prod(map(_find_growth, normalizer.normalizers))
+    product = math.prod(map(_find_growth, normalizer.normalizers)) * (1 + len(normalizer.prepend))
     if normalizer.pattern is None:
         return product
     replaced = normalizer.pattern.String
     num_replaced = 1 if replaced is None else max(len(replaced), 1)  # as few as one match may have
     return product * max(1.0, len(normalizer.content) / num_replaced)
+
+
+def _count_around(step: _PostProcessor | None) -> int:
+    """How many tokens a post-processor puts around a text and a pair, together; a text is one."""
+    if step is None:
+        return 0
+    own = 0
+    for piece in (*step.single, *step.pair):
+        place = piece.SpecialToken
+        special = None if place is None else step.special_tokens.get(place.id)
+        own += 1 if special is None else max(1, len(special.ids))
+    return own + sum(map(_count_around, step.processors))

@@ -42,6 +42,16 @@ def replace(document: Document, content: str, times: int) -> None:
     document["normalizer"] = {"type": "Sequence", "normalizers": [step] * times}
 
 
+def surround(document: Document, times: int) -> None:
+    token = document["added_tokens"][0]
+    place = {"SpecialToken": {"id": "X", "type_id": 0}}
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    special = {"id": "X", "ids": [token["id"]] * times, "tokens": [token["content"]] * times}
+    template = {"single": [place] * times + [text], "pair": [text, text]}
+    step = {"type": "TemplateProcessing", **template, "special_tokens": {"X": special}}
+    document["post_processor"] = {"type": "Sequence", "processors": [step]}
+
+
 def nest(document: Document) -> None:
     for _ in range(400):
         steps = [document["pre_tokenizer"]]
@@ -74,6 +84,8 @@ def test_an_expression_without_end_ends_one_request() -> None:
         (lambda it: it.pop("model"), "cannot be read"),
         (lambda it: it.update(divide_by(it, "(((")), "cannot be read"),
         (lambda it: replace(it, "a" * 1000, 3), "1000000000"),
+        (lambda it: it.update(normalizer={"type": "Prepend", "prepend": "a" * 1000}), "1001"),
+        (lambda it: surround(it, 1000), "puts 1000003 tokens"),
         (nest, "recursion|nested"),
     ],
 )
@@ -100,3 +112,11 @@ def test_replacements_that_vocabularies_have_are_taken() -> None:
     document = create_document()
     replace(document, "\u2581", 1)
     assert NodeTokenizer(document, "").encode_text("bc")
+
+
+def test_what_vocabularies_put_around_texts_is_taken() -> None:
+    document = create_document()
+    document["normalizer"] = {"type": "Prepend", "prepend": "\u2581"}
+    surround(document, 3)
+    first = document["added_tokens"][0]["id"]
+    assert NodeTokenizer(document, "").encode_text("a")[:9] == [first] * 9
