@@ -33,6 +33,7 @@ def main() -> int:
         with make_sites(SITES) as sites:
             own = [sys.executable, "-m", "benchmarks.fleet", "--inside", sites.prefix]
             return run_in_hub(sites, [*own, *sys.argv[1:]])
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a script's background
     signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     sites = Sites(arguments.inside or "", SITES)
     wanted = SCENARIOS if arguments.what == "all" else (arguments.what,)

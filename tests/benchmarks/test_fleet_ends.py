@@ -52,7 +52,10 @@ def test_nothing_is_left_of_a_proof_that_is_ended(
 ) -> None:
     command = [sys.executable, "-m", "benchmarks.fleet", "rolling", "--small", "--streams", "2"]
     environ = os.environ | {"TMPDIR": str(place)}
-    proof = subprocess.Popen([*command, *options], env=environ, start_new_session=True)
+    in_background = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"]  # as a script's `command &` is
+    proof = subprocess.Popen(
+        [*in_background, *command, *options], env=environ, start_new_session=True
+    )
     try:
         wait_until(lambda: any("gateway" in command for command in list_processes(place)), 120)
         proof.send_signal(number)
