@@ -1,5 +1,6 @@
 """Models of a node share KV memory: it goes where somebody waits, and no answer suffers."""
 
+import os
 from dataclasses import dataclass, field
 from random import Random
 
@@ -14,7 +15,18 @@ from gpu_pool.kv.block_pool import BlockPool
 from gpu_pool.plan import KvGroup, KvGroupKind, KvSlabs
 from gpu_pool.server.kv_broker import KvBroker
 from tests.gpu_pool.engine.engine_rig import EngineRig, create_request
-from tests.gpu_pool.engine.test_scheduler_random import STORM_MOVES, Story, draw_move
+from tests.gpu_pool.engine.test_scheduler_random import Story, draw_move
+
+SHARED_STORM_MOVES = [
+    1500,
+    pytest.param(
+        int(os.environ.get("HEARTH_TEST_STORM_MOVES", "20000")),
+        marks=[pytest.mark.slow, pytest.mark.timeout(600)],
+    ),
+]
+"""Moves of the long storms: a core takes a thousand in a second or two. The whole proof, five times
+the slow one: `HEARTH_TEST_STORM_MOVES=100000`.
+"""
 
 BLOCK_BYTES = 10
 SLABS = KvSlabs(blocks_each=3, num_own=4)
@@ -288,7 +300,7 @@ def test_what_sleeps_gives_all_back_and_takes_nothing() -> None:
     assert rig.scheduler.load.num_blocks == NUM_OWN
 
 
-@pytest.mark.parametrize("num_moves", STORM_MOVES)
+@pytest.mark.parametrize("num_moves", SHARED_STORM_MOVES)
 @pytest.mark.parametrize("mix", sorted(MIXES))
 def test_a_storm_on_two_models_changes_no_answer_and_loses_no_byte(
     mix: str, num_moves: int

@@ -17,13 +17,8 @@ from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.plan import KvGroup, KvGroupKind, KvSlabs
 from gpu_pool.server.kv_broker import KvBroker
 from tests.gpu_pool.engine.engine_rig import EngineRig
-from tests.gpu_pool.engine.test_scheduler_random import (
-    NGRAM,
-    STORM_MOVES,
-    Abort,
-    Story,
-    draw_move,
-)
+from tests.gpu_pool.engine.test_scheduler_random import NGRAM, Abort, Story, draw_move
+from tests.gpu_pool.engine.test_shared_kv import SHARED_STORM_MOVES
 
 SMALL, LARGE = KvSlabs(blocks_each=2, num_own=6), KvSlabs(blocks_each=4, num_own=3)
 MIXES: tuple[tuple[KvGroup, ...], ...] = (
@@ -176,7 +171,7 @@ class Cluster:
         raise AssertionError("words without end")
 
 
-@pytest.mark.parametrize("num_moves", STORM_MOVES)
+@pytest.mark.parametrize("num_moves", SHARED_STORM_MOVES)
 @pytest.mark.parametrize("shared_bytes", [0, 39, 150, 400, 10_000])
 def test_words_are_long_on_their_way_and_nobody_has_too_much(
     shared_bytes: int, num_moves: int
