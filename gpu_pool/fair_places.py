@@ -27,15 +27,18 @@ class FairPlaces:
         monotonic_s: Callable[[], float],
         *,
         spares_last: bool = False,
+        what: str = "requests",
     ) -> None:
         """So many may want a place at the same time, those who have one included. `spares_last`:
-        of several places the last free one is kept from accounts that have another.
+        of several places the last free one is kept from accounts that have another. `what` a
+        refusal says there are too many of.
         """
         self._num_free = num_places
         self._max_wanting = max_wanting
         self._max_account_wanting = max_account_wanting
         self._monotonic_s = monotonic_s
         self._spares_last = spares_last and num_places > 1
+        self._what = what
         self._num_wanting: Counter[AccountId] = Counter()
         self._num_held: Counter[AccountId] = Counter()
         self._lines: dict[AccountId, deque[asyncio.Future[None]]] = {}
@@ -56,9 +59,9 @@ class FairPlaces:
         Raises: `PoolSaturated` when too many want one.
         """
         if self._num_wanting.total() >= self._max_wanting:
-            raise PoolSaturated("Too many schemas are being prepared.")
+            raise PoolSaturated(f"Too many {self._what} are being prepared.")
         if self._num_wanting[account] >= self._max_account_wanting:
-            raise PoolSaturated("Too many schemas of this account are being prepared.")
+            raise PoolSaturated(f"Too many {self._what} of this account are being prepared.")
         self._num_wanting[account] += 1
         self._fair.join(account)
         try:

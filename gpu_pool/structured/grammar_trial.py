@@ -40,7 +40,9 @@ class GrammarTrial:
         self._settings = settings
         self._command = command
         self._idle: list[Process] = []
-        self._places = FairPlaces(MAX_PROCESSES, MAX_WAITING, MAX_ACCOUNT_WAITING, time.monotonic)
+        self._places = FairPlaces(
+            MAX_PROCESSES, MAX_WAITING, MAX_ACCOUNT_WAITING, time.monotonic, what="schemas"
+        )
 
     async def check(self, grammar: str, param: str, account: AccountId) -> None:
         """Returns when `grammar` may go to an engine core.

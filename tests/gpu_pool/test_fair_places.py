@@ -70,7 +70,7 @@ async def test_in_one_line_they_would_wait_for_all() -> None:
 
 
 async def test_one_account_leaves_room_for_others() -> None:
-    places = FairPlaces(1, 6, 4, Clock())
+    places = FairPlaces(1, 6, 4, Clock(), what="schemas")
     async with places.take(GREEDY):
         waiting = [asyncio.create_task(places.take(GREEDY).__aenter__()) for _ in range(3)]
         await asyncio.sleep(0)
