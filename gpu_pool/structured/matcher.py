@@ -117,8 +117,13 @@ def load_matchers(
 
 
 def describe_refusal(message: str) -> str:
-    """A sentence for clients about a grammar that was refused, of the library's first line."""
-    reason = message.partition("\n")[0].strip()[:_MAX_MESSAGE_CHARS]
+    """A sentence for clients about a grammar that was refused, of the library's first line.
+
+    Of an expression that line only says that it is wrong; what is wrong with it stands in the last.
+    """
+    reason, _, more = message.strip().partition("\n")
+    if reason.endswith(":"):
+        reason += " " + more.rpartition("\n")[2].removeprefix("error: ")
     if not reason:
         return "No answer can match the schema."
-    return f"The schema cannot be enforced: {reason}."
+    return f"The schema cannot be enforced: {reason.strip()[:_MAX_MESSAGE_CHARS]}."

@@ -181,7 +181,21 @@ def test_what_cannot_be_enforced_is_refused_with_a_reason(schema: Any) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         create(schema)
     assert refusal.value.message.endswith(".")
+    assert not refusal.value.message.endswith(":.")  # a heading is no reason
     assert "\n" not in refusal.value.message
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("(", "unclosed group"),
+        ("a\n[z-b]", "invalid character class range"),
+        ("^(?=.*[0-9]).{8,}$", "look-around, including look-ahead and look-behind"),
+    ],
+)
+def test_what_is_wrong_with_a_pattern_is_said(pattern: str, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"enforced: regex parse error: {reason}"):
+        create({"type": "object", "properties": {"word": {"type": "string", "pattern": pattern}}})
 
 
 def test_thoughts_come_first_and_end() -> None:
