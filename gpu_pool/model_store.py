@@ -214,7 +214,10 @@ def check_model_directory(source: Path, *, has_tokenizer: bool = False) -> list[
             raise InvalidRequest(f"{source} has no `{name}`.")
     for path in files:
         if path.suffix == ".json" and _mentions_code(_read_json(path)):
-            raise InvalidRequest(f"`{path.name}` asks for code of its own (`auto_map`): refused.")
+            raise InvalidRequest(
+                f"`{path.name}` asks for code of its own (`auto_map`), which is never run: "
+                "take that entry out."
+            )
     origin = read_origin(source)
     elsewhere = set() if origin is None else {file.name for file in origin.files}
     if not any(name.endswith(".safetensors") for name in names | elsewhere):

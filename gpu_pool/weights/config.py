@@ -85,9 +85,12 @@ def find_obstacle(content: bytes) -> str | None:
 
 def _check_header(header: _HeaderJson) -> tuple[ModelFamily, FindPacked | None, torch.dtype]:
     """The family, what finds packed tensors, and the dtype. Raises: `CheckpointError`."""
-    if header.auto_map is not None:
-        raise CheckpointError("config.json has `auto_map`; code in checkpoints is never run.")
     family = find_family(header.architectures)
+    if header.auto_map is not None:
+        raise CheckpointError(
+            "config.json has `auto_map`; code in checkpoints is never run. "
+            f"Hearth computes {family.name} by itself: take that entry out."
+        )
     is_packed = header.quantization_config is not None
     find_packed = read_packing(header.quantization_config) if is_packed else None
     return family, find_packed, _find_dtype(header)

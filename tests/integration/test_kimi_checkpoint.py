@@ -1,4 +1,4 @@
-"""A small Kimi K2 as it ships, from `hearth models add` to an answer.
+"""A small Kimi K2 as it ships but for `auto_map`, from `hearth models add` to an answer.
 
 Its experts are packed, its tokenizer is a file of ranks, its template a file of its own.
 """

@@ -115,7 +115,15 @@ def test_the_generation_config_decides_what_ends_a_sequence(
     [
         ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
         ({"architectures": []}, "not supported"),
-        ({"auto_map": {"AutoModelForCausalLM": "evil.Model"}}, "auto_map"),
+        (
+            {"auto_map": {"AutoModelForCausalLM": "evil.Model"}},
+            "auto_map`; .* computes Llama by itself: take that entry out",
+        ),
+        # Without the entry it would be refused all the same.
+        (
+            {"auto_map": {"AutoModel": "evil.Model"}, "architectures": ["EvilForCausalLM"]},
+            "Architecture `EvilForCausalLM` is not supported",
+        ),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"sliding_window": 4096}, "sliding_window"),
