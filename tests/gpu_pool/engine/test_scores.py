@@ -11,6 +11,8 @@ from gpu_pool.engine.settings import SchedulerSettings
 from tests.gpu_pool.engine.engine_rig import EngineRig, Outcome, create_request
 
 PROMPT = list(range(1, 12))
+FEW_SCORES = 4500
+"""What a step may bring, whatever its limit is called: each costs everybody some microseconds."""
 
 
 def score(settings: SchedulerSettings | None = None, **fields: int) -> Outcome:
@@ -65,6 +67,7 @@ def test_a_step_brings_a_bounded_number_of_scores(asked: int | None) -> None:
         return
     # Single tokens at the end of prompts go with answers under way.
     assert max(sizes) * (1 + asked) <= MAX_STEP_SCORES + len(prompts) * (1 + asked)
+    assert max(sizes) * (1 + asked) < FEW_SCORES < sum(sizes) * (1 + asked)
     assert len(sizes) <= 2 + 2 * sum(sizes) * (1 + asked) // MAX_STEP_SCORES
     assert [len(outcome.prompt_scores) for outcome in outcomes] == list(map(len, prompts))
 
