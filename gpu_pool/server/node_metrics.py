@@ -6,7 +6,7 @@ beyond the report and the counts. Read next: `stream_meter`, `contracts.fleet`.
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import structlog
@@ -117,12 +117,8 @@ class NodeMetrics(Collector):
             "hearth_node_draining", "1 while it takes no new requests.", float(report.is_draining)
         )
         yield GaugeMetricFamily("hearth_node_tasks", "Asyncio tasks.", count_tasks())
-        for name, text, read in _LOADS:
-            family = GaugeMetricFamily(name, text, labels=("model",))
-            for load in report.loads:
-                family.add_metric((load.name,), float(read(load)))
-            yield family
-        yield from _collect_troubles(report)
+        yield from _collect_by_model(report, GaugeMetricFamily, _LOADS)
+        yield from _collect_by_model(report, CounterMetricFamily, _TROUBLES)
         sink = self._meter.tracer.sink
         spans = CounterMetricFamily(
             "hearth_node_spans",
@@ -186,12 +182,16 @@ def count_tasks() -> int:
         return 0
 
 
-def _collect_troubles(report: NodeReport) -> Iterator[Metric]:
-    """What engines did not get through as they should."""
-    for name, text, read in _TROUBLES:
-        family = CounterMetricFamily(name, text, labels=("model",))
+def _collect_by_model(
+    report: NodeReport,
+    create: Callable[..., GaugeMetricFamily | CounterMetricFamily],
+    rows: Iterable[tuple[str, str, Callable[[ModelLoad], float]]],
+) -> Iterator[Metric]:
+    """What models' loads say: a family for each row."""
+    for name, text, read in rows:
+        family = create(name, text, labels=("model",))
         for load in report.loads:
-            family.add_metric((load.name,), read(load))
+            family.add_metric((load.name,), float(read(load)))
         yield family
 
 

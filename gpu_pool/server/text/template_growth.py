@@ -51,9 +51,9 @@ def measure(
             size += known[id(one)][1]
         elif isinstance(one, dict):
             held = cast("dict[Any, Any]", one)
-            parts += [(each, depth + indent) for pair in held.items() for each in pair]
+            parts += [(part, depth + indent) for pair in held.items() for part in pair]
         elif isinstance(one, _HOLDERS):
-            parts += [(each, depth + indent) for each in cast("Iterable[Any]", one)]
+            parts += [(part, depth + indent) for part in cast("Iterable[Any]", one)]
     return size
 
 
