@@ -3,8 +3,8 @@
 // A tile is some query tokens of one sequence with some or all of their heads; it walks the keys in
 // blocks of 32 that begin at multiples of 32 and keeps an online softmax for every row. Both halves
 // are products of rows with panels: scores are q · Kᵀ, with a block's keys for columns, and what is
-// mixed is weights · V, with dims for columns. Where the CPU multiplies pairs of bf16, weights are
-// rounded to bf16, as GPUs do.
+// mixed is weights · V, with dims for columns. Where the CPU multiplies pairs or tiles of bf16, weights
+// are rounded to bf16, as GPUs do.
 // Invariant: what a row computes depends on its position alone. Blocks of which it sees nothing are
 // passed over, blocks of which it sees a part give the other keys a weight of exactly nothing, so
 // neither its neighbours in the tile nor chunk sizes can change its last bit.
@@ -12,6 +12,7 @@
 // whose queries, keys or values are no numbers is none; so may be one beside it that sees others.
 
 #include "kernels.h"
+#include "near_products.h"
 #include "panels.h"
 #include "softmax.h"
 
@@ -20,7 +21,7 @@
 
 static_assert(KEYS == PANEL, "a block of keys is one panel");
 
-constexpr long TILE_ROWS = 256; // of a KV head, which share what is laid out
+constexpr long SHARING_ROWS = 256; // of a KV head, which share what is laid out
 constexpr long PARTED_ROWS = 32; // so many go head by head
 
 // -- where things are ----------------------------------------------------------------------------
@@ -225,27 +226,8 @@ struct Panels {
     }
 };
 
-// Calls `act` with a compile-time number of rows and the first of them, until all have had their turn.
-template <int ROWS = MOST_ROWS, typename Act> static void in_tiles(long row, long end, Act&& act) {
-    for (; row + ROWS <= end; row += ROWS) act(std::integral_constant<int, ROWS>{}, row);
-    if constexpr (ROWS > 1)
-        if (row < end) in_tiles<ROWS - 1>(row, end, act);
-}
-
-// sums += x · panel, of rows that lie `x_stride` and `stride` apart.
-static void multiply_near(const Input* x, long x_stride, const Bf16* panel, long num_pairs,
-                          float* sums, long stride, long first, long end, Ahead& ahead) {
-    in_tiles(first, end, [&](auto count, long row) {
-        constexpr int VECTORS = count <= 2 && LANES == 8 ? 4 : 2;
-        for (long column = 0; column < PANEL; column += VECTORS * LANES)
-            multiply_tile<count, VECTORS, Fetched::COMING>(
-                x + row * x_stride, x_stride, panel + column * 2, num_pairs, ahead.take(num_pairs),
-                sums + row * stride + column, stride);
-    });
-}
-
 static void attend_head(const Attention& a, const Rows& rows, long block, const Panels& panels,
-                        long head, Ahead& ahead) {
+                        long head, Ahead& ahead, NearTiles& tiles) {
     thread_local std::vector<float> scores_buffer;
     thread_local std::vector<Input> weights_buffer;
     long size = rows.value_size, before = head * rows.head_rows;
@@ -254,8 +236,8 @@ static void attend_head(const Attention& a, const Rows& rows, long block, const 
     Input* weights = reserve(weights_buffer, rows.head_rows * KEYS);
     float* mixed = rows.mixed + before * size;
     std::fill(scores + first * KEYS, scores + end * KEYS, 0.0f);
-    multiply_near(rows.q + before * rows.q_size, rows.q_size, panels.keys, rows.q_size / 2, scores,
-                  KEYS, first, end, ahead);
+    multiply_near(tiles, rows.q + before * rows.q_size, rows.q_size, panels.keys, rows.q_size / 2,
+                  scores, KEYS, first, end, ahead);
     for (long row = first; row < end; row++) {
         auto [left, right] = Sight::of(a, rows, block, row / rows.num_shared);
         float shrink = weigh_keys(a, left, right, rows.states[before + row], scores + row * KEYS,
@@ -265,8 +247,8 @@ static void attend_head(const Attention& a, const Rows& rows, long block, const 
             store(mixed + dim, load(mixed + dim) * shrink);
     }
     for (long dim = 0; dim < size; dim += PANEL)
-        multiply_near(weights, KEYS, panels.values + dim * PANEL, KEYS / 2, mixed + dim, size, first,
-                      end, ahead);
+        multiply_near(tiles, weights, KEYS, panels.values + dim * PANEL, KEYS / 2, mixed + dim, size,
+                      first, end, ahead);
 }
 
 // While one block is laid out and multiplied, the next one comes nearer.
@@ -275,6 +257,7 @@ static void attend_blocks(const Attention& a, const Rows& rows) {
     const Bf16* zeros = reserve(zeros_buffer, a.slot_elements);
     Panels panels(a, rows);
     Ahead ahead(a, rows, panels.has_values);
+    NearTiles tiles;
     const Bf16 *slots[KEYS], *next[KEYS];
     long block = find_first(a, rows.position) / KEYS * KEYS;
     find_slots(a, rows, block, zeros, slots);
@@ -286,7 +269,7 @@ static void attend_blocks(const Attention& a, const Rows& rows) {
         }
         for (long head = 0; head < rows.end_head - rows.first_head; head++) {
             panels.lay_out(a, rows, slots, head, ahead);
-            attend_head(a, rows, block, panels, head, ahead);
+            attend_head(a, rows, block, panels, head, ahead, tiles);
         }
         if (has_next) std::copy_n(next, KEYS, slots);
     }
@@ -313,7 +296,7 @@ static const std::vector<Tile>& list_tiles(const Attention& a, long num_threads)
     thread_local std::vector<Tile> whole, tiles;
     whole.clear();
     tiles.clear();
-    long tile_tokens = std::max(TILE_ROWS * a.num_kv_heads / a.num_heads, 1L);
+    long tile_tokens = std::max(SHARING_ROWS * a.num_kv_heads / a.num_heads, 1L);
     for (long sequence = 0; sequence < a.num_sequences; sequence++) {
         long num_new = a.starts[sequence + 1] - a.starts[sequence];
         for (long first = 0; first < num_new; first += tile_tokens)

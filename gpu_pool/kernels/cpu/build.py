@@ -26,8 +26,12 @@ _FOLDER: Final = Path(__file__).parent
 _SOURCES: Final = ("product.cpp", "int4.cpp", "attention.cpp", "elementwise.cpp", "layers.cpp")
 _HEADERS: Final = (
     "kernels.h",
+    "matrix_tiles.h",
+    "near_products.h",
     "panels.h",
     "product.h",
+    "product_rows.h",
+    "product_tiles.h",
     "softmax.h",
     "team.h",
     "tile.h",

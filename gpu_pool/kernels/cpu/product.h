@@ -6,6 +6,7 @@
 #include "tile.h"
 
 constexpr long K_MULTIPLE = 32;
+constexpr long PART_ROWS = 256; // that a thread takes at once
 
 static inline long pad(long size, long multiple) {
     return (size + multiple - 1) / multiple * multiple;
@@ -20,13 +21,13 @@ static inline void finish_tile(const Product& product, long row, long num_rows, 
         for (long i = 0; i < width; i++) bias[i] = widen(product.bias[column + i]);
     for (long r = 0; r < num_rows; r++) {
         Bf16* to = product.y + (row + r) * product.num_outputs + column;
+        const float* from = sums + r * PANEL;
         alignas(64) Bf16 rounded[PANEL];
-        for (long i = 0; i < PANEL; i += LANES)
-            store(rounded + i, load(sums + r * PANEL + i) + load(bias + i));
-        if (width == PANEL)
-            memcpy(to, rounded, sizeof rounded);
-        else
-            memcpy(to, rounded, width * sizeof(Bf16));
+        Bf16* into = width == PANEL ? to : rounded;
+        for (long i = 0; i < PANEL; i += 2 * LANES)
+            store_two(into + i, load(from + i) + load(bias + i),
+                      load(from + i + LANES) + load(bias + i + LANES));
+        if (width < PANEL) memcpy(to, rounded, width * sizeof(Bf16));
     }
 }
 

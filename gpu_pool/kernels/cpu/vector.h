@@ -80,6 +80,16 @@ static inline void store(Bf16* to, Floats values) {
 #endif
 }
 
+// Two vectors, one behind the other.
+static inline void store_two(Bf16* to, Floats first, Floats second) {
+#if defined(__AVX512BF16__)
+    _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
+#else
+    store(to, first);
+    store(to + LANES, second);
+#endif
+}
+
 // e^x for x up to 0, and exactly 1 at 0; below -87 what is left of it. Of a NaN it is one.
 static inline Floats exponential(Floats x) {
     constexpr float magic = 12582912.0f; // 1.5 · 2^23: what is added to it is rounded to a whole

@@ -8,7 +8,11 @@ from tests.gpu_pool.kernels.cpu.native_levels import at_every_level, load_level,
 from tests.gpu_pool.kernels.tolerances import assert_close
 
 __all__ = ["one_thread"]  # applies to every test here
-SHAPES = [(1, 16, 8), (3, 100, 33), (5, 7, 1), (13, 255, 64), (33, 257, 95), (64, 96, 160)]
+SHAPES = [
+    *[(1, 16, 8), (3, 100, 33), (5, 7, 1), (13, 255, 64), (33, 257, 95), (64, 96, 160)],
+    *[(70, 1100, 100), (255, 1090, 330), (300, 520, 40)],
+]
+"""Rows, inputs, outputs; the last go past panels in parts, and several panels at once."""
 
 
 @at_every_level
@@ -48,6 +52,17 @@ def test_a_row_does_not_depend_on_how_many_rows_there_are(
     for count in range(1, 64):
         assert torch.equal(kernels.multiply(x[:count], packed, None, outputs), whole[:count])
         assert torch.equal(kernels.multiply(x[count:], packed, None, outputs), whole[count:])
+
+
+@at_every_level
+@pytest.mark.parametrize(("num_rows", "inputs"), [(49, 800), (250, 1100), (257, 600)])
+def test_a_row_among_many_is_what_it_is_alone(level: str, num_rows: int, inputs: int) -> None:
+    kernels = load_level(level)
+    x = torch.randn(num_rows, inputs).bfloat16()
+    packed = kernels.pack(torch.randn(200, inputs).bfloat16())
+    whole = kernels.multiply(x, packed, None, 200)
+    for row in range(num_rows):
+        assert torch.equal(kernels.multiply(x[row : row + 1], packed, None, 200)[0], whole[row])
 
 
 @at_every_level
