@@ -8,6 +8,7 @@ copies of more than a piece per thread. Read next: `device_memory`, `landing`, `
 
 import errno
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from gpu_pool.lull import Lull
 from gpu_pool.weights.landing import ThreadedLanding
 from gpu_pool.weights.pages import Span, bring_pages, discard_pages, punch_hole
 from gpu_pool.weights.pages_ahead import PagesAhead
@@ -126,13 +128,17 @@ class KeptMemory:
 class DroppedMemory:
     """Tensors that read as zeros after a sleep, and take memory again as they are written."""
 
-    def __init__(self, tensors: Iterable[Tensor], bytes_ahead: int = 0) -> None:
-        """Holds the tensors, as `KeptMemory` does. So many bytes of them take memory already now,
-        beside whoever goes on.
+    def __init__(
+        self, tensors: Iterable[Tensor], bytes_ahead: int = 0, lull: Lull | None = None
+    ) -> None:
+        """Holds the tensors, as `KeptMemory` does. So many bytes of them take memory ahead, as soon
+        as there is a `lull`; without one, now.
         """
         self._tensors = tuple(tensors)
         self._spans = [locate(tensor) for tensor in self._tensors]
-        self._ahead = PagesAhead(self._spans, bytes_ahead, self._tensors)
+        self._ahead = PagesAhead(
+            self._spans, bytes_ahead, self._tensors, lull or Lull(time.monotonic, quiet_s=0.0)
+        )
 
     @property
     def num_bytes(self) -> int:

@@ -1,4 +1,5 @@
-"""Writes a packed copy beside the model that is computed with, by a thread that others go before.
+"""Writes a packed copy beside the model that is computed with, by a thread that others go before:
+in lulls, and in the end beside steps.
 
 The file has another name until it is whole, and whoever writes holds a lock on it, so that what a
 killed process has left is found and written over. Must not know families.
@@ -12,11 +13,13 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
 
+from gpu_pool.lull import Lull
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.weights.packed_copy import PackedCopy
 from gpu_pool.weights.packed_file import (
@@ -48,6 +51,10 @@ class WeightCopy(Protocol):
         """The memory that is the copy's own, mapped."""
         ...
 
+    def begin(self, lull: Lull) -> None:
+        """From now on it may be written, whenever there is a `lull`."""
+        ...
+
     def stop(self) -> None:
         """Returns when the model's memory is no longer read for it."""
         ...
@@ -62,6 +69,9 @@ class MappedCopy:
     """A copy that is computed with, or none."""
 
     span: Span
+
+    def begin(self, lull: Lull) -> None:
+        """It is there."""
 
     def stop(self) -> None:
         """Nothing is written."""
@@ -78,47 +88,60 @@ class StoppedError(Exception):
 
 
 class PackedWriting:
-    """A copy that is being written. The model's memory is read until `stop`, at most."""
+    """A copy that is to be written. The model's memory is read until `stop`, at most."""
 
     def __init__(
         self, copy: PackedCopy, record: PackedRecord, revision: str, room_bytes: int | None = None
     ) -> None:
-        """Begins, where the file takes at most `room_bytes`; None leaves that to the drive."""
+        """Nothing is written yet. The file takes at most `room_bytes`; None: what the drive has."""
         self._copy = copy
         self._room_bytes = room_bytes
         self._record: PackedRecord | None = record
         self._revision = revision
         self._is_stopped = False
+        self._is_awaited = threading.Event()
         self._reading = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="packed-copy", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     @property
     def span(self) -> Span:
         """The model's memory is its own."""
         return NO_COPY.span
 
+    def begin(self, lull: Lull) -> None:
+        """Starts the thread, which writes in lulls."""
+        assert self._thread is None, "begun before"
+        self._thread = threading.Thread(
+            target=self._run, args=(lull,), name="packed-copy", daemon=True
+        )
+        self._thread.start()
+
     def stop(self) -> None:
         """Returns when the model's memory is no longer read; what was not written is not kept."""
         self._is_stopped = True
+        self._is_awaited.set()
         with self._reading:
             self._record = None
 
     def close(self) -> None:
         """Stops, and lets the thread remove what it has begun, unless the drive keeps it."""
         self.stop()
-        self._thread.join(_PATIENCE_S)
+        if self._thread is not None:
+            self._thread.join(_PATIENCE_S)
 
     def wait(self) -> None:
-        """Returns when the copy is there, or will not be."""
+        """Returns when the copy is there, or will not be: it is written at once."""
+        assert self._thread is not None, "it was not begun"
+        self._is_awaited.set()
         self._thread.join()
 
-    def _run(self) -> None:
+    def _run(self, lull: Lull) -> None:
         log = structlog.get_logger().bind(path=str(self._copy.path))
         with suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
-            if self._write():
+            lull.wait(self._is_awaited)
+            if self._write(lull):
                 log.info("a packed copy of the weights was written: starts need no other")
         except StoppedError:
             log.info("no packed copy of the weights was written: they leave the device")
@@ -126,7 +149,7 @@ class PackedWriting:
             log.info("no packed copy of the weights can be written", reason=str(error))
         self._record = None
 
-    def _write(self) -> bool:
+    def _write(self, lull: Lull) -> bool:
         """True when the copy is in its place; False where another process writes it.
 
         Raises: `CheckpointError`, `OSError`, `StoppedError`.
@@ -139,7 +162,7 @@ class PackedWriting:
             if not _lock(file, unfinished):
                 return False
             try:
-                self._fill(file, unfinished.parent)
+                self._fill(file, unfinished.parent, lull)
                 if not self._copy.is_current():
                     raise OSError("the checkpoint has changed meanwhile")
                 unfinished.replace(path)
@@ -163,7 +186,7 @@ class PackedWriting:
         if most_bytes + old_bytes > room_bytes:
             path.unlink()
 
-    def _fill(self, file: int, folder: Path) -> None:
+    def _fill(self, file: int, folder: Path, lull: Lull) -> None:
         """Writes all into the file and onto the drive. Raises: as `_write`."""
         record = self._record
         if record is None:
@@ -175,7 +198,7 @@ class PackedWriting:
         if disk.free - record.num_bytes < disk.total // _FREE_SHARE:
             raise OSError("the drive would be all but full")
         memories = [Span(tensor.data_ptr(), tensor.nbytes).view() for tensor in record.tensors]
-        digests = write_pieces(file, memories, self._in_turn)
+        digests = write_pieces(file, memories, partial(self._in_turn, lull))
         contents = Contents(
             origin=self._copy.origin,
             revision=self._revision,
@@ -185,8 +208,9 @@ class PackedWriting:
         write_contents(file, record.num_bytes, contents)
         os.fsync(file)
 
-    def _in_turn(self, write: Callable[[], str]) -> str:
-        """What `write` returns, unless the memory is wanted. Raises: `StoppedError`."""
+    def _in_turn(self, lull: Lull, write: Callable[[], str]) -> str:
+        """What `write` returns in a lull, unless the memory is wanted. Raises: `StoppedError`."""
+        lull.wait(self._is_awaited)
         with self._reading:
             if self._is_stopped:
                 raise StoppedError

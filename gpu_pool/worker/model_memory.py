@@ -6,6 +6,7 @@ Read next: `gpu_pool.weights.device_memory`.
 
 import math
 import os
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gpu_pool.large_pages import create_buffer
+from gpu_pool.lull import Lull
 from gpu_pool.models.network import CausalModel, Encoder
 from gpu_pool.weights.arena import Arena
 from gpu_pool.weights.cpu_memory import DroppedMemory, KeptMemory
@@ -44,12 +46,16 @@ class ModelMemory:
         *,
         shares_cores: bool = False,
         copy: WeightCopy = NO_COPY,
+        lull: Lull | None = None,
     ) -> None:
-        """All on the device. A `copy` of the weights may be on its way to a file.
+        """All on the device. A `copy` of the weights may be on its way to a file, and memory may be
+        taken ahead, in a `lull`.
 
         With `shares_cores` the cores that compute copy, too: then weights that land under a step
         cost it more than they save, and all land before it.
         """
+        self.lull: Final = lull or Lull(time.monotonic)
+        """Hears of every step."""
         self._shares_cores = shares_cores
         self.weights_bytes = weights.num_bytes
         self.kv_bytes = sum(part.num_bytes for part in kv)
@@ -159,8 +165,10 @@ class CpuPlaces:
         portions = find_portions(model, list_parts(model))
         weights = KeptMemory(portions, os.cpu_count() or 1, mapped=copy.span)
         bytes_ahead = min(weights.num_bytes, self._most_ahead_bytes)
-        dropped = [DroppedMemory(kv, bytes_ahead)] if kv else ()
-        return ModelMemory(weights, dropped, shares_cores=True, copy=copy)
+        lull = Lull(time.monotonic)
+        dropped = [DroppedMemory(kv, bytes_ahead, lull)] if kv else ()
+        copy.begin(lull)
+        return ModelMemory(weights, dropped, shares_cores=True, copy=copy, lull=lull)
 
 
 class GpuPlaces:

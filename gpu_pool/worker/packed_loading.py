@@ -44,7 +44,7 @@ class CopyKeeper(Protocol):
         ...
 
     def keep(self, revision: str) -> WeightCopy:
-        """The copy of what was loaded: being written from now on, if it is not there."""
+        """The copy of what was loaded: to be written, if it is not there."""
         ...
 
 
@@ -106,7 +106,7 @@ class PackedCopies:
         return loader.compute_revision()
 
     def keep(self, revision: str) -> WeightCopy:
-        """The copy that is mapped, or that is written from now on."""
+        """The copy that is mapped, or that is to be written."""
         if self._mapped is not None:
             return MappedCopy(self._mapped.span)
         if self._record is None:

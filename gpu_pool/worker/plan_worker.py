@@ -71,6 +71,7 @@ class Worker:
         """Begins a step; where one may be in flight, it is over then."""
         assert self._runner is not None, "the worker is closed"
         assert len(self._under_way) < self._info.max_in_flight, "too many plans in flight"
+        self._memory.lull.begin()
         if self._landing is None:
             self._under_way.append(self._runner.begin(plan))
             return
@@ -81,7 +82,9 @@ class Worker:
     def collect(self) -> ForwardResult:
         """The oldest submitted step's result."""
         assert self._runner is not None, "the worker is closed"
-        return self._runner.finish(self._under_way.popleft())
+        result = self._runner.finish(self._under_way.popleft())
+        self._memory.lull.end()
+        return result
 
     def sleep(self) -> int:
         """Moves the weights to the host and drops the KV memory, as `Executor` has it."""

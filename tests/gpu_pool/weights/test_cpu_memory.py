@@ -3,12 +3,14 @@
 import errno
 import os
 import threading
+import time
 
 import pytest
 import torch
 from torch import Tensor
 
 from gpu_pool.large_pages import create_buffer
+from gpu_pool.lull import Lull
 from gpu_pool.weights import pages, pages_ahead
 from gpu_pool.weights.cpu_memory import DroppedMemory, KeptMemory, locate
 from gpu_pool.weights.pages import Span
@@ -75,6 +77,24 @@ def test_memory_is_there_before_it_is_written_as_far_as_was_asked(bytes_ahead: i
     assert int(tensors[0][100]) == 7  # what was written stays
     memory.leave()
     assert read_resident_bytes() - before < 8 << 20
+    memory.close()
+
+
+def test_nothing_is_taken_ahead_beside_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_taken = threading.Event()
+
+    def populate(_: Span) -> bool:
+        is_taken.set()
+        return True
+
+    monkeypatch.setattr(pages_ahead, "populate_pages", populate)
+    tensor = torch.frombuffer(create_buffer(8 << 20), dtype=torch.uint8)
+    lull = Lull(time.monotonic, quiet_s=0.01)
+    lull.begin()
+    memory = DroppedMemory([tensor], 8 << 20, lull)
+    assert not is_taken.wait(0.1)
+    lull.end()
+    assert is_taken.wait(10)
     memory.close()
 
 

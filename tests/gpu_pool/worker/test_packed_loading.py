@@ -5,18 +5,23 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 from gpu_pool.compute_choice import CpuLevel, DtypeChoice, WeightCheck
+from gpu_pool.lull import Lull
+from gpu_pool.plan import ForwardResult
+from gpu_pool.runner.model_runner import StepUnderWay
 from gpu_pool.weights import packed_writing
 from gpu_pool.weights.guard import note_digests
 from gpu_pool.weights.packed_file import COPY_FILE, UNFINISHED_FILE
 from gpu_pool.weights.packed_writing import MappedCopy, PackedWriting
 from gpu_pool.weights.tensor_search import find_tensors
+from gpu_pool.worker import model_memory
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.kernels.cpu.native_levels import NAMES, one_thread
@@ -211,6 +216,35 @@ def test_what_a_killed_writer_has_left_is_written_over(tmp_path: Path) -> None:
     leave_copy(tmp_path)
     assert not (tmp_path / UNFINISHED_FILE).exists()
     assert is_mapped(start(tmp_path))
+
+
+def test_nothing_is_written_beside_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tiny_llama(tmp_path)
+    monkeypatch.setattr(model_memory, "Lull", partial(Lull, quiet_s=0.01))
+    has_begun, may_go_on = threading.Event(), threading.Event()
+    write = packed_writing.write_pieces
+
+    def wait_then_write(*told: Any) -> Any:
+        has_begun.set()
+        assert may_go_on.wait(20)
+        return write(*told)
+
+    monkeypatch.setattr(packed_writing, "write_pieces", wait_then_write)
+    driver = start(tmp_path)
+    writing, runner = find_copy(driver), cast(Any, driver.executor)._runner
+    finish = runner.finish
+
+    def look_and_finish(step: StepUnderWay) -> ForwardResult:
+        may_go_on.set()
+        writing._thread.join(0.2)
+        assert not (tmp_path / COPY_FILE).exists()
+        return finish(step)
+
+    monkeypatch.setattr(runner, "finish", look_and_finish)
+    assert has_begun.wait(20)
+    driver.step([(driver.add(PROMPT), len(PROMPT))])
+    writing._thread.join(20)
+    assert (tmp_path / COPY_FILE).exists()
 
 
 def test_two_writers_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
