@@ -19,7 +19,7 @@ from gpu_pool.cpu_share import count_usable_cpus, share_mask_threads
 from gpu_pool.engine.core import EngineCore
 from gpu_pool.engine.encoder_core import EncoderCore
 from gpu_pool.engine.load_report import describe_failure, telling_of_load
-from gpu_pool.engine.matcher_maker import create_maker
+from gpu_pool.engine.matcher_maker import ThreadMaker
 from gpu_pool.engine.transport import ZmqTransport
 from gpu_pool.parent_death import end_with_parent
 from gpu_pool.plan import EncoderExecutor, Executor
@@ -96,6 +96,6 @@ def _create_core(
         executor,
         scheduling,
         transport,
-        maker=create_maker(load, transport.wake, share_mask_threads(count_usable_cpus())),
+        maker=ThreadMaker(load, transport.wake, share_mask_threads(count_usable_cpus())),
         carriers=create_carriers(settings, executor, transport, stack),
     )

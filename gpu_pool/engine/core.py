@@ -36,6 +36,7 @@ from gpu_pool.engine.messages import (
 from gpu_pool.engine.passage import Carriers
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.engine.sleep_cycle import SleepCycle
+from gpu_pool.engine.spare_time import SpareTime
 from gpu_pool.engine.tier_report import TierReport
 from gpu_pool.engine.transport import Transport
 from gpu_pool.plan import Executor
@@ -75,6 +76,7 @@ class EngineCore:
         self._submitted_s: deque[float] = deque()
         """When the plans in flight were handed over."""
         self._collected_s = 0.0
+        self._spare_time = SpareTime(None if maker is None else maker.prepare, clock)
         carriers = carriers or Carriers()
         self._exchange = carriers.exchange
         self._tier_report = TierReport(carriers.describe, transport, clock)
@@ -110,8 +112,10 @@ class EngineCore:
     def _receive(self) -> bool:
         """Takes in all messages, waiting for one while there is nothing to do; False to stop."""
         has_nothing = self._cycle.is_asleep or not self._scheduler.has_work
-        patience_s = self._find_patience_s() if has_nothing else None
-        for message in self._transport.receive(has_nothing, patience_s):
+        patience_s = self._spare_time.bound(self._find_patience_s()) if has_nothing else None
+        messages = self._transport.receive(has_nothing, patience_s)
+        self._spare_time.note(is_quiet=has_nothing and not messages)
+        for message in messages:
             if isinstance(message, Shutdown):
                 return False
             self._take_in(message)

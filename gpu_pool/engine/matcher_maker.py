@@ -1,7 +1,7 @@
 """Makes matchers of grammars, which may take longer than many steps: not in the core's own thread.
 
-Owns the two ways of making one; must not know requests nor whose grammar is next.
-Read next: `grammar_desk` (the caller), `token_matcher`.
+Owns the two ways of making one, and when what they are made with is read; must not know requests
+nor whose grammar is next. Read next: `grammar_desk` (the caller), `token_matcher`, `spare_time`.
 """
 
 import time
@@ -34,6 +34,10 @@ class MatcherMaker(Protocol):
         """How many others its matchers' masks may be computed in; 0: in the caller's alone."""
         ...
 
+    def prepare(self) -> None:
+        """Reads what the first matcher would have to wait for. Nobody should wait meanwhile."""
+        ...
+
     def begin(self, grammar: str) -> None:
         """Starts with `grammar`; what came of the one before has been taken."""
         ...
@@ -52,6 +56,9 @@ class InlineMaker:
         self._create_matcher = create_matcher
         self._made: Made | None = None
 
+    def prepare(self) -> None:
+        """All is there."""
+
     def begin(self, grammar: str) -> None:
         """Returns when it is made."""
         self._made = _make(self._create_matcher, grammar)
@@ -66,18 +73,31 @@ class ThreadMaker:
     """Makes it in a thread of its own, which ends with the process."""
 
     def __init__(
-        self, create_matcher: CreateMatcher, wake: Callable[[], None], num_mask_threads: int
+        self,
+        load: Callable[[], CreateMatcher],
+        wake: Callable[[], None],
+        num_mask_threads: int,
     ) -> None:
-        """`create_matcher` lets other threads run; `wake` is called when one is made."""
+        """`load` reads what makes matchers, once, before the first of them at the latest; what it
+        hands out lets other threads run. `wake` is called when a matcher is made.
+        """
         self.num_mask_threads: Final = num_mask_threads
-        self._create_matcher = create_matcher
+        self._load = load
+        self._create_matcher: CreateMatcher | None = None
+        """The thread's own."""
         self._wake = wake
         self._thread = create_threads(1, "matchers")
         self._future: Future[Made] | None = None
 
+    def prepare(self) -> None:
+        """Starts to read; a vocabulary of 150 thousand tokens takes a third of a second, in which
+        the library keeps Python's lock.
+        """
+        self._thread.submit(self._find)
+
     def begin(self, grammar: str) -> None:
         """Starts with it."""
-        self._future = self._thread.submit(_make, self._create_matcher, grammar)
+        self._future = self._thread.submit(self._make, grammar)
         self._future.add_done_callback(lambda _: self._wake())
 
     def take(self) -> Made | None:
@@ -87,16 +107,19 @@ class ThreadMaker:
         future, self._future = self._future, None
         return future.result()
 
+    def _make(self, grammar: str) -> Made:
+        """A matcher, or why there is none. What all share is at nobody's expense."""
+        return _make(self._find(), grammar)
 
-def create_maker(
-    load: Callable[[], CreateMatcher], wake: Callable[[], None], num_mask_threads: int
-) -> MatcherMaker:
-    """What makes the matchers that `load` has; a refusal of all grammars where there is no way."""
-    try:
-        return ThreadMaker(load(), wake, num_mask_threads)
-    except (UnsupportedFeature, OSError) as error:
-        structlog.get_logger().warning("answers cannot be constrained", reason=str(error))
-        return InlineMaker(refuse_grammars)
+    def _find(self) -> CreateMatcher:
+        """What makes matchers; a refusal of all grammars where there is no way."""
+        if self._create_matcher is None:
+            try:
+                self._create_matcher = self._load()
+            except (UnsupportedFeature, OSError) as error:
+                structlog.get_logger().warning("answers cannot be constrained", reason=str(error))
+                self._create_matcher = refuse_grammars
+        return self._create_matcher
 
 
 def _make(create_matcher: CreateMatcher, grammar: str) -> Made:

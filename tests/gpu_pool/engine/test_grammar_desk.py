@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from contracts.errors import ServiceError
+from contracts.errors import ServiceError, UnsupportedFeature
 from contracts.ids import AccountId
 from contracts.inference import FinishReason
 from gpu_pool.engine import grammar_desk
@@ -27,6 +27,9 @@ class SlowMaker:
         self._inline = InlineMaker(create_matcher)
         self.is_over = True
         self.begun: list[str] = []
+
+    def prepare(self) -> None:
+        pass
 
     def begin(self, grammar: str) -> None:
         assert self.is_over
@@ -260,7 +263,7 @@ def test_a_thread_makes_matchers_and_wakes_the_loop() -> None:
         assert may_go.wait(timeout=60)
         return Lists(grammar)
 
-    rig = create_rig(ThreadMaker(create, woken.set, num_mask_threads=1))
+    rig = create_rig(ThreadMaker(lambda: create, woken.set, num_mask_threads=1))
     bound, free = rig.add(ask(1, "5 6 7")), rig.add(ask(2, None))
     rig.run()
     assert free.reasons == [FinishReason.LENGTH]
@@ -269,6 +272,44 @@ def test_a_thread_makes_matchers_and_wakes_the_loop() -> None:
     go_on(rig)
     assert bound.token_ids == [5, 6, 7]
     assert len(threads - {threading.get_ident()}) == len(threads) == 1
+
+
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_what_makes_matchers_is_read_once_and_beside_the_loop(is_prepared: bool) -> None:
+    woken, threads = threading.Event(), list[int]()
+
+    def load() -> CreateMatcher:
+        threads.append(threading.get_ident())
+        return Lists
+
+    maker = ThreadMaker(load, woken.set, num_mask_threads=1)
+    if is_prepared:
+        maker.prepare()
+    rig = create_rig(maker)
+    for number in (1, 2):
+        bound = rig.add(ask(number, f"5 6 {number}"))
+        rig.run()
+        assert woken.wait(timeout=60)
+        woken.clear()
+        go_on(rig)
+        assert bound.token_ids == [5, 6, number]
+    assert len(threads) == 1
+    assert threads != [threading.get_ident()]
+
+
+def test_a_vocabulary_without_masks_refuses_grammars_and_nothing_else() -> None:
+    woken = threading.Event()
+
+    def load() -> CreateMatcher:
+        raise UnsupportedFeature("This tokenizer has no token masks.")
+
+    rig = create_rig(ThreadMaker(load, woken.set, num_mask_threads=1))
+    bound, free = rig.add(ask(1, "5 6 7")), rig.add(ask(2, None))
+    rig.run()
+    assert woken.wait(timeout=60)
+    go_on(rig)
+    assert bound.error_codes == ["unsupported_feature"]
+    assert free.reasons == [FinishReason.LENGTH]
 
 
 def refuse(grammar: str) -> Lists:
