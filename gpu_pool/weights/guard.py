@@ -22,7 +22,7 @@ from gpu_pool.weights.digests import (
     write_digests,
     write_stamp,
 )
-from gpu_pool.weights.revision import compute_revision
+from gpu_pool.weights.revision import RevisionUnderWay, compute_revision
 
 
 class WeightGuard:
@@ -39,14 +39,28 @@ class WeightGuard:
         )
         self.expected: CheckpointDigests | None = None if is_believed else self._noted
         """What is to be compared with; None: nothing is."""
+        self._under_way: RevisionUnderWay | None = None
 
     def note_sound(self) -> None:
         """Remembers that all that was compared agreed."""
         if self.expected is not None:
             write_stamp(self._model_dir, self._files, self._before)
 
+    def begin_revision(self) -> None:
+        """Begins to hash all files, beside whoever reads them, where nothing was noted."""
+        if self._noted is None:
+            self._under_way = self._begin()
+
+    def abandon_revision(self) -> None:
+        """Nobody asks for what was begun."""
+        if self._under_way is not None:
+            self._under_way.abandon()
+            self._under_way = None
+
     def compute_revision(self) -> str:
-        """The digest of the checkpoint: what was noted, or all files hashed now."""
+        """The digest of the checkpoint: what was noted, or all files hashed, as they are since
+        `begin_revision` where that was called.
+        """
         config = self._model_dir / "config.json"
         if self._noted is not None:
             if hashlib.sha256(config.read_bytes()).hexdigest() == self._noted.config:
@@ -54,7 +68,13 @@ class WeightGuard:
             structlog.get_logger().warning(
                 "config.json is another than when the model was added", path=str(config)
             )
-        return compute_revision([config, *self._files], os.cpu_count() or 1)
+        under_way, self._under_way = self._under_way or self._begin(), None
+        return under_way.finish()
+
+    def _begin(self) -> RevisionUnderWay:
+        """All files of the checkpoint, being hashed."""
+        files = [self._model_dir / "config.json", *self._files]
+        return RevisionUnderWay(files, os.cpu_count() or 1)
 
 
 def note_digests(model_dir: Path) -> None:

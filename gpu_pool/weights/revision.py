@@ -8,39 +8,59 @@ Nothing is remembered on disk, so a file that was swapped under the same name an
 
 import hashlib
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from gpu_pool.load_progress import find_progress
 
 _PIECE_BYTES: Final = 64 << 20
-_READ_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 256 << 10
+"""Into the same memory each time, which the nearer caches hold."""
+
+
+class RevisionUnderWay:
+    """The digest over names, sizes and contents of files, in order of name, while they are read."""
+
+    def __init__(self, files: Iterable[Path], num_threads: int) -> None:
+        """Begins, with so many threads. Raises: `OSError`."""
+        self._pool = ThreadPoolExecutor(num_threads, "revision")
+        self._whole = hashlib.sha256(b"hearth checkpoint 1\0")
+        self._files: list[tuple[bytes, list[Future[bytes]]]] = []
+        for path in sorted(files, key=lambda path: path.name):
+            size = path.stat().st_size
+            starts = range(0, size, _PIECE_BYTES)
+            pieces = [self._pool.submit(_hash_piece, path, start) for start in starts]
+            self._files.append((f"{path.name}\0{size}\0".encode(), pieces))
+
+    def finish(self) -> str:
+        """Hexadecimal, when all has been read; once. Raises: `OSError`."""
+        progress = find_progress()
+        with self._pool:
+            for words, pieces in self._files:
+                self._whole.update(words)
+                for piece in pieces:
+                    self._whole.update(piece.result())
+                    progress.advance(0)
+        return self._whole.hexdigest()
+
+    def abandon(self) -> None:
+        """Nobody asks for it any more; no further piece is begun."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def compute_revision(files: Iterable[Path], num_threads: int) -> str:
     """Hexadecimal digest over names, sizes and contents of `files`, in order of name."""
-    ordered = sorted(files, key=lambda path: path.name)
-    whole = hashlib.sha256(b"hearth checkpoint 1\0")
-    progress = find_progress()
-    with ThreadPoolExecutor(num_threads) as pool:
-        for path in ordered:
-            size = path.stat().st_size
-            whole.update(f"{path.name}\0{size}\0".encode())
-            starts = range(0, size, _PIECE_BYTES)
-            for digest in pool.map(_hash_piece, [path] * len(starts), starts):
-                whole.update(digest)
-                progress.advance(0)
-    return whole.hexdigest()
+    return RevisionUnderWay(files, num_threads).finish()
 
 
 def _hash_piece(path: Path, start: int) -> bytes:
     """SHA-256 of one piece."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file, memoryview(bytearray(_READ_BYTES)) as memory:
         file.seek(start)
         left = _PIECE_BYTES
-        while left and (data := file.read(min(_READ_BYTES, left))):
-            digest.update(data)
-            left -= len(data)
+        while left and (num_bytes := file.readinto(memory[: min(_READ_BYTES, left)])):
+            digest.update(memory[:num_bytes])
+            left -= num_bytes
     return digest.digest()

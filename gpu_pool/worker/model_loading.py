@@ -115,19 +115,26 @@ class ModelLoader:
             return network.create(read)
 
     def compute_revision(self) -> str:
-        """The digest of the whole checkpoint."""
+        """The digest of the whole checkpoint, which is hashed since it was loaded."""
         return self._guard.compute_revision()
 
     @contextmanager
     def _open(self, network: Network, join: JoinParts) -> Generator[ReadParameter]:
-        """What hands out the network's parameters."""
-        with (
-            torch.inference_mode(),
-            packing_with(self._kernels),
-            Checkpoint(self._model_dir, self._guard.expected) as checkpoint,
-        ):
-            yield self._create_reader(network, join, checkpoint)
-        if self._ranks.place.shape.num_ranks == 1:  # else each has seen a part
+        """What hands out the network's parameters. A whole model's files are hashed meanwhile."""
+        is_whole = self._ranks.place.shape.num_ranks == 1
+        if is_whole:
+            self._guard.begin_revision()
+        try:
+            with (
+                torch.inference_mode(),
+                packing_with(self._kernels),
+                Checkpoint(self._model_dir, self._guard.expected) as checkpoint,
+            ):
+                yield self._create_reader(network, join, checkpoint)
+        except BaseException:
+            self._guard.abandon_revision()
+            raise
+        if is_whole:  # else each has seen a part
             self._guard.note_sound()
 
     def _create_reader(

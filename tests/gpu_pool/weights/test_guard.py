@@ -8,10 +8,11 @@ import pytest
 
 from gpu_pool.compute_choice import WeightCheck
 from gpu_pool.models.errors import CheckpointError
+from gpu_pool.weights import revision
 from gpu_pool.weights.digests import DIGESTS_FILE, STAMP_FILE, read_digests
 from gpu_pool.weights.guard import WeightGuard, note_digests
 from gpu_pool.weights.header import read_header
-from gpu_pool.weights.revision import compute_revision
+from gpu_pool.weights.revision import RevisionUnderWay, compute_revision
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.plan_driver import PlanDriver
@@ -50,6 +51,56 @@ def swap(one: Path, two: Path) -> None:
     one.rename(one.with_suffix(".tmp"))
     two.rename(one)
     one.with_suffix(".tmp").rename(two)
+
+
+def test_a_revision_is_hashed_beside_the_load_and_the_same(tmp_path: Path) -> None:
+    write_tiny_llama(tmp_path)
+    files = [tmp_path / "config.json", tmp_path / WEIGHTS]
+    expected = compute_revision(files, 1)
+    guard = WeightGuard(tmp_path, WeightCheck.FIRST)
+    guard.begin_revision()
+    assert guard.compute_revision() == expected
+    flip_bit(tmp_path)
+    assert guard.compute_revision() == compute_revision(files, 1) != expected  # hashed anew
+
+
+def test_a_model_that_was_added_is_not_hashed_for_its_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[Path] = []
+    hash_piece = revision._hash_piece
+
+    def note_and_hash(path: Path, start: int) -> bytes:
+        hashed.append(path)
+        return hash_piece(path, start)
+
+    add(tmp_path / "added")
+    write_tiny_llama(tmp_path / "other")
+    monkeypatch.setattr(revision, "_hash_piece", note_and_hash)
+    load(tmp_path / "added")
+    assert not hashed
+    load(tmp_path / "other")
+    assert sorted(hashed) == [tmp_path / "other" / name for name in ("config.json", WEIGHTS)]
+
+
+def test_a_load_that_fails_leaves_nobody_hashing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revision, "_PIECE_BYTES", 4096)
+    write_tiny_llama(tmp_path)
+    begun: list[RevisionUnderWay] = []
+    begin = WeightGuard._begin
+
+    def begin_and_note(guard: WeightGuard) -> RevisionUnderWay:
+        begun.append(begin(guard))
+        return begun[-1]
+
+    monkeypatch.setattr(WeightGuard, "_begin", begin_and_note)
+    load(tmp_path)  # the control
+    os.truncate(tmp_path / WEIGHTS, 500)
+    with pytest.raises(CheckpointError):
+        load(tmp_path)
+    assert [under_way._pool._shutdown for under_way in begun] == [True, True]
 
 
 @pytest.mark.parametrize("check", [WeightCheck.FIRST, WeightCheck.ALWAYS])
