@@ -5,7 +5,6 @@ clients or pipes. Read next: `gpu_pool.worker.worker`, `gpu_pool.worker.encoder_
 """
 
 import os
-from typing import Final
 
 import structlog
 
@@ -18,11 +17,8 @@ from gpu_pool.settings import CoreSettings
 from gpu_pool.weights.config import read_config
 from gpu_pool.worker.encoder_worker import create_encoder_executor
 from gpu_pool.worker.parallel_executor import RankSurroundings, create_parallel_executor
-from gpu_pool.worker.settings import WorkerSettings
+from gpu_pool.worker.settings import LEAST_COPY_BYTES, WorkerSettings
 from gpu_pool.worker.worker import create_executor
-
-_LEAST_COPY_BYTES: Final = 64 << 20
-"""Smaller models are packed as soon as a copy of them is found."""
 
 
 def load_model(settings: CoreSettings) -> Executor | EncoderExecutor:
@@ -58,7 +54,7 @@ def create_model_executor(settings: CoreSettings) -> Executor | EncoderExecutor:
         num_default_threads=settings.num_default_threads,
         check_weights=settings.engine.check_weights,
         native_kernels=settings.engine.native_kernels,
-        packed_copy_bytes=_LEAST_COPY_BYTES if settings.engine.packed_copies else None,
+        packed_copy_bytes=LEAST_COPY_BYTES if settings.engine.packed_copies else None,
         copy_room_bytes=settings.copy_room_bytes,
         cpu_level=settings.engine.cpu_level,
     )

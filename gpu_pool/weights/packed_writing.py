@@ -51,8 +51,17 @@ class WeightCopy(Protocol):
         """The memory that is the copy's own, mapped."""
         ...
 
+    @property
+    def is_there(self) -> bool:
+        """True where a start would find it."""
+        ...
+
     def begin(self, lull: Lull) -> None:
         """From now on it may be written, whenever there is a `lull`."""
+        ...
+
+    def wait(self) -> None:
+        """Returns when it is there, or will not be: it is written at once. Behind `begin`."""
         ...
 
     def stop(self) -> None:
@@ -70,7 +79,15 @@ class MappedCopy:
 
     span: Span
 
+    @property
+    def is_there(self) -> bool:
+        """True where there is one."""
+        return self.span.num_bytes > 0
+
     def begin(self, lull: Lull) -> None:
+        """It is there."""
+
+    def wait(self) -> None:
         """It is there."""
 
     def stop(self) -> None:
@@ -102,6 +119,12 @@ class PackedWriting:
         self._is_awaited = threading.Event()
         self._reading = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._is_there = False
+
+    @property
+    def is_there(self) -> bool:
+        """True once it is written."""
+        return self._is_there
 
     @property
     def span(self) -> Span:
@@ -166,6 +189,7 @@ class PackedWriting:
                 if not self._copy.is_current():
                     raise OSError("the checkpoint has changed meanwhile")
                 unfinished.replace(path)
+                self._is_there = True
             except BaseException:
                 unfinished.unlink(missing_ok=True)
                 raise

@@ -33,6 +33,9 @@ from gpu_pool.worker.settings import WorkerSettings
 class CopyKeeper(Protocol):
     """Loads one model, by its copy or with one to be made."""
 
+    keeps: bool
+    """False where there is never a copy."""
+
     def load_causal(
         self, loader: CausalLoader, network: CausalNetwork, context_window: int, join: JoinParts
     ) -> CausalModel:
@@ -50,6 +53,8 @@ class CopyKeeper(Protocol):
 
 class NoCopies:
     """Every start packs anew."""
+
+    keeps = False
 
     def load_causal(
         self, loader: CausalLoader, network: CausalNetwork, context_window: int, join: JoinParts
@@ -69,6 +74,8 @@ class NoCopies:
 
 class PackedCopies:
     """Starts but the first map what that one has packed."""
+
+    keeps = True
 
     def __init__(
         self, copy: PackedCopy, kernels: NativeKernels, room_bytes: int | None = None

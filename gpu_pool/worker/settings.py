@@ -1,11 +1,15 @@
 """What an operator chooses about a worker."""
 
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from gpu_pool.adapter_share import choose_adapter_bytes
 from gpu_pool.compute_choice import CpuLevel, DtypeChoice, KvDtypeChoice, WeightCheck
+
+LEAST_COPY_BYTES: Final = 64 << 20
+"""Smaller checkpoints are packed as soon as a copy of them is found."""
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,10 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from cli.terminal import format_bytes
 from gpu_pool.model_store import BUNDLED_NAME, BUNDLED_PATH, ModelStore
+from gpu_pool.weights.packed_file import COPY_FILE
 from tests.cli.hub_server import COMMIT, HubState, serve_hub
+from tests.gpu_pool.kernels.cpu.native_levels import NAMES
+from tests.gpu_pool.tiny_llama import write_tiny_llama
 
 ROOT = Path(__file__).resolve().parents[2]
 REPOSITORY = "acme/small"
@@ -230,3 +234,23 @@ def test_without_the_extra_the_message_says_how_to_install_it(tmp_path: Path) ->
 def test_sizes_read_well() -> None:
     sizes = (0, 999, 1000, 1_234_567, 5_000_000_000)
     assert [format_bytes(size) for size in sizes] == ["0 B", "999 B", "1.0 kB", "1.2 MB", "5.0 GB"]
+
+
+def test_a_model_that_is_added_is_prepared_for_this_machines_cpu(
+    tmp_path: Path, store: Path
+) -> None:
+    has_gpu = torch.cuda.is_available()
+    # 72 MB: the copies of smaller models would not be worth their room.
+    source = tmp_path / "source"
+    shutil.copytree(BUNDLED_PATH, source, ignore=shutil.ignore_patterns("*.safetensors"))
+    sizes = {"vocab_size": 140_000, "hidden_size": 256, "num_hidden_layers": 1}
+    write_tiny_llama(source, dtype=torch.bfloat16, **sizes)
+    added = run("add", "@me/large", "--from", source, "--store", store, "--json")
+    assert added.returncode == 0, added.stderr
+    assert json.loads(added.stdout)["name"] == "@me/large"
+    assert "Preparing: " in added.stderr
+    assert (store / "@me/large" / COPY_FILE).is_file() == (bool(NAMES) and not has_gpu)
+    left = run("add", "@me/left", "--from", source, "--store", store, "--no-prepare")
+    assert left.returncode == 0, left.stderr
+    assert "Preparing: " not in left.stderr
+    assert not (store / "@me/left" / COPY_FILE).exists()

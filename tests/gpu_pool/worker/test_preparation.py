@@ -1,0 +1,120 @@
+"""What `hearth models add` leaves for the first start of a model on a CPU."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gpu_pool.load_progress import LoadProgress, NobodyListens
+from gpu_pool.models.errors import CheckpointError
+from gpu_pool.weights.guard import note_digests
+from gpu_pool.weights.packed_file import COPY_FILE, UNFINISHED_FILE
+from gpu_pool.weights.packed_writing import MappedCopy, PackedWriting
+from gpu_pool.worker import preparation
+from gpu_pool.worker.preparation import Prepared, prepare_copy
+from gpu_pool.worker.settings import WorkerSettings
+from gpu_pool.worker.worker import create_executor
+from tests.gpu_pool.kernels.cpu.native_levels import NAMES
+from tests.gpu_pool.plan_driver import PlanDriver
+from tests.gpu_pool.tiny_llama import write_tiny_llama
+
+pytestmark = pytest.mark.skipif(not NAMES, reason="there are no native kernels here")
+PROMPT = [1 + i % 200 for i in range(40)]
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    """Both a load and a start set the process's threads: they are put back."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path) -> Path:
+    """A model in bf16 as it lies once it was added."""
+    write_tiny_llama(tmp_path, dtype=torch.bfloat16)
+    note_digests(tmp_path)
+    return tmp_path
+
+
+def start(folder: Path) -> PlanDriver:
+    settings = WorkerSettings(model_dir=folder, num_threads=1, num_blocks=80, packed_copy_bytes=0)
+    return PlanDriver(create_executor(settings))
+
+
+def find_copy(driver: PlanDriver) -> Any:
+    executor: Any = driver.executor
+    return executor._memory._copy
+
+
+def ask(driver: PlanDriver) -> list[int]:
+    return driver.generate([driver.add(PROMPT)], 6)[0]
+
+
+def prepare(folder: Path) -> Prepared:
+    return prepare_copy(folder, NobodyListens(), least_bytes=0)
+
+
+def test_a_first_start_maps_what_was_prepared(model_dir: Path) -> None:
+    assert prepare(model_dir) is Prepared.YES
+    driver = start(model_dir)
+    copy = find_copy(driver)
+    assert isinstance(copy, MappedCopy)
+    assert copy.is_there
+    prepared = ask(driver)
+    # The control: without the copy a start packs, and says the same.
+    (model_dir / COPY_FILE).unlink()
+    unprepared = start(model_dir)
+    assert isinstance(find_copy(unprepared), PackedWriting)
+    assert ask(unprepared) == prepared
+
+
+def test_weights_that_change_after_they_were_prepared_are_refused(model_dir: Path) -> None:
+    assert prepare(model_dir) is Prepared.YES
+    weights = bytearray((model_dir / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (model_dir / "model.safetensors").write_bytes(weights)
+    with pytest.raises(CheckpointError, match="has other bytes than when"):
+        start(model_dir)
+
+
+def test_whoever_asks_hears_how_far_it_is(model_dir: Path) -> None:
+    told: list[tuple[int, int]] = []
+    listener = LoadProgress(lambda done, total: told.append((done, total)), lambda: len(told) * 2.0)
+    prepare_copy(model_dir, listener, least_bytes=0)
+    assert told == sorted(told)
+    assert told[-1][0] > 0
+
+
+@pytest.mark.parametrize("reason", ["it is small", "torch computes it", "a GPU computes it"])
+def test_nothing_is_prepared_that_no_start_looks_for(
+    reason: str, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reason == "torch computes it":
+        write_tiny_llama(model_dir)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: reason == "a GPU computes it")
+    least_bytes = {"least_bytes": 0} if reason != "it is small" else {}
+    assert prepare_copy(model_dir, NobodyListens(), **least_bytes) is Prepared.NOT_NEEDED
+    assert not (model_dir / COPY_FILE).exists()
+
+
+def test_a_model_larger_than_the_memory_is_left_alone(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparation, "read_free_bytes", lambda: 1 << 16)
+    assert prepare(model_dir) is Prepared.NO_MEMORY
+    assert not (model_dir / COPY_FILE).exists()
+    monkeypatch.setattr(preparation, "read_free_bytes", lambda: 1 << 30)
+    assert prepare(model_dir) is Prepared.YES
+
+
+def test_a_folder_that_others_can_write_gets_no_copy(model_dir: Path) -> None:
+    model_dir.chmod(0o777)
+    assert prepare(model_dir) is Prepared.NO_ROOM
+    assert not (model_dir / COPY_FILE).exists()
+    assert not (model_dir / UNFINISHED_FILE).exists()
+    model_dir.chmod(0o755)
+    assert prepare(model_dir) is Prepared.YES
