@@ -12,7 +12,7 @@ from typing import Final
 
 _QUIET_S: Final = 1.0
 """Longer than whoever asks again needs between two answers."""
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 10.0
 """Since the model is there: a model that always computes has its memory and its copy, too."""
 
 

@@ -8,8 +8,10 @@ tokens, streamed, greedy. Every round starts each server afresh. A burst sends a
 with one token of answer (`prefill`; the third of three, `first prefill` is the first, which writes
 memory that nobody has written yet), then with all (`decode step` is the difference, for each
 further token). `start` is from the processes' start to the end of a first answer of eight tokens,
-some seconds before the bursts; `memory` is after everything. Nothing else should run: servers and
-clients share the cores. Appends to `results/cpu_peers.csv`; the rows that count are the ratios.
+some seconds before the bursts, of a model in the form that each server keeps: llama.cpp's is GGUF,
+ours is prepared as `hearth models add` does. `memory` is after everything. Nothing else should run:
+servers and clients share the cores. Appends to `results/cpu_peers.csv`; the rows that count are the
+ratios.
 """
 
 import argparse

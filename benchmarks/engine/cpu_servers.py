@@ -21,7 +21,9 @@ from cli.dev.home import DevHome
 from cli.dev.preparation import prepare
 from cli.dev.settings_files import LOOPBACK, DevPorts
 from contracts.ids import ModelName
+from gpu_pool.load_progress import NobodyListens
 from gpu_pool.settings import ServedModelSettings
+from gpu_pool.worker.preparation import prepare_copy
 
 NUM_THREADS = os.cpu_count() or 1
 PEER_MODEL = "peer"
@@ -64,7 +66,9 @@ def launch_hearth(
     home = DevHome(folder / "hearth")
     home.create()
     ports = DevPorts(choose_port(), choose_port(), choose_port())
-    models = (ServedModelSettings(name=OUR_MODEL, path=checkpoint or folder / CHECKPOINT),)
+    checkpoint = checkpoint or folder / CHECKPOINT
+    prepare_copy(checkpoint, NobodyListens())  # as `hearth models add` does; one is kept
+    models = (ServedModelSettings(name=OUR_MODEL, path=checkpoint),)
     credentials = asyncio.run(prepare(home, ports, models)).credentials
     commands = [
         python("cli", name, "--config", str(settings.resolve()))

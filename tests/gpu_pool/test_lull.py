@@ -32,7 +32,7 @@ def test_it_begins_a_moment_after_the_model_is_there() -> None:
 
 def test_there_is_none_while_a_step_is_under_way_nor_just_after_it() -> None:
     clock = Clock()
-    lull = Lull(clock, quiet_s=1.0)
+    lull = Lull(clock, quiet_s=1.0, patience_s=60.0)
     clock.now_s += 5
     assert is_lull(lull)  # the control
     lull.begin()
