@@ -25,6 +25,9 @@ from gpu_pool.load_progress import find_progress
 _FOLDER: Final = Path(__file__).parent
 _SOURCES: Final = ("product.cpp", "int4.cpp", "attention.cpp", "elementwise.cpp", "layers.cpp")
 _HEADERS: Final = (
+    "int4_groups.h",
+    "int4_rows.h",
+    "int4_tiles.h",
     "kernels.h",
     "matrix_tiles.h",
     "near_products.h",
@@ -35,6 +38,7 @@ _HEADERS: Final = (
     "softmax.h",
     "team.h",
     "tile.h",
+    "tile_parts.h",
     "vector.h",
 )
 # libgomp is torch's own, found at loading: two of them would fight for the cores.

@@ -10,8 +10,6 @@
 #include "tile.h"
 #endif
 
-#include <type_traits>
-
 #if defined(__AMX_BF16__)
 
 // Tiles of the calling thread, shaped anew only where the rows that are left over are others.
@@ -72,13 +70,6 @@ static void multiply_near(NearTiles& tiles, const Bf16* x, long x_stride, const 
 #else
 
 class NearTiles {}; // of registers, which nobody has to shape
-
-// Calls `act` with a compile-time number of rows and the first of them, until all have had their turn.
-template <int ROWS = MOST_ROWS, typename Act> static void in_tiles(long row, long end, Act&& act) {
-    for (; row + ROWS <= end; row += ROWS) act(std::integral_constant<int, ROWS>{}, row);
-    if constexpr (ROWS > 1)
-        if (row < end) in_tiles<ROWS - 1>(row, end, act);
-}
 
 // sums += x · panel, of rows that lie `x_stride` and `stride` apart.
 template <typename Ahead>

@@ -45,17 +45,17 @@ void multiply(Team& team, const Product& product) {
     const float* input_sums = product.group_size ? sum_groups(product, inputs, stride) : nullptr;
     long num_panels = pad(product.num_outputs, PANEL) / PANEL;
     long num_parts = (product.num_rows + PART_ROWS - 1) / PART_ROWS;
-    long together = product.group_size ? 1 : choose_panels(product);
+    long together = choose_panels(product);
     begin_panels(product);
     team.share((num_panels + together - 1) / together * num_parts, [&](long item) {
         long panel = item / num_parts * together, part = item % num_parts;
         long first = product.num_rows * part / num_parts;
         long end = product.num_rows * (part + 1) / num_parts;
+        long end_panel = std::min(panel + together, num_panels);
         if (product.group_size)
-            multiply_int4_panel(product, inputs, stride, input_sums, panel, first, end);
+            multiply_int4_panels(product, inputs, stride, input_sums, panel, end_panel, first, end);
         else
-            multiply_panels(product, inputs, stride, panel, std::min(panel + together, num_panels),
-                            first, end);
+            multiply_panels(product, inputs, stride, panel, end_panel, first, end);
     });
     end_panels();
 }

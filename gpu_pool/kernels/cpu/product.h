@@ -31,10 +31,11 @@ static inline void finish_tile(const Product& product, long row, long num_rows, 
     }
 }
 
-// Each row's sums of the inputs of every group, for `multiply_int4_panel`; the calling thread's own,
+// Each row's sums of the inputs of every group, for `multiply_int4_panels`; the calling thread's own,
 // until it calls again.
 HIDDEN const float* sum_groups(const Product& product, const Input* x, long x_stride);
 
-// Some rows of a panel whose weights are four bits each.
-HIDDEN void multiply_int4_panel(const Product& product, const Input* x, long x_stride,
-                                const float* input_sums, long panel, long first, long end);
+// Some rows of some panels whose weights are four bits each.
+HIDDEN void multiply_int4_panels(const Product& product, const Input* x, long x_stride,
+                                 const float* input_sums, long panel, long end_panel, long first,
+                                 long end);

@@ -8,6 +8,7 @@
 #include "vector.h"
 
 #include <algorithm>
+#include <type_traits>
 
 constexpr long PANEL = 32;
 constexpr long PREFETCHED_PAIRS = 32;
@@ -91,4 +92,11 @@ static void multiply_tile(const Input* x, long x_stride, const Bf16* weights, lo
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) store(sums + r * stride + v * LANES, totals[r][v]);
+}
+
+// Calls `act` with a compile-time number of rows and the first of them, until all have had their turn.
+template <int ROWS = MOST_ROWS, typename Act> static void in_tiles(long row, long end, Act&& act) {
+    for (; row + ROWS <= end; row += ROWS) act(std::integral_constant<int, ROWS>{}, row);
+    if constexpr (ROWS > 1)
+        if (row < end) in_tiles<ROWS - 1>(row, end, act);
 }
