@@ -28,7 +28,13 @@ const float* sum_groups(const Product& product, const Input* x, long x_stride) {
 void multiply_int4_panels(const Product& product, const Input* x, long x_stride,
                           const float* input_sums, long panel, long end_panel, long first,
                           long end) {
-    multiply_int4(product, x, x_stride, input_sums, panel, end_panel, first, end);
+#if defined(__AMX_BF16__)
+    TinyToZero tiny;
+    auto multiply = end - first > MOST_INT4_ROWS ? multiply_int4_by_tiles : multiply_int4_by_rows;
+#else
+    auto multiply = multiply_int4_by_rows;
+#endif
+    multiply(product, x, x_stride, input_sums, panel, end_panel, first, end);
 }
 
 extern "C" {

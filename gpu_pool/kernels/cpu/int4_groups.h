@@ -23,6 +23,14 @@ static inline long measure_group(long group_size) {
     return sizeof(GroupHead) + group_size * PANEL / 2;
 }
 
+constexpr long STEP_WORDS = K_MULTIPLE * PANEL / (2 * UNIT_PAIRS); // of `K_MULTIPLE` inputs
+
+// Puts what was summed up of a group right by the sum of its inputs, and adds it to a sum.
+static inline void add_right(Floats& sum, Floats total, float inputs, Floats scales,
+                             Floats shifts) {
+    sum += (total - shifts * inputs) * scales;
+}
+
 #if defined(__AVX512BF16__)
 
 // What four bits less BASE are in bf16, twice: instructions look it up by five.

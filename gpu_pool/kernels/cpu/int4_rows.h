@@ -1,12 +1,22 @@
-// Products of rows with panels of four bits by vectors, on CPUs without instructions for whole tiles:
-// numbers are widened in registers.
+// Products of rows with panels of four bits by vectors: numbers are widened in registers.
+//
+// With AMX one row and two go this way, which costs them less than tiles do. A tile's sum is that of
+// the even inputs and that of the odd ones of a step, each from zero by fused multiplications in
+// fp32, added to what was there; so are sums here, and have its bits.
+// Source: Intel, "Software Developer's Manual", TDPBF16PS.
 #pragma once
 
 #include "int4_groups.h"
 
 constexpr long AHEAD_BYTES = 4096;
 
-#if defined(__AVX512BF16__)
+#if defined(__AMX_BF16__)
+constexpr int MOST_INT4_ROWS = 2, NUM_CHAINS = 2; // of sums, for even inputs and odd ones
+#else
+constexpr int MOST_INT4_ROWS = MOST_ROWS, NUM_CHAINS = 1;
+#endif
+
+#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
 
 template <int ROWS, int VECTORS>
 static void multiply_unit(const Input* x, long x_stride, const Words* words,
@@ -55,7 +65,8 @@ static void multiply_input(const Input* x, long x_stride, const Words* words,
     for (int r = 0; r < ROWS; r++) {
         float input = widen(x[r * x_stride + INPUT]);
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) totals[r][v] += widened[v] * input;
+        for (int v = 0; v < VECTORS; v++)
+            totals[INPUT % NUM_CHAINS * ROWS + r][v] += widened[v] * input;
     }
     if constexpr (INPUT + 1 < 2 * UNIT_PAIRS)
         multiply_input<ROWS, VECTORS, INPUT + 1>(x, x_stride, words, totals);
@@ -69,6 +80,26 @@ static void multiply_unit(const Input* x, long x_stride, const Words* words,
 
 #endif
 
+// Adds the products of a step of inputs to the sums of some columns.
+template <int ROWS, int VECTORS>
+static void multiply_step(const Input* x, long x_stride, const uint32_t* from,
+                          Floats (*totals)[VECTORS]) {
+    Floats chains[NUM_CHAINS * ROWS][VECTORS] = {};
+    Floats(*sums)[VECTORS] = NUM_CHAINS > 1 ? chains : totals;
+    for (long input = 0; input < K_MULTIPLE; input += 2 * UNIT_PAIRS, from += PANEL) {
+        Words words[VECTORS];
+        for (int line = 0; line < VECTORS * LANES * 4; line += 64)
+            __builtin_prefetch((const char*)from + AHEAD_BYTES + line);
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++) memcpy(words + v, from + v * LANES, sizeof *words);
+        multiply_unit<ROWS, VECTORS>(x + input, x_stride, words, sums);
+    }
+#pragma GCC unroll 12
+    for (int r = 0; NUM_CHAINS > 1 && r < ROWS; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++) totals[r][v] += chains[r][v] + chains[ROWS + r][v];
+}
+
 // The products of as many columns as have a group's sums in registers, group by group.
 template <int ROWS, int VECTORS>
 static void multiply_columns(const Product& product, const Input* x, long x_stride,
@@ -80,21 +111,16 @@ static void multiply_columns(const Product& product, const Input* x, long x_stri
         const GroupHead& head = *(const GroupHead*)(groups + group * measure_group(group_size));
         const uint32_t* from = (const uint32_t*)(&head + 1) + column;
         Floats totals[ROWS][VECTORS] = {};
-        for (long input = 0; input < group_size; input += 2 * UNIT_PAIRS, from += PANEL) {
-            Words words[VECTORS];
-            for (int line = 0; line < VECTORS * LANES * 4; line += 64)
-                __builtin_prefetch((const char*)from + AHEAD_BYTES + line);
-#pragma GCC unroll 4
-            for (int v = 0; v < VECTORS; v++) memcpy(words + v, from + v * LANES, sizeof *words);
-            multiply_unit<ROWS, VECTORS>(x + group * group_size + input, x_stride, words, totals);
-        }
+        for (long input = 0; input < group_size; input += K_MULTIPLE, from += STEP_WORDS)
+            multiply_step<ROWS, VECTORS>(x + group * group_size + input, x_stride, from, totals);
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) {
             Floats scales = load(head.scales + column + v * LANES);
             Floats shifts = load(head.shifts + column + v * LANES);
 #pragma GCC unroll 12
             for (int r = 0; r < ROWS; r++)
-                sums[r][v] += (totals[r][v] - shifts * input_sums[r * num_groups + group]) * scales;
+                add_right(sums[r][v], totals[r][v], input_sums[r * num_groups + group], scales,
+                          shifts);
         }
     }
 #pragma GCC unroll 12
@@ -115,7 +141,8 @@ static void multiply_int4_rows(const Product& product, const Input* x, long x_st
 typedef void (*MultiplyInt4Rows)(const Product&, const Input*, long, const float*, const char*,
                                  float*);
 
-template <int ROWS = MOST_ROWS> static MultiplyInt4Rows find_int4_rows(long num_rows) {
+template <int ROWS = MOST_INT4_ROWS>
+static MultiplyInt4Rows find_int4_rows(long num_rows) {
     if constexpr (ROWS > 1)
         return num_rows == ROWS ? multiply_int4_rows<ROWS> : find_int4_rows<ROWS - 1>(num_rows);
     else
@@ -127,8 +154,8 @@ static void multiply_int4_panel(const Product& product, const Input* x, long x_s
     long num_groups = product.num_inputs / product.group_size;
     const char* groups =
         (const char*)product.packed + panel * num_groups * measure_group(product.group_size);
-    alignas(64) float sums[MOST_ROWS * PANEL];
-    long num_tiles = (end - first + MOST_ROWS - 1) / MOST_ROWS;
+    alignas(64) float sums[MOST_INT4_ROWS * PANEL];
+    long num_tiles = (end - first + MOST_INT4_ROWS - 1) / MOST_INT4_ROWS;
     for (long tile = 0; tile < num_tiles; tile++) {
         long row = first + (end - first) * tile / num_tiles;
         long num_rows = first + (end - first) * (tile + 1) / num_tiles - row;
@@ -139,9 +166,9 @@ static void multiply_int4_panel(const Product& product, const Input* x, long x_s
 }
 
 // Some rows of some panels.
-static void multiply_int4(const Product& product, const Input* x, long x_stride,
-                          const float* input_sums, long panel, long end_panel, long first,
-                          long end) {
+static void multiply_int4_by_rows(const Product& product, const Input* x, long x_stride,
+                                  const float* input_sums, long panel, long end_panel, long first,
+                                  long end) {
     for (; panel < end_panel; panel++)
         multiply_int4_panel(product, x, x_stride, input_sums, panel, first, end);
 }

@@ -5,10 +5,21 @@
 // that tiles read nothing that was written just now, and the one behind that comes nearer meanwhile.
 #pragma once
 
-#include "int4_groups.h"
+#include "int4_rows.h"
 #include "tile_parts.h"
 
-constexpr long STEP_WORDS = STEP_INPUTS * PANEL / (2 * UNIT_PAIRS);
+// Takes what is too small for a normal number as zero, as tiles do, so that vectors add as they do.
+class TinyToZero {
+  public:
+    TinyToZero() : before(_mm_getcsr()) { _mm_setcsr(before | FLUSHED | TAKEN); }
+    ~TinyToZero() { _mm_setcsr(before); }
+
+  private:
+    static constexpr unsigned FLUSHED = 0x8000, TAKEN = 0x40; // results, and what is read
+    const unsigned before;
+};
+
+constexpr long PORTION_STEPS = 4;
 
 // Some steps of a panel: whole groups, as many as are near together, or a piece of a larger group.
 struct Portion {
@@ -39,7 +50,7 @@ class Portions {
 
     bool has(const Portion& portion) const { return portion.panel < end_panel; }
     bool is_last(const Portion& portion) const { return portion.step + portion.num_steps == num_steps; }
-    bool is_whole() const { return group_steps <= NEAR_STEPS; }
+    bool is_whole() const { return group_steps <= PORTION_STEPS; }
 
     const char* find_group(long panel, long step) const {
         return packed + (panel * num_steps + step) / group_steps * group_bytes;
@@ -65,10 +76,10 @@ class Portions {
   private:
     Portion cut(long panel, long step) const {
         if (is_whole()) {
-            long most = NEAR_STEPS / group_steps * group_steps;
+            long most = PORTION_STEPS / group_steps * group_steps;
             return {panel, step, std::min(most, num_steps - step)};
         }
-        return {panel, step, std::min(NEAR_STEPS, group_steps - step % group_steps)};
+        return {panel, step, std::min(PORTION_STEPS, group_steps - step % group_steps)};
     }
 
     const char* packed;
@@ -76,12 +87,17 @@ class Portions {
 };
 
 // A portion in bf16, in the panel's form.
+template <bool AHEAD>
 static void widen_portion(const Portions& portions, const Portion& portion, Bf16* to) {
     long end = portion.step + portion.num_steps;
     for (long step = portion.step; step < end; step++) {
         const uint32_t* words = portions.find_words(portion.panel, step);
 #pragma GCC unroll 4
-        for (long unit = 0; unit < TILE_PAIRS / UNIT_PAIRS; unit++, words += PANEL)
+        for (long unit = 0; unit < TILE_PAIRS / UNIT_PAIRS; unit++, words += PANEL) {
+            if (AHEAD) {
+                __builtin_prefetch((const char*)words + AHEAD_BYTES);
+                __builtin_prefetch((const char*)words + AHEAD_BYTES + 64);
+            }
 #pragma GCC unroll 2
             for (long column = 0; column < PANEL; column += LANES) {
                 Words columns;
@@ -91,6 +107,7 @@ static void widen_portion(const Portions& portions, const Portion& portion, Bf16
                     _mm512_store_si512(to + column * 2, widen_pair(columns, pair));
                 to -= column + LANES < PANEL ? UNIT_PAIRS * 2 * PANEL : 0;
             }
+        }
     }
 }
 
@@ -124,7 +141,7 @@ static void add_groups(const GroupTotals& added, long num_rows, float* sums) {
 #pragma GCC unroll 8
                 for (int r = 0; r < count; r++) {
                     Floats total = load(totals + r * PANEL + v * LANES);
-                    rows[r][v] += (total - shifts * inputs[r * added.num_sums]) * scales;
+                    add_right(rows[r][v], total, inputs[r * added.num_sums], scales, shifts);
                 }
             }
         }
@@ -153,12 +170,12 @@ static void multiply_portion(const Portions& portions, const Portion& portion, c
 }
 
 // Some rows of some panels.
-static void multiply_int4(const Product& product, const Bf16* x, long x_stride,
+static void multiply_int4_by_tiles(const Product& product, const Bf16* x, long x_stride,
                           const float* input_sums, long first_panel, long end_panel, long first,
                           long end) {
     alignas(64) static thread_local float sums[MOST_PANELS * MOST_BLOCKS * BLOCK_SUMS];
     alignas(64) static thread_local float totals[MOST_BLOCKS * BLOCK_SUMS];
-    alignas(64) static thread_local Bf16 widened[2][NEAR_STEPS * STEP_INPUTS * PANEL];
+    alignas(64) static thread_local Bf16 widened[2][PORTION_STEPS * STEP_INPUTS * PANEL];
     Portions portions(product, first_panel, end_panel);
     long num_rows = end - first, block_rows = std::min(num_rows, BLOCK_ROWS);
     long num_blocks = (num_rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
@@ -166,6 +183,7 @@ static void multiply_int4(const Product& product, const Bf16* x, long x_stride,
     auto multiply = num_rows > TILE_ROWS ? multiply_portion<true> : multiply_portion<false>;
     long number = 0;
     Portion next = portions.first();
+    auto widen_portion = num_rows <= TILE_ROWS ? ::widen_portion<true> : ::widen_portion<false>;
     widen_portion(portions, next, widened[0]);
     while (portions.has(next)) {
         Portion portion = next;
@@ -173,6 +191,7 @@ static void multiply_int4(const Product& product, const Bf16* x, long x_stride,
         const Bf16* weights = widened[number++ % 2];
         if (portions.has(next)) widen_portion(portions, next, widened[number % 2]);
         Coming lines = portions.find_lines(portions.next(next));
+        if (num_rows <= TILE_ROWS) lines.num_lines = 0;
         bool is_last = portions.is_last(portion), is_whole = portions.is_whole();
         long done = (portion.step + portion.num_steps) / portions.group_steps;
         long group = portion.step / portions.group_steps;
