@@ -55,6 +55,15 @@ template <int INPUT> static Floats widen_numbers(Words words) {
 #endif
 }
 
+// An input in all lanes; of bf16 by a pair, which takes an instruction for it.
+template <int INPUT> static Floats spread_input(const Input* x) {
+    if constexpr (sizeof(Input) == sizeof(float)) return fill(widen(x[INPUT]));
+    uint32_t pair;
+    memcpy(&pair, x + INPUT / 2 * 2, sizeof pair);
+    Words pairs = Words{} + pair;
+    return (Floats)(INPUT % 2 ? pairs & 0xffff0000 : pairs << 16);
+}
+
 template <int ROWS, int VECTORS, int INPUT>
 static void multiply_input(const Input* x, long x_stride, const Words* words,
                            Floats (*totals)[VECTORS]) {
@@ -63,7 +72,7 @@ static void multiply_input(const Input* x, long x_stride, const Words* words,
     for (int v = 0; v < VECTORS; v++) widened[v] = widen_numbers<INPUT>(words[v]);
 #pragma GCC unroll 12
     for (int r = 0; r < ROWS; r++) {
-        float input = widen(x[r * x_stride + INPUT]);
+        Floats input = spread_input<INPUT>(x + r * x_stride);
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++)
             totals[INPUT % NUM_CHAINS * ROWS + r][v] += widened[v] * input;

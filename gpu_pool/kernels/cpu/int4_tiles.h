@@ -1,8 +1,9 @@
 // Products of rows with panels of four bits by tiles, on CPUs that have AMX.
 //
-// A part of a panel is widened in the first cache and all rows go past it; what tiles sum up of a group
-// is put right and added to the rows' sums, which wait in memory. The next part is widened before, so
-// that tiles read nothing that was written just now, and the one behind that comes nearer meanwhile.
+// A portion of a panel is widened in the first cache and all rows go past it; what tiles sum up of a
+// group is put right and added to the rows' sums, which wait in memory. The next portion is widened
+// before, so that tiles read nothing that was written just now, and the one behind that comes nearer
+// meanwhile.
 #pragma once
 
 #include "int4_rows.h"
@@ -19,9 +20,10 @@ class TinyToZero {
     const unsigned before;
 };
 
+// Of the first cache two widened portions take 16 KiB, and a block's inputs and totals up to 24.
 constexpr long PORTION_STEPS = 4;
 
-// Some steps of a panel: whole groups, as many as are near together, or a piece of a larger group.
+// Some steps of a panel: whole groups, as many as are near together, or a piece of a larger one.
 struct Portion {
     long panel, step, num_steps;
 };
@@ -49,7 +51,9 @@ class Portions {
     }
 
     bool has(const Portion& portion) const { return portion.panel < end_panel; }
-    bool is_last(const Portion& portion) const { return portion.step + portion.num_steps == num_steps; }
+    bool is_last(const Portion& portion) const {
+        return portion.step + portion.num_steps == num_steps;
+    }
     bool is_whole() const { return group_steps <= PORTION_STEPS; }
 
     const char* find_group(long panel, long step) const {
@@ -87,26 +91,22 @@ class Portions {
 };
 
 // A portion in bf16, in the panel's form.
-template <bool AHEAD>
 static void widen_portion(const Portions& portions, const Portion& portion, Bf16* to) {
     long end = portion.step + portion.num_steps;
     for (long step = portion.step; step < end; step++) {
         const uint32_t* words = portions.find_words(portion.panel, step);
 #pragma GCC unroll 4
         for (long unit = 0; unit < TILE_PAIRS / UNIT_PAIRS; unit++, words += PANEL) {
-            if (AHEAD) {
-                __builtin_prefetch((const char*)words + AHEAD_BYTES);
-                __builtin_prefetch((const char*)words + AHEAD_BYTES + 64);
-            }
 #pragma GCC unroll 2
             for (long column = 0; column < PANEL; column += LANES) {
                 Words columns;
                 memcpy(&columns, words + column, sizeof columns);
 #pragma GCC unroll 4
-                for (int pair = 0; pair < UNIT_PAIRS; pair++, to += 2 * PANEL)
-                    _mm512_store_si512(to + column * 2, widen_pair(columns, pair));
-                to -= column + LANES < PANEL ? UNIT_PAIRS * 2 * PANEL : 0;
+                for (int pair = 0; pair < UNIT_PAIRS; pair++)
+                    _mm512_store_si512(to + (pair * PANEL + column) * 2,
+                                       widen_pair(columns, pair));
             }
+            to += UNIT_PAIRS * PANEL * 2;
         }
     }
 }
@@ -158,7 +158,8 @@ template <bool HAS_LOWER>
 static void multiply_portion(const Portions& portions, const Portion& portion, const Bf16* x,
                              long x_stride, const Bf16* weights, Coming coming, float* totals) {
     long group_steps = std::min(portions.group_steps, portion.num_steps);
-    long line = 0, group_lines = (coming.num_lines * group_steps + portion.num_steps - 1) / portion.num_steps;
+    long num_groups = portion.num_steps / group_steps;
+    long line = 0, group_lines = (coming.num_lines + num_groups - 1) / num_groups;
     bool is_first = portion.step % portions.group_steps == 0;
     for (long step = 0; step < portion.num_steps; step += group_steps, totals += BLOCK_SUMS) {
         Coming some{coming.from + line * LINE, std::min(group_lines, coming.num_lines - line)};
@@ -171,10 +172,10 @@ static void multiply_portion(const Portions& portions, const Portion& portion, c
 
 // Some rows of some panels.
 static void multiply_int4_by_tiles(const Product& product, const Bf16* x, long x_stride,
-                          const float* input_sums, long first_panel, long end_panel, long first,
-                          long end) {
+                                   const float* input_sums, long first_panel, long end_panel,
+                                   long first, long end) {
     alignas(64) static thread_local float sums[MOST_PANELS * MOST_BLOCKS * BLOCK_SUMS];
-    alignas(64) static thread_local float totals[MOST_BLOCKS * BLOCK_SUMS];
+    alignas(64) static thread_local float totals[sizeof sums / sizeof *sums];
     alignas(64) static thread_local Bf16 widened[2][PORTION_STEPS * STEP_INPUTS * PANEL];
     Portions portions(product, first_panel, end_panel);
     long num_rows = end - first, block_rows = std::min(num_rows, BLOCK_ROWS);
@@ -183,7 +184,6 @@ static void multiply_int4_by_tiles(const Product& product, const Bf16* x, long x
     auto multiply = num_rows > TILE_ROWS ? multiply_portion<true> : multiply_portion<false>;
     long number = 0;
     Portion next = portions.first();
-    auto widen_portion = num_rows <= TILE_ROWS ? ::widen_portion<true> : ::widen_portion<false>;
     widen_portion(portions, next, widened[0]);
     while (portions.has(next)) {
         Portion portion = next;
@@ -191,19 +191,18 @@ static void multiply_int4_by_tiles(const Product& product, const Bf16* x, long x
         const Bf16* weights = widened[number++ % 2];
         if (portions.has(next)) widen_portion(portions, next, widened[number % 2]);
         Coming lines = portions.find_lines(portions.next(next));
-        if (num_rows <= TILE_ROWS) lines.num_lines = 0;
         bool is_last = portions.is_last(portion), is_whole = portions.is_whole();
         long done = (portion.step + portion.num_steps) / portions.group_steps;
         long group = portion.step / portions.group_steps;
         for (long block = 0; block < num_blocks; block++) {
             long row = first + std::min(block * BLOCK_ROWS, num_rows - block_rows);
             long line = lines.num_lines * block / num_blocks;
-            Coming coming{lines.from + line * LINE, lines.num_lines * (block + 1) / num_blocks - line};
+            Coming coming{lines.from + line * LINE,
+                          lines.num_lines * (block + 1) / num_blocks - line};
             for (long r = row; is_last && r < row + block_rows; r++)
                 __builtin_prefetch(product.y + r * product.num_outputs + portion.panel * PANEL, 1);
-            float* block_sums =
-                sums + ((portion.panel - first_panel) * num_blocks + block) * BLOCK_SUMS;
-            float* block_totals = is_whole ? totals : totals + block * BLOCK_SUMS;
+            long place = ((portion.panel - first_panel) * num_blocks + block) * BLOCK_SUMS;
+            float *block_sums = sums + place, *block_totals = totals + (is_whole ? 0 : place);
             multiply(portions, portion, x + row * x_stride + portion.step * STEP_INPUTS, x_stride,
                      weights, coming, block_totals);
             add_groups({portions.find_group(portion.panel, portion.step), done - group,

@@ -1,5 +1,7 @@
 """Native products with weights of four bits against float64; rows do not depend on one another."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -15,7 +17,10 @@ SHAPES = [
     (5, 128, 1, 128),
     (33, 192, 95, 64),
     (9, 1024, 160, 1024),
+    (70, 384, 70, 384),
+    (250, 768, 130, 96),
 ]
+ROW_COUNTS = [1, 2, 3, 16, 17, 32, 33, 70, 250, 257]
 
 
 def create_weight(outputs: int, inputs: int, group_size: int) -> Int4Weight:
@@ -90,6 +95,33 @@ def test_a_row_does_not_depend_on_how_many_rows_there_are(level: str) -> None:
     for count in range(1, 64):
         assert torch.equal(kernels.multiply(x[:count], packed, None, 96, 64), whole[:count])
         assert torch.equal(kernels.multiply(x[count:], packed, None, 96, 64), whole[count:])
+
+
+@at_every_level
+@pytest.mark.parametrize("group_size", [32, 96, 128, 384, 2304])
+def test_a_row_among_many_is_what_it_is_alone(level: str, group_size: int) -> None:
+    """Blocks and parts end elsewhere with each count; 2,304 inputs of 250 rows are far, which panels
+    share, and groups of 384 and more are cut."""
+    kernels, weight = load_level(level), create_weight(160, 2304, group_size)
+    x, packed = torch.randn(257, 2304).bfloat16(), kernels.pack(weight)
+    alone = torch.cat([kernels.multiply(row, packed, None, 160, group_size) for row in x.split(1)])
+    for count in ROW_COUNTS:
+        assert torch.equal(
+            kernels.multiply(x[:count], packed, None, 160, group_size), alone[:count]
+        )
+
+
+@at_every_level
+def test_rows_of_tiny_inputs_are_those_alone(level: str) -> None:
+    """What is no normal number counts as zero for some instructions, whose sums take turns."""
+    kernels, weight = load_level(level), create_weight(64, 256, 64)
+    x = (torch.randn(40, 256) * 2.0**-126).bfloat16()
+    assert bool(((x != 0) & (x.abs() < 2.0**-126)).any())
+    large = dataclasses.replace(weight, scales=weight.scales * 2.0**60)
+    packed = kernels.pack(large)
+    whole = kernels.multiply(x, packed, None, 64, 64)
+    alone = torch.cat([kernels.multiply(row, packed, None, 64, 64) for row in x.split(1)])
+    assert bool(whole.any()) and torch.equal(alone, whole)
 
 
 @at_every_level
