@@ -100,8 +100,8 @@ def test_a_row_does_not_depend_on_how_many_rows_there_are(level: str) -> None:
 @at_every_level
 @pytest.mark.parametrize("group_size", [32, 96, 128, 384, 2304])
 def test_a_row_among_many_is_what_it_is_alone(level: str, group_size: int) -> None:
-    """Blocks and parts end elsewhere with each count; 2,304 inputs of 250 rows are far, which panels
-    share, and groups of 384 and more are cut."""
+    """Blocks and parts end elsewhere with each count; panels share 2,304 inputs of 250 rows,
+    and groups of 384 and more are cut."""
     kernels, weight = load_level(level), create_weight(160, 2304, group_size)
     x, packed = torch.randn(257, 2304).bfloat16(), kernels.pack(weight)
     alone = torch.cat([kernels.multiply(row, packed, None, 160, group_size) for row in x.split(1)])
@@ -121,7 +121,8 @@ def test_rows_of_tiny_inputs_are_those_alone(level: str) -> None:
     packed = kernels.pack(large)
     whole = kernels.multiply(x, packed, None, 64, 64)
     alone = torch.cat([kernels.multiply(row, packed, None, 64, 64) for row in x.split(1)])
-    assert bool(whole.any()) and torch.equal(alone, whole)
+    assert bool(whole.any())
+    assert torch.equal(alone, whole)
 
 
 @at_every_level
