@@ -32,6 +32,15 @@ def test_a_product_is_that_of_the_transposed_weight(
 
 
 @at_every_level
+@pytest.mark.parametrize("num_rows", [0, 1])  # the control: a row has a product
+def test_no_rows_have_no_products(level: str, num_rows: int) -> None:
+    kernels = load_level(level)
+    packed = kernels.pack(torch.ones(40, 64).bfloat16())
+    product = kernels.multiply(torch.ones(num_rows, 64).bfloat16(), packed, None, 40)
+    assert product.tolist() == [[64.0] * 40] * num_rows
+
+
+@at_every_level
 def test_a_sum_is_rounded_once(level: str) -> None:
     # Weights that are powers of two far apart: what is summed in bf16 loses the small ones.
     weight = torch.tensor([[256.0] + [1.0] * 63]).bfloat16()
