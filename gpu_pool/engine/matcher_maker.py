@@ -116,8 +116,13 @@ class ThreadMaker:
         if self._create_matcher is None:
             try:
                 self._create_matcher = self._load()
-            except (UnsupportedFeature, OSError) as error:
-                structlog.get_logger().warning("answers cannot be constrained", reason=str(error))
+            except BaseException as error:  # a panic of the library is no end of the core, either
+                is_known = isinstance(error, (UnsupportedFeature, OSError))
+                structlog.get_logger().warning(
+                    "answers cannot be constrained",
+                    reason=str(error),
+                    exc_info=None if is_known else error,
+                )
                 self._create_matcher = refuse_grammars
         return self._create_matcher
 

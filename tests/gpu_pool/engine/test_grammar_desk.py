@@ -297,11 +297,18 @@ def test_what_makes_matchers_is_read_once_and_beside_the_loop(is_prepared: bool)
     assert threads != [threading.get_ident()]
 
 
-def test_a_vocabulary_without_masks_refuses_grammars_and_nothing_else() -> None:
+class Panic(BaseException):
+    """What a library in Rust throws where it has given up."""
+
+
+@pytest.mark.parametrize(
+    "error", [UnsupportedFeature("This tokenizer has no token masks."), Panic(), ValueError()]
+)
+def test_a_vocabulary_without_masks_refuses_grammars_and_nothing_else(error: BaseException) -> None:
     woken = threading.Event()
 
     def load() -> CreateMatcher:
-        raise UnsupportedFeature("This tokenizer has no token masks.")
+        raise error
 
     rig = create_rig(ThreadMaker(load, woken.set, num_mask_threads=1))
     bound, free = rig.add(ask(1, "5 6 7")), rig.add(ask(2, None))
