@@ -29,6 +29,9 @@ def prepare_model(folder: Path) -> None:
     except CheckpointError as error:
         print(f"The model was not prepared for a CPU: {error}", file=sys.stderr)
         return
+    except KeyboardInterrupt:
+        print("Added, but not prepared for a CPU: the first start packs.", file=sys.stderr)
+        raise
     if prepared is Prepared.NO_MEMORY:
         print("Not prepared for a CPU: the weights do not fit in memory here.", file=sys.stderr)
     if prepared is Prepared.NO_ROOM:

@@ -72,6 +72,9 @@ def prepare_copy(
         model = keeper.load_causal(loader, network, network.context_window, CpuPlaces().join)
     copy = keeper.keep(keeper.find_revision(loader))
     copy.begin(Lull(time.monotonic))
-    copy.wait()
+    try:
+        copy.wait()
+    finally:
+        copy.close()  # where somebody has lost patience nothing half written is left
     del model  # whose memory was read until now
     return Prepared.YES if copy.is_there else Prepared.NO_ROOM

@@ -1,6 +1,7 @@
 """What `hearth models add` leaves for the first start of a model on a CPU."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from gpu_pool.load_progress import LoadProgress, NobodyListens
 from gpu_pool.models.errors import CheckpointError
+from gpu_pool.weights import packed_writing
 from gpu_pool.weights.guard import note_digests
 from gpu_pool.weights.packed_file import COPY_FILE, UNFINISHED_FILE
 from gpu_pool.weights.packed_writing import MappedCopy, PackedWriting
@@ -117,4 +119,30 @@ def test_a_folder_that_others_can_write_gets_no_copy(model_dir: Path) -> None:
     assert not (model_dir / COPY_FILE).exists()
     assert not (model_dir / UNFINISHED_FILE).exists()
     model_dir.chmod(0o755)
+    assert prepare(model_dir) is Prepared.YES
+
+
+def test_who_loses_patience_leaves_nothing_half_written(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+
+    def go_on(_file: int, _memories: Any, in_turn: Callable[[Callable[[], str]], str]) -> None:
+        begun.set()
+        while True:
+            in_turn(lambda: "")
+
+    def lose_patience(writing: PackedWriting) -> None:
+        writing._is_awaited.set()
+        assert begun.wait(timeout=60)
+        assert (model_dir / UNFINISHED_FILE).exists()  # the control
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(packed_writing, "write_pieces", go_on)
+        patch.setattr(PackedWriting, "wait", lose_patience)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(model_dir)
+    assert not (model_dir / UNFINISHED_FILE).exists()
+    assert not (model_dir / COPY_FILE).exists()
     assert prepare(model_dir) is Prepared.YES
