@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 
 from gpu_pool.compute_choice import WeightCheck
+from gpu_pool.models.errors import CheckpointError
 from gpu_pool.weights.checkpoint import Checkpoint, list_tensor_files
 from gpu_pool.weights.digests import (
     CheckpointDigests,
@@ -60,6 +61,9 @@ class WeightGuard:
     def compute_revision(self) -> str:
         """The digest of the checkpoint: what was noted, or all files hashed, as they are since
         `begin_revision` where that was called.
+
+        Raises: `CheckpointError` where files that are hashed are no longer those that were there
+        before the load: nobody knows whose weights were read, nor what was hashed.
         """
         config = self._model_dir / "config.json"
         if self._noted is not None:
@@ -69,7 +73,10 @@ class WeightGuard:
                 "config.json is another than when the model was added", path=str(config)
             )
         under_way, self._under_way = self._under_way or self._begin(), None
-        return under_way.finish()
+        revision = under_way.finish()
+        if describe_files(self._files) != self._before:
+            raise CheckpointError(f"{self._model_dir}: the files have changed during the load.")
+        return revision
 
     def _begin(self) -> RevisionUnderWay:
         """All files of the checkpoint, being hashed."""

@@ -2,17 +2,23 @@
 
 import os
 import shutil
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 from gpu_pool.compute_choice import WeightCheck
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.weights import revision
+from gpu_pool.weights.config import read_config
 from gpu_pool.weights.digests import DIGESTS_FILE, STAMP_FILE, read_digests
 from gpu_pool.weights.guard import WeightGuard, note_digests
 from gpu_pool.weights.header import read_header
 from gpu_pool.weights.revision import RevisionUnderWay, compute_revision
+from gpu_pool.worker.model_loading import ModelLoader
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.plan_driver import PlanDriver
@@ -61,7 +67,41 @@ def test_a_revision_is_hashed_beside_the_load_and_the_same(tmp_path: Path) -> No
     guard.begin_revision()
     assert guard.compute_revision() == expected
     flip_bit(tmp_path)
-    assert guard.compute_revision() == compute_revision(files, 1) != expected  # hashed anew
+    anew = WeightGuard(tmp_path, WeightCheck.FIRST)
+    assert anew.compute_revision() == compute_revision(files, 1) != expected
+
+
+@pytest.mark.parametrize("is_swapped", [True, False])
+def test_weights_that_are_swapped_before_they_are_hashed_have_no_revision(
+    is_swapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go = threading.Event()
+    hash_piece = revision._hash_piece
+
+    def wait_and_hash(path: Path, start: int) -> bytes:
+        assert may_go.wait(timeout=60)
+        return hash_piece(path, start)
+
+    def join(parts: Iterator[Tensor], num_rows: int) -> Tensor:
+        joined = torch.cat(list(parts))
+        assert len(joined) == num_rows
+        return joined
+
+    write_tiny_llama(tmp_path / "one")
+    write_tiny_llama(tmp_path / "two", seed=1)
+    monkeypatch.setattr(revision, "_hash_piece", wait_and_hash)
+    checked = read_config(tmp_path / "one")
+    loader = ModelLoader(tmp_path / "one", checked.find_packed, torch.float32)
+    loader.load_causal(checked.require_causal(), 64, join)
+    if is_swapped:
+        swap(tmp_path / "one" / WEIGHTS, tmp_path / "two" / WEIGHTS)
+    may_go.set()
+    if is_swapped:
+        with pytest.raises(CheckpointError, match="changed during the load"):
+            loader.compute_revision()
+    else:
+        files = [tmp_path / "one" / "config.json", tmp_path / "one" / WEIGHTS]
+        assert loader.compute_revision() == compute_revision(files, 1)
 
 
 def test_a_model_that_was_added_is_not_hashed_for_its_revision(
