@@ -26,7 +26,7 @@ def prepare_model(folder: Path) -> None:
         with show_progress("Preparing") as progress:
             told = LoadProgress(progress, time.monotonic, every_s=0.1)
             prepared = prepare_copy(folder, told)
-    except CheckpointError as error:
+    except (CheckpointError, OSError, MemoryError, RuntimeError) as error:  # the last is torch's
         print(f"The model was not prepared for a CPU: {error}", file=sys.stderr)
         return
     except KeyboardInterrupt:

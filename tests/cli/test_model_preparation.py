@@ -30,3 +30,23 @@ def test_who_interrupts_hears_that_the_model_is_there(
     said = capsys.readouterr()
     assert ("Added, but not prepared" in said.err) == loses_patience
     assert not said.out
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("No memory."), MemoryError("None."), RuntimeError("No.")]
+)
+def test_what_hinders_a_preparation_is_said_and_the_command_goes_on(
+    error: Exception,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*_: object) -> Prepared:
+        raise error
+
+    monkeypatch.setattr(preparation, "prepare_copy", fail)
+    prepare_model(tmp_path)
+    assert f"The model was not prepared for a CPU: {error}" in capsys.readouterr().err
+    monkeypatch.setattr(preparation, "prepare_copy", lambda *_: Prepared.YES)
+    prepare_model(tmp_path)
+    assert "not prepared" not in capsys.readouterr().err
