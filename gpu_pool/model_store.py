@@ -132,7 +132,7 @@ class ModelStore:
             (incoming / MANIFEST).write_bytes(msgspec.json.encode(manifest))
             incoming.chmod(0o755)
             target.parent.mkdir(parents=True, exist_ok=True)
-            incoming.rename(target)
+            _move_in(incoming, target, name)
         except BaseException:
             shutil.rmtree(incoming, ignore_errors=True)
             raise
@@ -190,6 +190,16 @@ class ModelStore:
         if not is_model_name(name):
             raise InvalidModelName(f"`{name}` is not of the form `@scope/author/name`.")
         return self._root.joinpath(*name.split("/"))
+
+
+def _move_in(incoming: Path, target: Path, name: ModelName) -> None:
+    """Gives a complete folder its place. Raises: `Conflict` where another came first."""
+    try:
+        incoming.rename(target)
+    except OSError as error:
+        if target.exists():
+            raise Conflict(f"A model named {name} was added meanwhile.") from error
+        raise
 
 
 def _read_stored(path: Path) -> StoredModel:

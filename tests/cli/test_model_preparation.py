@@ -32,9 +32,7 @@ def test_who_interrupts_hears_that_the_model_is_there(
     assert not said.out
 
 
-@pytest.mark.parametrize(
-    "error", [OSError("No memory."), MemoryError("None."), RuntimeError("No.")]
-)
+@pytest.mark.parametrize("error", [OSError("None."), MemoryError("None."), RuntimeError("No.")])
 def test_what_hinders_a_preparation_is_said_and_the_command_goes_on(
     error: Exception,
     tmp_path: Path,

@@ -119,6 +119,23 @@ def test_one_name_one_model(store: ModelStore, source: Path) -> None:
             store.add_model(ModelName(name), source)
 
 
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_of_two_that_add_a_model_at_once_one_is_refused(
+    comes_first: bool, store: ModelStore, source: Path, tmp_path: Path
+) -> None:
+    def add_another(_: Path) -> None:
+        if comes_first:
+            store.add_model(NAME, source, description="the first")
+
+    if comes_first:
+        with pytest.raises(Conflict, match="added meanwhile"):
+            store.add_model(NAME, source, note_digests=add_another)
+        assert store.find_model(NAME).manifest.description == "the first"
+    else:
+        store.add_model(NAME, source, note_digests=add_another)
+    assert not list((tmp_path / "store").glob(".incoming-*"))
+
+
 def test_what_is_not_there_is_not_found(store: ModelStore) -> None:
     with pytest.raises(UnknownModel):
         store.find_model(NAME)
