@@ -129,17 +129,7 @@ def add(
     elif keeps_remote:
         raise CommandFailed("--keep-remote goes with --from hub:OWNER/REPO or https://… only.")
     else:
-        refuse_unsupported(Path(source))
-        tokenizer = convert_tokenizer(Path(source))
-        with show_progress("Copying") as progress:
-            model = models.add_model(
-                ModelName(name),
-                Path(source),
-                description=description,
-                progress=progress,
-                note_digests=note_digests,
-                tokenizer=tokenizer,
-            )
+        model = _add_from_folder(models, ModelName(name), Path(source), description)
     row = describe(model)
     if is_prepared and not keeps_remote:
         prepare_model(model.path)
@@ -236,6 +226,23 @@ def describe(model: "StoredModel") -> ModelRow:
         is_bundled=model.is_bundled,
         num_bytes=sum(file.stat().st_size for file in model.path.iterdir() if file.is_file()),
     )
+
+
+def _add_from_folder(
+    models: "ModelStore", name: ModelName, source: Path, description: str
+) -> "StoredModel":
+    """The model, copied."""
+    refuse_unsupported(source)
+    tokenizer = convert_tokenizer(source)
+    with show_progress("Copying") as progress:
+        return models.add_model(
+            name,
+            source,
+            description=description,
+            progress=progress,
+            note_digests=note_digests,
+            tokenizer=tokenizer,
+        )
 
 
 def _add_from_hub(
