@@ -16,6 +16,7 @@ def prepare_model(folder: Path) -> None:
 
     What hinders it is said and harms nothing: the model's first start does it then.
     """
+    from gpu_pool.cpu_share import count_usable_cpus, read_cpu_quota, share_threads
     from gpu_pool.load_progress import LoadProgress
     from gpu_pool.models.errors import CheckpointError
     from gpu_pool.worker.preparation import Prepared, prepare_copy
@@ -25,7 +26,9 @@ def prepare_model(folder: Path) -> None:
     try:
         with show_progress("Preparing") as progress:
             told = LoadProgress(progress, time.monotonic, every_s=0.1)
-            prepared = prepare_copy(folder, told)
+            num_threads = share_threads(count_usable_cpus(), read_cpu_quota(), num_models=1)
+            prepared = prepare_copy(folder, told, num_threads)
+            told.finish()
     except (CheckpointError, OSError, MemoryError, RuntimeError) as error:  # the last is torch's
         print(f"The model was not prepared for a CPU: {error}", file=sys.stderr)
         return
@@ -34,8 +37,9 @@ def prepare_model(folder: Path) -> None:
         raise
     if prepared is Prepared.NO_MEMORY:
         print("Not prepared for a CPU: the weights do not fit in memory here.", file=sys.stderr)
-    if prepared is Prepared.NO_ROOM:
+    if prepared is Prepared.NOT_TAKEN:
         print(
-            "Not prepared for a CPU: there is no room for a second copy. The first start packs.",
+            "Not prepared for a CPU: the drive or the model's folder takes no copy. A line above"
+            " says why.",
             file=sys.stderr,
         )

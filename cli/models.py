@@ -103,7 +103,7 @@ def add(
     A model of an architecture that Hearth cannot compute is refused. Where there is a
     `tiktoken.model` (Kimi) and no `tokenizer.json`, the one is made of the other.
 
-    Weights of 64 MB and more are packed for this machine's CPU, unless it has a GPU: the model's
+    Weights of 64 MiB and more are packed for this machine's CPU, unless it has a GPU: the model's
     first start is as quick as later ones then, and the folder twice as large. `--no-prepare` leaves
     that to the first start.
 
@@ -130,9 +130,9 @@ def add(
         raise CommandFailed("--keep-remote goes with --from hub:OWNER/REPO or https://… only.")
     else:
         model = _add_from_folder(models, ModelName(name), Path(source), description)
-    row = describe(model)
     if is_prepared and not keeps_remote:
         prepare_model(model.path)
+    row = describe(model)
     if as_json:
         print_json(row)
         return

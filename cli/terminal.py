@@ -46,23 +46,25 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 @contextmanager
 def show_progress(what: str) -> Generator[Callable[[int, int], None]]:
-    """A bar on a terminal; elsewhere a line at the end. Takes bytes done and bytes in all."""
+    """A bar on a terminal; elsewhere a line at the end. Takes bytes done and bytes in all. Nothing
+    is shown of what was not begun.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(what, total=None, visible=False)
         last = 0
 
         def update(done: int, total: int) -> None:
             nonlocal last
             last = done
-            bar.update(task, completed=done, total=total)
+            bar.update(task, completed=done, total=total, visible=True)
 
         yield update
-    if not console.is_terminal:
+    if last and not console.is_terminal:
         print(f"{what}: {format_bytes(last)}", file=sys.stderr)
 
 

@@ -63,7 +63,15 @@ class LoadProgress:
         now_s = self._monotonic_s()
         if now_s - self._told_s >= self._every_s:
             self._told_s = now_s
-            self._tell(self._num_bytes, max(self._num_bytes, self._num_expected_bytes))
+            self._pass_on()
+
+    def finish(self) -> None:
+        """The load is over: the last is passed on, however little time ago something was."""
+        if self._num_bytes:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        self._tell(self._num_bytes, max(self._num_bytes, self._num_expected_bytes))
 
 
 _LISTENER: Final[ContextVar[Progress]] = ContextVar("progress", default=NobodyListens())  # noqa: B039

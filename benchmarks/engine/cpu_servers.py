@@ -67,7 +67,9 @@ def launch_hearth(
     home.create()
     ports = DevPorts(choose_port(), choose_port(), choose_port())
     checkpoint = checkpoint or folder / CHECKPOINT
-    prepare_copy(checkpoint, NobodyListens())  # as `hearth models add` does; one is kept
+    prepare_copy(
+        checkpoint, NobodyListens(), NUM_THREADS
+    )  # as `hearth models add` does; one is kept
     models = (ServedModelSettings(name=OUR_MODEL, path=checkpoint),)
     credentials = asyncio.run(prepare(home, ports, models)).credentials
     commands = [

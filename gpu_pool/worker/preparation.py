@@ -6,7 +6,6 @@ with settings as they are by themselves; another node's first start writes over 
 Read next: `packed_loading`, `gpu_pool.weights.packed_copy`, `cli.models` (the caller).
 """
 
-import os
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -39,14 +38,15 @@ class Prepared(StrEnum):
     """No start of this model would look for a copy."""
     NO_MEMORY = "no memory"
     """The weights do not fit here, beside what else there is."""
-    NO_ROOM = "no room"
+    NOT_TAKEN = "not taken"
     """The drive or the folder does not take it; why is in the log."""
 
 
 def prepare_copy(
-    model_dir: Path, progress: Progress, least_bytes: int = LEAST_COPY_BYTES
+    model_dir: Path, progress: Progress, num_threads: int, least_bytes: int = LEAST_COPY_BYTES
 ) -> Prepared:
-    """Loads the model's weights, packs them and writes them; all memory is given back.
+    """Loads the model's weights, packs them with so many threads and writes them; all memory is
+    given back.
 
     Nothing is needed where a GPU computes, for encoders, for what torch computes alone and for
     checkpoints of less than `least_bytes`.
@@ -67,7 +67,7 @@ def prepare_copy(
     )
     if loader.measure_bytes(network) * _MEMORY_SHARE > read_free_bytes():
         return Prepared.NO_MEMORY
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(num_threads)
     with told_to(progress):
         model = keeper.load_causal(loader, network, network.context_window, CpuPlaces().join)
     copy = keeper.keep(keeper.find_revision(loader))
@@ -77,4 +77,4 @@ def prepare_copy(
     finally:
         copy.close()  # where somebody has lost patience nothing half written is left
     del model  # whose memory was read until now
-    return Prepared.YES if copy.is_there else Prepared.NO_ROOM
+    return Prepared.YES if copy.is_there else Prepared.NOT_TAKEN

@@ -248,8 +248,12 @@ def test_a_model_that_is_added_is_prepared_for_this_machines_cpu(
     added = run("add", "@me/large", "--from", source, "--store", store, "--json")
     assert added.returncode == 0, added.stderr
     assert json.loads(added.stdout)["name"] == "@me/large"
-    assert "Preparing: " in added.stderr
-    assert (store / "@me/large" / COPY_FILE).is_file() == (bool(NAMES) and not has_gpu)
+    is_needed = bool(NAMES) and not has_gpu
+    assert ("Preparing: " in added.stderr) == is_needed
+    assert (store / "@me/large" / COPY_FILE).is_file() == is_needed
+    # What is said of its size is what the list says afterwards, the copy included.
+    listed = json.loads(run("list", "--store", store, "--json").stdout)
+    assert json.loads(added.stdout) in listed
     left = run("add", "@me/left", "--from", source, "--store", store, "--no-prepare")
     assert left.returncode == 0, left.stderr
     assert "Preparing: " not in left.stderr

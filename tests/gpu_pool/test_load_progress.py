@@ -23,6 +23,19 @@ def test_what_has_no_bytes_is_a_sign_of_life() -> None:
     assert told == [(0, 0), (7, 7)]
 
 
+def test_the_last_is_told_at_the_end_unless_nothing_has_gone_on() -> None:
+    told: list[tuple[int, int]] = []
+    progress = LoadProgress(lambda *words: told.append(words), lambda: 0.0, every_s=1.0)
+    progress.finish()
+    assert told == []
+    progress.expect(100)
+    progress.advance(60)
+    progress.advance(40)
+    assert told == [(60, 100)]  # the control
+    progress.finish()
+    assert told == [(60, 100), (100, 100)]
+
+
 def test_who_listens_is_a_matter_of_the_block() -> None:
     outer = LoadProgress(lambda *_: None, lambda: 0.0)
     inner = LoadProgress(lambda *_: None, lambda: 0.0)

@@ -24,6 +24,7 @@ from tests.gpu_pool.tiny_llama import write_tiny_llama
 
 pytestmark = pytest.mark.skipif(not NAMES, reason="there are no native kernels here")
 PROMPT = [1 + i % 200 for i in range(40)]
+NUM_THREADS = 2
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +58,7 @@ def ask(driver: PlanDriver) -> list[int]:
 
 
 def prepare(folder: Path) -> Prepared:
-    return prepare_copy(folder, NobodyListens(), least_bytes=0)
+    return prepare_copy(folder, NobodyListens(), NUM_THREADS, least_bytes=0)
 
 
 def test_a_first_start_maps_what_was_prepared(model_dir: Path) -> None:
@@ -83,10 +84,16 @@ def test_weights_that_change_after_they_were_prepared_are_refused(model_dir: Pat
         start(model_dir)
 
 
+def test_it_takes_the_threads_that_it_is_given(model_dir: Path) -> None:
+    torch.set_num_threads(1)
+    assert prepare(model_dir) is Prepared.YES
+    assert torch.get_num_threads() == NUM_THREADS
+
+
 def test_whoever_asks_hears_how_far_it_is(model_dir: Path) -> None:
     told: list[tuple[int, int]] = []
     listener = LoadProgress(lambda done, total: told.append((done, total)), lambda: len(told) * 2.0)
-    prepare_copy(model_dir, listener, least_bytes=0)
+    prepare_copy(model_dir, listener, NUM_THREADS, least_bytes=0)
     assert told == sorted(told)
     assert told[-1][0] > 0
 
@@ -99,7 +106,9 @@ def test_nothing_is_prepared_that_no_start_looks_for(
         write_tiny_llama(model_dir)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: reason == "a GPU computes it")
     least_bytes = {"least_bytes": 0} if reason != "it is small" else {}
-    assert prepare_copy(model_dir, NobodyListens(), **least_bytes) is Prepared.NOT_NEEDED
+    assert (
+        prepare_copy(model_dir, NobodyListens(), NUM_THREADS, **least_bytes) is Prepared.NOT_NEEDED
+    )
     assert not (model_dir / COPY_FILE).exists()
 
 
@@ -115,7 +124,7 @@ def test_a_model_larger_than_the_memory_is_left_alone(
 
 def test_a_folder_that_others_can_write_gets_no_copy(model_dir: Path) -> None:
     model_dir.chmod(0o777)
-    assert prepare(model_dir) is Prepared.NO_ROOM
+    assert prepare(model_dir) is Prepared.NOT_TAKEN
     assert not (model_dir / COPY_FILE).exists()
     assert not (model_dir / UNFINISHED_FILE).exists()
     model_dir.chmod(0o755)
