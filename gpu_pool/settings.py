@@ -118,7 +118,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The vector instructions that these kernels, and torch beside them, use at most: nodes with
     other CPUs compute the same bits at the same level."""
     row_invariant: bool = True
-    """On a CPU: the same bits for a request whatever computes beside it, at the price of AMX."""
+    """On a CPU: the same bits for a request whatever computes beside it, at the price of AMX for
+    what torch computes; kernels of our own use it all the same."""
     max_silence_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 120.0
     """A core that is replaced has owed a word for so long: it is to be longer than any one step,
     move of weights or standstill of the drive that weights are read from."""
