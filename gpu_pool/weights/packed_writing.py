@@ -166,6 +166,8 @@ class PackedWriting:
             lull.wait(self._is_awaited)
             if self._write(lull):
                 log.info("a packed copy of the weights was written: starts need no other")
+            else:
+                log.info("another process writes the packed copy of the weights")
         except StoppedError:
             log.info("no packed copy of the weights was written: they leave the device")
         except (OSError, CheckpointError) as error:  # the checkpoint may be gone by now
