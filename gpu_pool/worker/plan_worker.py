@@ -82,9 +82,10 @@ class Worker:
     def collect(self) -> ForwardResult:
         """The oldest submitted step's result."""
         assert self._runner is not None, "the worker is closed"
-        result = self._runner.finish(self._under_way.popleft())
-        self._memory.lull.end()
-        return result
+        try:
+            return self._runner.finish(self._under_way.popleft())
+        finally:
+            self._memory.lull.end()
 
     def sleep(self) -> int:
         """Moves the weights to the host and drops the KV memory, as `Executor` has it."""
