@@ -67,9 +67,8 @@ def launch_hearth(
     home.create()
     ports = DevPorts(choose_port(), choose_port(), choose_port())
     checkpoint = checkpoint or folder / CHECKPOINT
-    prepare_copy(
-        checkpoint, NobodyListens(), NUM_THREADS
-    )  # as `hearth models add` does; one is kept
+    if level is None:  # as `hearth models add` does; another level's node keeps a copy of its own
+        prepare_copy(checkpoint, NobodyListens(), NUM_THREADS)
     models = (ServedModelSettings(name=OUR_MODEL, path=checkpoint),)
     credentials = asyncio.run(prepare(home, ports, models)).credentials
     commands = [
