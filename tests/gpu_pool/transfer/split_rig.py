@@ -46,6 +46,8 @@ class HalfRig(EngineRig):
     ) -> None:
         self.answers: dict[int, Answer] = {}
         self.news = threading.Event()
+        self.has_woken = threading.Event()
+        """Set once there was any news: the first is that the agent is there."""
         executor = create_executor(
             WorkerSettings(
                 model_dir=folder, num_blocks=num_blocks, num_threads=1, swap_bytes=SWAP_BYTES
@@ -56,7 +58,7 @@ class HalfRig(EngineRig):
 
         def create_carriers(_: ExecutorDouble) -> Carriers:
             exchange = create_exchange(
-                transfer, executor.info, executor.host_memory, now_ms, self.news.set
+                transfer, executor.info, executor.host_memory, now_ms, self.wake
             )
             assert exchange is not None
             self.exchange = exchange
@@ -64,6 +66,11 @@ class HalfRig(EngineRig):
 
         super().__init__(settings, executor.info, create_carriers=create_carriers, check_every=7)
         self.executor = executor  # type: ignore[assignment]
+
+    def wake(self) -> None:
+        """Called by the exchange's threads."""
+        self.news.set()
+        self.has_woken.set()
 
     def open(self, create: Callable[[SequenceId], AddSequence]) -> int:
         """Takes in a sequence."""
@@ -132,8 +139,9 @@ def open_pair(
 
 
 def wait_ready(halves: Sequence[HalfRig]) -> None:
-    """Until both agents are there."""
+    """Until both agents are there, and have said so: later news is of blocks."""
     settle(halves, lambda: all(half.exchange.client.ready is not None for half in halves))
+    assert all(half.has_woken.wait(PATIENCE_S) for half in halves)
 
 
 def run_pair(
