@@ -7,6 +7,7 @@ python -m benchmarks.routing --nodes 8 --gateways 4 --silent    # which do not h
 python -m benchmarks.routing --nodes 8 --gateways 4 --silent prompts # but of sessions: the header
 python -m benchmarks.routing --nodes 32 --fail-every 300         # nodes die and come back
 python -m benchmarks.routing --nodes 2000 --sites 330           # sites near their users
+python -m benchmarks.routing --nodes 2000 --sites 330 --jobs 8  # areas of the world side by side
 python -m benchmarks.routing --nodes 2000 --sites 330 --central # and all nodes at one of them
 python -m benchmarks.routing --nodes 8 --only "least tokens, one cache"  # how even it can be at all
 python -m benchmarks.routing --record                           # appends the rows to results/
@@ -17,13 +18,6 @@ What the loads are that are compared: `benchmarks.routing.balance`.
 import argparse
 import gc
 import sys
-from array import array
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from itertools import islice
-
-from rich.console import Console
-from rich.progress import Progress
 
 from benchmarks.harness import (
     Figure,
@@ -32,46 +26,13 @@ from benchmarks.harness import (
     print_figures,
     summarise,
 )
-from benchmarks.routing.outages import Outages, draw_turns
-from benchmarks.routing.policies import (
-    BySite,
-    LeastRequests,
-    LeastTokens,
-    OneCache,
-    Policy,
-    PowerOfTwo,
-    PrefixOnly,
-    RoundRobin,
-)
-from benchmarks.routing.production import Production, Silence
-from benchmarks.routing.scenarios import (
-    Machine,
-    Scenario,
-    create_centre,
-    create_pool,
-    create_sites,
-    split_areas,
-)
+from benchmarks.routing.areas import OURS, RULES, run_policy
+from benchmarks.routing.production import Silence
 from benchmarks.routing.simulated_node import CAPACITY, PREFILL_PER_S
-from benchmarks.routing.simulation import Clock, Figures, simulate
-from benchmarks.routing.traces import LEAD_S, Load, SimRequest, draw_trace, measure_mean_new
+from benchmarks.routing.simulation import Figures
+from benchmarks.routing.traces import LEAD_S
 
 _PACKAGES = ("msgspec", "xxhash")
-_SAMPLE = 10_000
-_SHOWN_EACH = 100
-"""Requests."""
-_SEEDS = 1_000_003
-"""From an area's seed to the next one's."""
-RULES = {
-    "round robin": RoundRobin,
-    "least requests": LeastRequests,
-    "power of two": PowerOfTwo,
-    "prefix only": PrefixOnly,
-    "least tokens": LeastTokens,
-    "least tokens, one cache": OneCache,
-}
-_OURS = {"hearth": False, "hearth, affinity": True}
-"""Whether sessions can be told apart."""
 
 
 def main() -> int:
@@ -79,10 +40,10 @@ def main() -> int:
     asked = _parse()
     gc.disable()  # millions of objects to look for cycles in
     figures: list[Figure] = []
-    for name in (*_OURS, *RULES):
+    for name in (*OURS, *RULES):
         if asked.only and name not in asked.only:
             continue
-        came_of_it, decision_s = _run(name, asked)
+        came_of_it, decision_s = run_policy(name, asked)
         shown = name + (f", {asked.note}" if asked.note else "")
         figures += _describe(shown, asked.nodes, came_of_it)
         if decision_s:
@@ -92,79 +53,6 @@ def main() -> int:
     if asked.record:
         append_figures("routing.csv", figures, describe_circumstances(_PACKAGES))
     return 0
-
-
-def _run(name: str, asked: argparse.Namespace) -> tuple[Figures, "array[float]"]:
-    """What comes of a policy, and what its decisions cost, in seconds."""
-    waiting = deque(enumerate(split_areas(_create_scenario(asked))))
-    sums: Figures | None = None
-    decision_s = array("d")
-    while waiting:  # what an area has remembered goes with the area
-        number, area = waiting.popleft()
-        gc.collect()  # what was before: its callbacks are cycles, and it may have been gigabytes
-        clock = Clock()
-        policy = _create_policy(name, area, clock, asked)
-        trace, end_s = _draw(asked, area, number)
-        shown = _show_progress(name, trace, end_s)
-        outages = Outages(asked.fail_every, asked.fail_for)
-        turns = draw_turns(asked.seed + number * _SEEDS, len(area.nodes), outages, end_s)
-        figures = simulate(area, shown, policy, clock, asked.lead, end_s, turns)
-        if isinstance(policy, Production):
-            decision_s += policy.decision_s
-        if sums is None:
-            sums = figures
-        else:
-            sums.add(figures)
-    assert sums is not None, "a fleet has at least one area"
-    return sums, decision_s
-
-
-def _create_scenario(asked: argparse.Namespace) -> Scenario:
-    """The fleet that is asked for, with cold caches."""
-    machine = Machine(asked.capacity, asked.prefill)
-    if not asked.sites:
-        return create_pool(asked.nodes, asked.gateways, machine)
-    if asked.central:
-        return create_centre(asked.seed, asked.nodes, asked.sites, asked.gateways, machine)
-    return create_sites(asked.seed, asked.nodes, asked.sites, machine)
-
-
-def _create_policy(
-    name: str, scenario: Scenario, clock: Callable[[], float], asked: argparse.Namespace
-) -> Policy:
-    """A router or rule for the fleet."""
-    if name in _OURS:
-        nodes, entries = scenario.nodes, scenario.entries
-        return Production(nodes, entries, clock, asked.seed, _OURS[name], Silence(asked.silent))
-    rule = RULES[name]
-    if rule.needs_one_cache:
-        for node in scenario.nodes[1:]:
-            node.share_cache(scenario.nodes[0])
-    return BySite(rule, scenario.pools)
-
-
-def _draw(
-    asked: argparse.Namespace, area: Scenario, number: int
-) -> tuple[Iterator[SimRequest], float]:
-    """The trace of an area: as many requests a second as keep prefill this busy, all cached that
-    can be; and when it ends.
-    """
-    sample = draw_trace(asked.seed, Load(50.0, _SAMPLE / 50.0 + LEAD_S, asked.tenants))
-    mean_new = measure_mean_new(islice(sample, _SAMPLE))
-    rate = asked.utilisation * asked.nodes * asked.prefill / mean_new
-    end_s = asked.lead + asked.requests / rate
-    load = Load(rate * area.share, end_s, asked.tenants, area.site_weights)
-    return draw_trace(asked.seed + number * _SEEDS, load), end_s
-
-
-def _show_progress(name: str, trace: Iterator[SimRequest], end_s: float) -> Generator[SimRequest]:
-    """The trace, with a bar of the simulated time."""
-    with Progress(transient=True, console=Console(stderr=True)) as progress:
-        task = progress.add_task(name, total=end_s)
-        for number, request in enumerate(trace):
-            if not number % _SHOWN_EACH:
-                progress.update(task, completed=request.arrival_s)
-            yield request
 
 
 def _describe(name: str, num_nodes: int, figures: Figures) -> list[Figure]:
@@ -211,6 +99,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--utilisation", type=float, default=0.8)
     parser.add_argument("--fail-every", type=float, default=0, help="a node, seconds; 0: never")
     parser.add_argument("--fail-for", type=float, default=30.0, help="until it is back, seconds")
+    parser.add_argument("--jobs", type=int, default=1, help="areas at a time, each in a process")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", help="one policy by name; may be repeated")
     parser.add_argument("--note", default="", help="appended to the names of the rows")

@@ -1,12 +1,14 @@
 """The simulation of the router: the same every time, and worth its while on a small fleet."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
 import pytest
 
-from benchmarks.routing.__main__ import RULES
+from benchmarks.routing.areas import RULES
 from benchmarks.routing.balance import Balance
 from benchmarks.routing.geography import draw_sites, find_centre
 from benchmarks.routing.outages import Outages, Turn, draw_turns
@@ -246,6 +248,21 @@ def test_areas_one_after_the_other_are_as_they_are_all_at_once() -> None:
     assert apart.balance.compare_totals() == together.balance.compare_totals()
     assert len(apart.balance.compare_totals()) == 12
     assert len(split_areas(create_pool(NUM_NODES, 2, Machine()))) == 1  # no law parts that
+
+
+def test_areas_side_by_side_give_the_figures_of_one_after_the_other() -> None:
+    fleet = ("--nodes", "12", "--sites", "4", "--requests", "300", "--lead", "2")
+    rules = ("--only", "hearth", "--only", "round robin")
+    command = [sys.executable, "-m", "benchmarks.routing", *fleet, *rules]
+    tables = [
+        subprocess.run([*command, "--jobs", jobs], check=True, capture_output=True, text=True)
+        for jobs in ("1", "3")
+    ]
+    alone, beside = (
+        [line for line in table.stdout.splitlines() if "decision" not in line] for table in tables
+    )
+    assert sum("TTFT p90" in line for line in alone) == 2
+    assert alone == beside
 
 
 def measure_mean_way_s(scenario: Scenario) -> float:
