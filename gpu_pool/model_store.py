@@ -209,11 +209,12 @@ def _read_stored(path: Path) -> StoredModel:
 
 
 def check_model_directory(source: Path, *, has_tokenizer: bool = False) -> list[Path]:
-    """The files of a checkpoint that are brought along: never a pickle, never code.
+    """The files of a checkpoint that are brought along: never a pickle, never code. That files of
+    JSON name code (`auto_map`) is of no account: nobody here looks for any.
 
     Weights may be elsewhere, where that is noted, and `tokenizer.json` in the caller's hand, who
-    says so. Raises: `InvalidRequest` when something is missing or would have to be executed,
-    `UnsupportedFeature` for a note that is malformed.
+    says so. Raises: `InvalidRequest` when something is missing, no JSON or would have to be
+    executed, `UnsupportedFeature` for a note that is malformed.
     """
     if not source.is_dir():
         raise InvalidRequest(f"{source} is not a folder.")
@@ -223,11 +224,8 @@ def check_model_directory(source: Path, *, has_tokenizer: bool = False) -> list[
         if name not in names and not (name == _TOKENIZER and has_tokenizer):
             raise InvalidRequest(f"{source} has no `{name}`.")
     for path in files:
-        if path.suffix == ".json" and _mentions_code(_read_json(path)):
-            raise InvalidRequest(
-                f"`{path.name}` asks for code of its own (`auto_map`), which is never run: "
-                "take that entry out."
-            )
+        if path.suffix == ".json":
+            _read_json(path)
     origin = read_origin(source)
     elsewhere = set() if origin is None else {file.name for file in origin.files}
     if not any(name.endswith(".safetensors") for name in names | elsewhere):
@@ -262,14 +260,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"`{path.name}` is not valid JSON.") from error
     return content if isinstance(content, dict) else {}
-
-
-def _mentions_code(content: dict[str, Any]) -> bool:
-    """True when a configuration, or a section of it, names classes to be imported."""
-    if "auto_map" in content:
-        return True
-    sections = (value for key, value in content.items() if key.endswith("_config"))
-    return any(isinstance(section, dict) and _mentions_code(section) for section in sections)
 
 
 def _bring_files(

@@ -46,6 +46,11 @@ FAMILIES: Final = (
     ModelFamily("gpt-oss", ("GptOssForCausalLM",), gpt_oss.describe),
     ModelFamily("DeepSeek-V2", ("DeepseekV2ForCausalLM",), deepseek.describe_v2),
     ModelFamily("DeepSeek-V3", ("DeepseekV3ForCausalLM",), deepseek.describe_v3),
+    ModelFamily(
+        "Kimi K2.5, its text part",
+        ("KimiK25ForConditionalGeneration", "Kimi_K25ForConditionalGeneration"),
+        deepseek.describe_kimi,
+    ),
     ModelFamily("Llama 4", ("Llama4ForCausalLM",), llama4.describe),
     ModelFamily(
         "Llama 4, its text part", ("Llama4ForConditionalGeneration",), llama4.describe_multimodal

@@ -1,7 +1,8 @@
 """`config.json` and `generation_config.json`: which family a checkpoint belongs to, and the rest.
 
-Refuses unknown architectures and packed weights, and `auto_map`, which asks for code from the
-checkpoint to be run. What the network is, its family reads. Read next: `gpu_pool.models.registry`.
+Refuses unknown architectures and packed weights. Code that a checkpoint names (`auto_map`) is never
+looked for: an architecture is computed here or refused. What the network is, its family reads.
+Read next: `gpu_pool.models.registry`.
 """
 
 from dataclasses import dataclass
@@ -42,15 +43,26 @@ class CheckpointConfig:
         return require_causal(self.network)
 
 
-class _HeaderJson(msgspec.Struct, frozen=True):
-    """The fields of `config.json` that no family owns."""
+class _PartJson(msgspec.Struct, frozen=True):
+    """The fields that no family owns, of a model or of the text part of one that sees."""
 
-    architectures: tuple[str, ...] = ()
     dtype: str | None = None
     torch_dtype: str | None = None
     eos_token_id: int | tuple[int, ...] | None = None
     quantization_config: Any = None
-    auto_map: Any = None
+
+
+class _HeaderJson(_PartJson, frozen=True):
+    """Those of the whole, which count before its text part's."""
+
+    architectures: tuple[str, ...] = ()
+    text_config: _PartJson | None = None
+
+    def find(self, *names: str) -> Any:
+        """What is said first under one of `names`, by the whole or else by its text part."""
+        parts = (self, self.text_config or self)
+        said = (getattr(part, name) for part in parts for name in names)
+        return next((value for value in said if value is not None), None)
 
 
 class _GenerationJson(msgspec.Struct, frozen=True):
@@ -86,14 +98,10 @@ def find_obstacle(content: bytes) -> str | None:
 def _check_header(header: _HeaderJson) -> tuple[ModelFamily, FindPacked | None, torch.dtype]:
     """The family, what finds packed tensors, and the dtype. Raises: `CheckpointError`."""
     family = find_family(header.architectures)
-    if header.auto_map is not None:
-        raise CheckpointError(
-            "config.json has `auto_map`; code in checkpoints is never run. "
-            f"Hearth computes {family.name} by itself: take that entry out."
-        )
-    is_packed = header.quantization_config is not None
-    find_packed = read_packing(header.quantization_config) if is_packed else None
-    return family, find_packed, _find_dtype(header)
+    quantization = header.find("quantization_config")
+    find_packed = None if quantization is None else read_packing(quantization)
+    dtype = _find_dtype(header.find("dtype", "torch_dtype"), is_packed=find_packed is not None)
+    return family, find_packed, dtype
 
 
 def _read_file(path: Path) -> bytes:
@@ -112,10 +120,9 @@ def _decode(path: Path, content: bytes, kind: type[StructT]) -> StructT:
         raise CheckpointError(f"{path}: {error}.") from error
 
 
-def _find_dtype(header: _HeaderJson) -> torch.dtype:
+def _find_dtype(declared: str | None, *, is_packed: bool) -> torch.dtype:
     """The dtype the checkpoint declares; where it is silent, float32, or bfloat16 if packed."""
-    silent = "float32" if header.quantization_config is None else "bfloat16"
-    name = header.dtype or header.torch_dtype or silent
+    name = declared or ("bfloat16" if is_packed else "float32")
     if name not in _DTYPES:
         raise CheckpointError(f"dtype `{name}` is not supported; only {', '.join(_DTYPES)}.")
     return _DTYPES[name]
@@ -123,7 +130,7 @@ def _find_dtype(header: _HeaderJson) -> torch.dtype:
 
 def _list_eos(header: _HeaderJson, model_dir: Path, vocab_size: int) -> tuple[int, ...]:
     """The ids that end a sequence; none is allowed, for models without one."""
-    eos = header.eos_token_id
+    eos: int | tuple[int, ...] | None = header.find("eos_token_id")
     path = model_dir / "generation_config.json"
     if path.is_file():
         generation = _decode(path, _read_file(path), _GenerationJson)

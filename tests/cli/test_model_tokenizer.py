@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A model as Kimi's are laid out, but for `auto_map`."""
+    """A model as Kimi's are laid out."""
     folder = Path(shutil.copytree(BUNDLED_PATH, tmp_path / "source"))
     (folder / "tokenizer.json").unlink()
     write_ranks(folder, train_tokens())

@@ -160,17 +160,13 @@ def test_pickles_are_refused_or_left_behind(store: ModelStore, source: Path) -> 
         store.add_model(ModelName("@a/b"), source)
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
-@pytest.mark.parametrize("is_nested", [False, True])
-def test_models_that_bring_code_are_refused(
-    store: ModelStore, source: Path, name: str, is_nested: bool
-) -> None:
-    content = json.loads((source / name).read_text(encoding="utf-8"))
-    code = {"auto_map": {"AutoModel": "modeling.Model"}}
-    content |= {"text_config": code} if is_nested else code
-    (source / name).write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(InvalidRequest, match="auto_map"):
-        store.add_model(NAME, source)
+def test_code_that_models_name_stays_behind(store: ModelStore, source: Path) -> None:
+    for name in ("config.json", "tokenizer_config.json"):
+        content = json.loads((source / name).read_text(encoding="utf-8"))
+        content |= {"auto_map": {"AutoModel": "modeling.Model"}}
+        (source / name).write_text(json.dumps(content), encoding="utf-8")
+    (source / "modeling.py").write_text("raise SystemExit", encoding="utf-8")
+    assert "modeling.py" not in list_files(store.add_model(NAME, source).path)
 
 
 def test_an_index_may_name_only_files_that_are_there(store: ModelStore, source: Path) -> None:

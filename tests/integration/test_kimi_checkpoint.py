@@ -1,6 +1,7 @@
-"""A small Kimi K2 as it ships but for `auto_map`, from `hearth models add` to an answer.
+"""A small Kimi K2, and a K2.5, as they ship, from `hearth models add` to an answer.
 
-Its experts are packed, its tokenizer is a file of ranks, its template a file of its own.
+Experts are packed, the tokenizer is a file of ranks, the template a file of its own, and code that
+computes the model lies beside it, which nobody runs.
 """
 
 import json
@@ -8,20 +9,27 @@ from pathlib import Path
 
 import pytest
 import tiktoken
+from transformers import AutoConfig
 
 from contracts.inference import Accepted, Finished
 from tests.cli.test_models import run
 from tests.fixtures.gateway_client import GatewayClient, ask, join_ids, join_text
 from tests.fixtures.node_process import MODEL, run_node_process
 from tests.fixtures.rank_file import NUM_MERGES
-from tests.gpu_pool.models.deepseek.kimi_checkpoint import write_kimi
+from tests.gpu_pool.models.deepseek.kimi_checkpoint import let_see, write_kimi
 from tests.gpu_pool.models.family_checkpoint import Reference, copy_checkpoint
 from tests.gpu_pool.server.text.test_kimi_tokenizer import KIMI_TEMPLATE, convert, train_tokens
 
 VOCABULARY = 256 + NUM_MERGES + 256
 END = 256 + NUM_MERGES + 2
 """`<|im_end|>`."""
-AUTO_MAP = {"AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM"}
+AUTO_MAP = {
+    "AutoConfig": "brought.Config",
+    "AutoModel": "brought.Model",
+    "AutoTokenizer": ["brought.Tokenizer", None],
+}
+BROUGHT = "import pathlib\npathlib.Path({trace!r}).touch()\nraise SystemExit\n"
+"""Code that leaves a trace if anybody runs it."""
 QUESTION = "The engine's user said: 你好，世界 2024"
 NUM_TOKENS = 12
 
@@ -44,18 +52,23 @@ def generate(folder: Path, token_ids: list[int]) -> list[int]:
     return found
 
 
+def bring_code(folder: Path, trace: Path) -> None:
+    """Has the checkpoint ask for code of its own, which lies beside it."""
+    for name in ("config.json", "tokenizer_config.json"):
+        content = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(content | {"auto_map": AUTO_MAP}))
+    (folder / "brought.py").write_text(BROUGHT.format(trace=str(trace)))
+
+
+@pytest.mark.parametrize("sees", [False, True])
 async def test_a_kimi_that_was_added_answers_as_transformers_and_tiktoken_do(
-    tmp_path: Path, kimi: tuple[Path, Path, tiktoken.Encoding]
+    tmp_path: Path, kimi: tuple[Path, Path, tiktoken.Encoding], *, sees: bool
 ) -> None:
     packed, plain, encoding = kimi
+    if sees:
+        let_see(packed)
+    bring_code(packed, trace := tmp_path / "trace")
     arguments = ("add", "@moonshot/kimi", "--from", packed, "--store", tmp_path / "store")
-    config = packed / "config.json"
-    sound = config.read_text()
-    config.write_text(json.dumps(json.loads(sound) | {"auto_map": AUTO_MAP}))
-    refused = run(*arguments)
-    assert refused.returncode == 1
-    assert "`auto_map`" in refused.stderr
-    config.write_text(sound)
     added = run(*arguments)
     assert added.returncode == 0, added.stderr
 
@@ -76,3 +89,7 @@ async def test_a_kimi_that_was_added_answers_as_transformers_and_tiktoken_do(
     assert list(join_ids(events)) == expected
     said = [token_id for token_id in expected if token_id < VOCABULARY - 256]
     assert join_text(events) == encoding.decode(said)
+    assert not trace.exists()
+    with pytest.raises(SystemExit):  # the control: who trusts it runs it
+        AutoConfig.from_pretrained(packed, trust_remote_code=True)
+    assert trace.exists()

@@ -1,4 +1,6 @@
-"""The `config.json` of DeepSeek-V2, DeepSeek-V3 and Kimi K2."""
+"""The `config.json` of DeepSeek-V2, DeepSeek-V3, Kimi K2 and, around one of these, Kimi K2.5."""
+
+import msgspec
 
 from gpu_pool.attention.reach import Reach
 from gpu_pool.layers.latent_attention import LatentSizes
@@ -45,6 +47,12 @@ class _DeepseekJson(DecoderJson, frozen=True):
     routed_scaling_factor: float = 1.0
 
 
+class _MultimodalJson(msgspec.Struct, frozen=True):
+    """A file whose text part is a section of its own."""
+
+    text_config: msgspec.Raw
+
+
 def describe_v2(content: bytes) -> CausalNetwork:
     """A DeepSeek-V2. Raises: `CheckpointError` naming the field."""
     json = decode_config(content, _DeepseekJson)
@@ -57,18 +65,33 @@ def describe_v2(content: bytes) -> CausalNetwork:
     return _describe(json, routing, has_neighbouring_pairs=True)
 
 
-def describe_v3(content: bytes) -> CausalNetwork:
-    """A DeepSeek-V3. Raises: `CheckpointError` naming the field."""
+def describe_v3(content: bytes, outer: str = "") -> CausalNetwork:
+    """A DeepSeek-V3, whose tensors' names begin with `outer`.
+
+    Raises: `CheckpointError` naming the field.
+    """
     json = decode_config(content, _DeepseekJson)
     _require("scoring_func", json.scoring_func, "sigmoid")
     _require("topk_method", json.topk_method, "noaux_tc")
     scale = json.routed_scaling_factor
     routing = DeepseekRouting(is_sigmoid=True, groups=_read_groups(json), scale=scale)
-    return _describe(json, routing, has_neighbouring_pairs=json.rope_interleave)
+    return _describe(json, routing, outer, has_neighbouring_pairs=json.rope_interleave)
+
+
+def describe_kimi(content: bytes) -> CausalNetwork:
+    """The text part of a Kimi that also sees (K2.5 and later), which is a DeepSeek-V3; what it sees
+    with is left unread.
+    """
+    text = bytes(decode_config(content, _MultimodalJson).text_config)
+    return describe_v3(text, "language_model.")
 
 
 def _describe(
-    json: _DeepseekJson, routing: DeepseekRouting, *, has_neighbouring_pairs: bool
+    json: _DeepseekJson,
+    routing: DeepseekRouting,
+    outer: str = "",
+    *,
+    has_neighbouring_pairs: bool,
 ) -> CausalNetwork:
     """The network with that way of choosing experts."""
     require_activation(json.hidden_act, "silu")
@@ -105,7 +128,11 @@ def _describe(
         routing=routing,
     )
     return create_causal_network(
-        config, list_parameters(config), list_ignored(config), create_model, share_config
+        config,
+        list_parameters(config, outer),
+        list_ignored(config, outer),
+        create_model,
+        share_config,
     )
 
 

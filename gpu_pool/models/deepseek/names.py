@@ -1,4 +1,7 @@
-"""Which checkpoint tensors make up the parameters of a DeepSeek, by Hugging Face's names."""
+"""Which checkpoint tensors make up the parameters of a DeepSeek, by Hugging Face's names.
+
+Where it is the text part of a model that sees, all its names begin with `language_model.`.
+"""
 
 from typing import Final
 
@@ -10,6 +13,8 @@ from gpu_pool.models.parameters import CheckpointTensor, ParameterSource
 
 _OWN_PRODUCTS: Final = frozenset({"q_down", "shared_gate_up", "shared_down"})
 """What is turned into halves or taken into the queries is not among them."""
+_SIGHT: Final = ("vision_tower.", "mm_projector.")
+"""What a Kimi sees with."""
 _EXPERTS: Final = names.ExpertNaming(
     router="mlp.gate.weight",
     experts="mlp.experts.",
@@ -19,22 +24,27 @@ _EXPERTS: Final = names.ExpertNaming(
 )
 
 
-def list_parameters(config: DeepseekConfig) -> dict[str, ParameterSource]:
+def list_parameters(config: DeepseekConfig, outer: str) -> dict[str, ParameterSource]:
     """Every parameter by the name that the model asks for."""
     shared = names.list_layer_norms(config) | _list_attention(config)
     dense = names.list_gated_mlp(config.hidden_size, config.intermediate_size)
     sparse = _list_experts(config, config.experts) if config.experts is not None else {}
     layers = [
-        names.place_in_layer(layer, shared | (sparse if config.has_experts(layer) else dense))
+        names.place_in_layer(
+            layer, shared | (sparse if config.has_experts(layer) else dense), f"{outer}model."
+        )
         for layer in range(config.num_layers)
     ]
-    embeddings = names.list_embeddings(config)
+    embeddings = names.list_embeddings(config, f"{outer}model.", f"{outer}lm_head.weight")
     return names.join_parts([embeddings, *layers], SPLITS, names.PRODUCTS | _OWN_PRODUCTS)
 
 
-def list_ignored(config: DeepseekConfig) -> frozenset[str]:
-    """Tensors that are not needed: among them the layer that guesses further tokens."""
-    return names.list_ignored(config) | {f"model.layers.{config.num_layers}."}
+def list_ignored(config: DeepseekConfig, outer: str) -> frozenset[str]:
+    """Tensors that are not needed: among them the layer that guesses further tokens, and what sees
+    where the model is a part of one that does.
+    """
+    ignored = {f"{outer}model.layers.{config.num_layers}.", *(_SIGHT if outer else ())}
+    return names.list_ignored(config, f"{outer}model.") | ignored
 
 
 def _list_attention(config: DeepseekConfig) -> names.Parts:

@@ -98,6 +98,21 @@ def test_both_spellings_of_the_dtype_are_read(tmp_path: Path, name: str) -> None
     assert read_config(write(tmp_path, **{name: "bfloat16"})).dtype == torch.bfloat16
 
 
+def test_code_that_a_checkpoint_names_is_not_looked_for(tmp_path: Path) -> None:
+    plain = read_config(write(tmp_path))
+    (tmp_path / "evil.py").write_text("raise SystemExit")
+    named = read_config(write(tmp_path, auto_map={"AutoModelForCausalLM": "evil.Model"}))
+    assert named.family == plain.family
+
+
+def test_what_the_whole_does_not_say_its_text_part_does(tmp_path: Path) -> None:
+    text = {"torch_dtype": "bfloat16", "eos_token_id": 5}
+    found = read_config(write(tmp_path, text_config=text))
+    assert (found.dtype, found.eos_token_ids) == (torch.bfloat16, (5,))
+    found = read_config(write(tmp_path, text_config=text, dtype="float16", eos_token_id=6))
+    assert (found.dtype, found.eos_token_ids) == (torch.float16, (6,))
+
+
 @pytest.mark.parametrize(
     ("config", "generation", "expected"),
     [(2, None, (2,)), ([2, 3], None, (2, 3)), (2, [5, 6], (5, 6)), (None, 7, (7,))],
@@ -115,11 +130,7 @@ def test_the_generation_config_decides_what_ends_a_sequence(
     [
         ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
         ({"architectures": []}, "not supported"),
-        (
-            {"auto_map": {"AutoModelForCausalLM": "evil.Model"}},
-            "auto_map`; .* computes Llama by itself: take that entry out",
-        ),
-        # Without the entry it would be refused all the same.
+        # Code in checkpoints computes nothing here.
         (
             {"auto_map": {"AutoModel": "evil.Model"}, "architectures": ["EvilForCausalLM"]},
             "Architecture `EvilForCausalLM` is not supported",

@@ -1,4 +1,5 @@
-"""A small Kimi K2 as it ships: a DeepSeek-V3 whose routed experts are int4 in groups of 32.
+"""A small Kimi K2 as it ships: a DeepSeek-V3 whose routed experts are int4 in groups of 32. And a
+Kimi K2.5, which is that beside what sees.
 
 Source: the package compressed-tensors 0.20, `compressors/pack_quantized` (a number plus 8 in four
 bits, eight a word, the lowest bits first) and `quantization/utils/helpers.py: calculate_qparams`
@@ -86,6 +87,23 @@ def write_kimi(folder: Path, **changes: Any) -> tuple[Path, Path]:
     config["quantization_config"] = describe_packing()
     (packed / "config.json").write_text(json.dumps(config))
     return packed, plain
+
+
+def let_see(folder: Path) -> None:
+    """Makes of a Kimi K2 a K2.5 as it ships: the same as its text part, beside what sees."""
+    path = folder / "model.safetensors"
+    seeing = {f"language_model.{name}": weight for name, weight in load_file(path).items()}
+    seeing["vision_tower.encoder.blocks.0.wqkv.weight"] = torch.randn(96, 32)
+    seeing["mm_projector.proj.0.weight"] = torch.randn(128, 128)
+    save_file(seeing, path, {"format": "pt"})
+    text = json.loads((folder / "config.json").read_text())
+    whole = {
+        "architectures": ["KimiK25ForConditionalGeneration"],
+        "model_type": "kimi_k25",
+        "text_config": text,
+        "vision_config": {"vt_hidden_size": 32},
+    }
+    (folder / "config.json").write_text(json.dumps(whole))
 
 
 def describe_packing(group_size: int = GROUP_SIZE) -> dict[str, Any]:

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.gpu_pool.models.deepseek.kimi_checkpoint import describe_packing, write_kimi
+from gpu_pool.weights.config import read_config
+from tests.gpu_pool.models.deepseek.kimi_checkpoint import describe_packing, let_see, write_kimi
 from tests.gpu_pool.models.family_check import MAX_ERROR, MIN_MUTATION, measure_error
 from tests.gpu_pool.models.family_checkpoint import Reference, copy_checkpoint
 
@@ -39,6 +41,13 @@ def test_logits_are_those_of_the_unpacked_numbers(tmp_path: Path) -> None:
     names = load_file(packed / "model.safetensors").keys()
     assert sum(name.endswith("experts.0.up_proj.weight_packed") for name in names) == 2
     assert not any("experts" not in name for name in names if name.endswith("_packed"))
+    assert measure_error(packed, Reference(plain)) <= MAX_ERROR
+
+
+def test_beside_what_sees_they_are_the_same(tmp_path: Path) -> None:
+    packed, plain = write_kimi(tmp_path)
+    let_see(packed)
+    assert read_config(packed).dtype == torch.bfloat16  # as the text part says, like all else
     assert measure_error(packed, Reference(plain)) <= MAX_ERROR
 
 
