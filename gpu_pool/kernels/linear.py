@@ -122,6 +122,16 @@ def measure_weight(num_outputs: int, num_inputs: int, dtype: torch.dtype) -> int
     return num_outputs * num_inputs * dtype.itemsize
 
 
+def read_rows(weight: Tensor | NativeWeight, ids_T: Tensor) -> Tensor:
+    """Rows `[T, K]` of a weight `[M, K]`, as it was before it was packed.
+
+    Raises: `IndexError` for an id that is none of its rows.
+    """
+    if isinstance(weight, NativeWeight):
+        return weight.kernels.read_rows(weight.packed, ids_T, weight.num_outputs, weight.num_inputs)
+    return weight.index_select(0, ids_T)
+
+
 def linear_reference(x_TK: Tensor, weight_MK: Tensor, bias_M: Tensor | None) -> Tensor:
     """The product `[T, M]`, in plain torch."""
     return functional.linear(x_TK, weight_MK, bias_M)

@@ -40,6 +40,9 @@ class NativeKernels:
         self._measure.argtypes, self._measure.restype = [_LONG] * 2, _LONG
         self._pack = library.hearth_pack
         self._pack.argtypes, self._pack.restype = [_POINTER, _LONG, _POINTER, *[_LONG] * 3], None
+        self._read_rows = library.hearth_read_rows
+        self._read_rows.argtypes = [*[_POINTER] * 3, *[_LONG] * 4]
+        self._read_rows.restype = ctypes.c_int
         self._measure_int4 = library.hearth_packed_int4_size
         self._measure_int4.argtypes, self._measure_int4.restype = [_LONG] * 3, _LONG
         self._pack_int4 = library.hearth_pack_int4
@@ -92,6 +95,25 @@ class NativeKernels:
             torch.get_num_threads(),
         )
         return packed
+
+    def read_rows(self, packed: Tensor, ids_T: Tensor, num_outputs: int, num_inputs: int) -> Tensor:
+        """Rows `[T, K]` of a packed weight in bf16, bit by bit as they were before.
+
+        Raises: `IndexError` for an id that is none of its rows.
+        """
+        ids_T = ids_T.to(torch.int64).contiguous()
+        rows_TK = torch.empty((len(ids_T), num_inputs), dtype=torch.bfloat16)
+        if self._read_rows(
+            packed.data_ptr(),
+            ids_T.data_ptr(),
+            rows_TK.data_ptr(),
+            len(ids_T),
+            num_inputs,
+            num_outputs,
+            torch.get_num_threads(),
+        ):
+            raise IndexError(f"a row is not one of {num_outputs}")
+        return rows_TK
 
     def measure_int4(self, num_outputs: int, num_inputs: int, group_size: int) -> int:
         """Bytes of a packed weight of four bits; 0 for groups that `multiply` does not read."""

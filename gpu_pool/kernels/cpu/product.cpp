@@ -84,6 +84,25 @@ void hearth_pack(const Bf16* weight, long stride, Bf16* packed, long num_inputs,
     }
 }
 
+// Rows of a packed weight as they were before: rows[T, K] = W[ids[T]]. 0 when every id is one of
+// its rows; else nothing is written.
+int hearth_read_rows(const Bf16* packed, const int64_t* ids, Bf16* rows, long num_ids,
+                     long num_inputs, long num_outputs, long num_threads) {
+    for (long i = 0; i < num_ids; i++)
+        if (ids[i] < 0 || ids[i] >= num_outputs) return 1;
+    long padded = pad(num_inputs, K_MULTIPLE);
+    constexpr long FEW = 8; // rows that are read before other threads are there
+#pragma omp parallel for schedule(static) num_threads(num_threads) if (num_ids > FEW)
+    for (long i = 0; i < num_ids; i++) {
+        const Bf16* from = packed + ids[i] / PANEL * PANEL * padded + ids[i] % PANEL * 2;
+        Bf16* to = rows + i * num_inputs;
+        for (long pair = 0; pair < num_inputs / 2; pair++)
+            memcpy(to + pair * 2, from + pair * 2 * PANEL, 2 * sizeof(Bf16));
+        if (num_inputs % 2) to[num_inputs - 1] = from[num_inputs / 2 * 2 * PANEL];
+    }
+    return 0;
+}
+
 void hearth_multiply(const Bf16* x, long x_stride, const void* packed, const Bf16* bias, Bf16* y,
                      long num_rows, long num_inputs, long num_outputs, long group_size,
                      long num_threads) {

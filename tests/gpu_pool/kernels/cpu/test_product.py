@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpu_pool.kernels.linear import NativeWeight, linear, pack_weight, packing_with
+from gpu_pool.kernels.linear import NativeWeight, linear, pack_weight, packing_with, read_rows
 from tests.gpu_pool.kernels.cpu.native_levels import at_every_level, load_level, one_thread
 from tests.gpu_pool.kernels.tolerances import assert_close
 
@@ -38,6 +38,28 @@ def test_no_rows_have_no_products(level: str, num_rows: int) -> None:
     packed = kernels.pack(torch.ones(40, 64).bfloat16())
     product = kernels.multiply(torch.ones(num_rows, 64).bfloat16(), packed, None, 40)
     assert product.tolist() == [[64.0] * 40] * num_rows
+
+
+@at_every_level
+@pytest.mark.parametrize(("inputs", "outputs"), [(8, 5), (101, 40), (256, 96), (1100, 130)])
+def test_rows_are_read_as_they_were_packed(level: str, inputs: int, outputs: int) -> None:
+    weight = torch.randn(outputs, inputs).bfloat16()
+    with packing_with(load_level(level)):
+        packed = pack_weight(weight)
+    assert isinstance(packed, NativeWeight)
+    for ids in (torch.arange(outputs), torch.randint(0, outputs, (3,)), torch.tensor([]).long()):
+        assert torch.equal(read_rows(packed, ids), weight[ids])
+
+
+@at_every_level
+@pytest.mark.parametrize("wrong", [-1, 40, 1 << 40])
+def test_what_is_no_row_is_not_read(level: str, wrong: int) -> None:
+    with packing_with(load_level(level)):
+        packed = pack_weight(torch.ones(40, 64).bfloat16())
+    assert isinstance(packed, NativeWeight)
+    assert read_rows(packed, torch.tensor([0, 39])).tolist() == [[1.0] * 64] * 2
+    with pytest.raises(IndexError, match="not one of 40"):
+        read_rows(packed, torch.tensor([0, wrong, 39]))
 
 
 @at_every_level
