@@ -113,6 +113,9 @@ class RandomLoader:
         """No file has it."""
         return "random"
 
+    def close(self) -> None:
+        """Nothing is under way."""
+
 
 def create_random_executor(
     shapes: Shapes,

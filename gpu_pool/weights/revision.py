@@ -24,24 +24,29 @@ class RevisionUnderWay:
 
     def __init__(self, files: Iterable[Path], num_threads: int) -> None:
         """Begins, with so many threads. Raises: `OSError`."""
+        sizes = [(path, path.stat().st_size) for path in sorted(files, key=lambda path: path.name)]
         self._pool = ThreadPoolExecutor(num_threads, "revision")
         self._whole = hashlib.sha256(b"hearth checkpoint 1\0")
         self._files: list[tuple[bytes, list[Future[bytes]]]] = []
-        for path in sorted(files, key=lambda path: path.name):
-            size = path.stat().st_size
+        for path, size in sizes:
             starts = range(0, size, _PIECE_BYTES)
             pieces = [self._pool.submit(_hash_piece, path, start) for start in starts]
             self._files.append((f"{path.name}\0{size}\0".encode(), pieces))
 
     def finish(self) -> str:
-        """Hexadecimal, when all has been read; once. Raises: `OSError`."""
+        """Hexadecimal, when all has been read; once. What fails, or is interrupted, ends it.
+
+        Raises: `OSError`.
+        """
         progress = find_progress()
-        with self._pool:
+        try:
             for words, pieces in self._files:
                 self._whole.update(words)
                 for piece in pieces:
                     self._whole.update(piece.result())
                     progress.advance(0)
+        finally:
+            self.abandon()
         return self._whole.hexdigest()
 
     def abandon(self) -> None:

@@ -5,6 +5,7 @@ queues. Read next: `gpu_pool.models.network`, `gpu_pool.engine.encoder_core` (th
 """
 
 import os
+from contextlib import closing
 
 import torch
 from torch import Tensor
@@ -115,14 +116,16 @@ def create_encoder_executor(
         settings.model_dir, checked.find_packed, dtype, None, settings.check_weights
     )
     places = create_places(device, loader.measure_bytes(network))
-    encoder = loader.load_encoder(network, places.join)
-    memory = places.finish(encoder)
+    with closing(loader):
+        encoder = loader.load_encoder(network, places.join)
+        memory = places.finish(encoder)
+        revision = loader.compute_revision()
     info = EncoderInfo(
         context_window=min(
             settings.context_window or network.context_window, network.context_window
         ),
         vocab_size=network.vocab_size,
-        model_revision=loader.compute_revision(),
+        model_revision=revision,
         weights_bytes=memory.weights_bytes,
     )
     return EncoderWorker(encoder, memory, network, info, device)

@@ -55,13 +55,21 @@ class CausalLoader(Protocol):
         """What tells these weights from others."""
         ...
 
+    def close(self) -> None:
+        """Ends what is under way beside the load: nobody asks for a revision any more."""
+        ...
+
 
 CreateLoader = Callable[..., CausalLoader]
 """Takes what `ModelLoader` takes."""
 
 
 class ModelLoader:
-    """Loads the checkpoint in a folder; its files are closed again afterwards."""
+    """Loads the checkpoint in a folder; its files are closed again afterwards.
+
+    They are hashed beside the load, and on, until somebody asks for the revision: whoever loads
+    closes this, however it ends.
+    """
 
     def __init__(
         self,
@@ -118,22 +126,22 @@ class ModelLoader:
         """The digest of the whole checkpoint, which is hashed since it was loaded."""
         return self._guard.compute_revision()
 
+    def close(self) -> None:
+        """Nothing is hashed any more, but for the pieces that are under way."""
+        self._guard.abandon_revision()
+
     @contextmanager
     def _open(self, network: Network, join: JoinParts) -> Generator[ReadParameter]:
         """What hands out the network's parameters. A whole model's files are hashed meanwhile."""
         is_whole = self._ranks.place.shape.num_ranks == 1
         if is_whole:
             self._guard.begin_revision()
-        try:
-            with (
-                torch.inference_mode(),
-                packing_with(self._kernels),
-                Checkpoint(self._model_dir, self._guard.expected) as checkpoint,
-            ):
-                yield self._create_reader(network, join, checkpoint)
-        except BaseException:
-            self._guard.abandon_revision()
-            raise
+        with (
+            torch.inference_mode(),
+            packing_with(self._kernels),
+            Checkpoint(self._model_dir, self._guard.expected) as checkpoint,
+        ):
+            yield self._create_reader(network, join, checkpoint)
         if is_whole:  # else each has seen a part
             self._guard.note_sound()
 

@@ -7,6 +7,7 @@ Read next: `packed_loading`, `gpu_pool.weights.packed_copy`, `cli.models` (the c
 """
 
 import time
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -68,9 +69,9 @@ def prepare_copy(
     if loader.measure_bytes(network) * _MEMORY_SHARE > read_free_bytes():
         return Prepared.NO_MEMORY
     torch.set_num_threads(num_threads)
-    with told_to(progress):
+    with told_to(progress), closing(loader):
         model = keeper.load_causal(loader, network, network.context_window, CpuPlaces().join)
-    copy = keeper.keep(keeper.find_revision(loader))
+        copy = keeper.keep(keeper.find_revision(loader))
     copy.begin(Lull(time.monotonic))
     try:
         copy.wait()

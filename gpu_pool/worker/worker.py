@@ -5,6 +5,7 @@ becomes something that runs. Read next: `plan_worker`, `gpu_pool.runner.model_ru
 """
 
 import os
+from contextlib import closing
 
 import torch
 
@@ -75,15 +76,16 @@ def create_executor(
     )
     bound_bytes = division.bound_bytes(num_blocks)
     places = create_places(device, weights_bytes, bound_bytes, settings.kv_least_bytes)
-    model = keeper.load_causal(loader, network, context_window, places.join)
-    if is_measured:
-        sizes = (context_window, network.vocab_size)
-        fitting = fit_blocks(model, division, settings, sizes, CudaMeter(), adapter_bytes)
-        num_blocks = min(num_blocks, fitting)
-        context_window = min(context_window, num_blocks * settings.block_size)
-    groups = division.create_groups(num_blocks, settings, places.create_zeros, kernels, ranks)
+    with closing(loader):
+        model = keeper.load_causal(loader, network, context_window, places.join)
+        if is_measured:
+            sizes = (context_window, network.vocab_size)
+            fitting = fit_blocks(model, division, settings, sizes, CudaMeter(), adapter_bytes)
+            num_blocks = min(num_blocks, fitting)
+            context_window = min(context_window, num_blocks * settings.block_size)
+        groups = division.create_groups(num_blocks, settings, places.create_zeros, kernels, ranks)
+        revision = keeper.find_revision(loader) if is_sole else ""
     described = division.describe(groups)
-    revision = keeper.find_revision(loader) if is_sole else ""
     memory = places.finish(model, [group.cache.blocks for group in groups], keeper.keep(revision))
     info = ExecutorInfo(
         kv_groups=described,

@@ -12,15 +12,19 @@ from torch import Tensor
 
 from gpu_pool.compute_choice import WeightCheck
 from gpu_pool.models.errors import CheckpointError
+from gpu_pool.models.network import EncoderNetwork
 from gpu_pool.weights import revision
 from gpu_pool.weights.config import read_config
 from gpu_pool.weights.digests import DIGESTS_FILE, STAMP_FILE, read_digests
 from gpu_pool.weights.guard import WeightGuard, note_digests
 from gpu_pool.weights.header import read_header
 from gpu_pool.weights.revision import RevisionUnderWay, compute_revision
+from gpu_pool.worker.encoder_worker import create_encoder_executor
 from gpu_pool.worker.model_loading import ModelLoader
+from gpu_pool.worker.model_memory import CpuPlaces
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
+from tests.fixtures.encoder_checkpoint import write_encoder_checkpoint
 from tests.gpu_pool.plan_driver import PlanDriver
 from tests.gpu_pool.tiny_llama import write_tiny_llama
 
@@ -123,11 +127,9 @@ def test_a_model_that_was_added_is_not_hashed_for_its_revision(
     assert sorted(hashed) == [tmp_path / "other" / name for name in ("config.json", WEIGHTS)]
 
 
-def test_a_load_that_fails_leaves_nobody_hashing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(revision, "_PIECE_BYTES", 4096)
-    write_tiny_llama(tmp_path)
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[RevisionUnderWay]:
+    """All that has begun to be hashed."""
     begun: list[RevisionUnderWay] = []
     begin = WeightGuard._begin
 
@@ -136,10 +138,46 @@ def test_a_load_that_fails_leaves_nobody_hashing(
         return begun[-1]
 
     monkeypatch.setattr(WeightGuard, "_begin", begin_and_note)
+    return begun
+
+
+def test_a_load_that_fails_leaves_nobody_hashing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: list[RevisionUnderWay]
+) -> None:
+    monkeypatch.setattr(revision, "_PIECE_BYTES", 4096)
+    write_tiny_llama(tmp_path)
     load(tmp_path)  # the control
     os.truncate(tmp_path / WEIGHTS, 500)
     with pytest.raises(CheckpointError):
         load(tmp_path)
+    assert [under_way._pool._shutdown for under_way in begun] == [True, True]
+
+
+def test_a_start_that_fails_behind_its_load_leaves_nobody_hashing(
+    tmp_path: Path, begun: list[RevisionUnderWay]
+) -> None:
+    write_tiny_llama(tmp_path)
+    settings = WorkerSettings(model_dir=tmp_path, num_threads=1, num_blocks=1 << 50)
+    with pytest.raises((OSError, OverflowError, ValueError)):  # no address space is so large
+        create_executor(settings)
+    assert [under_way._pool._shutdown for under_way in begun] == [True]
+
+
+def test_an_encoders_start_that_fails_behind_its_load_leaves_nobody_hashing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: list[RevisionUnderWay]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    write_encoder_checkpoint(tmp_path, "BertModel")
+    checked = read_config(tmp_path)
+    network = checked.network
+    assert isinstance(network, EncoderNetwork)
+    settings = WorkerSettings(model_dir=tmp_path, num_threads=1)
+    create_encoder_executor(settings, checked, network)  # the control
+    monkeypatch.setattr(CpuPlaces, "finish", refuse)
+    with pytest.raises(MemoryError):
+        create_encoder_executor(settings, checked, network)
     assert [under_way._pool._shutdown for under_way in begun] == [True, True]
 
 

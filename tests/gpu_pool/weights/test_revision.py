@@ -1,12 +1,13 @@
 """The digest of a checkpoint."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from gpu_pool.weights import revision
-from gpu_pool.weights.revision import compute_revision
+from gpu_pool.weights.revision import RevisionUnderWay, compute_revision
 
 
 def write(folder: Path, **contents: bytes) -> list[Path]:
@@ -55,3 +56,29 @@ def test_pieces_are_hashed_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     swapped = bytes(content[1 << 21 : 2 << 21] + content[: 1 << 21] + content[2 << 21 :])
     after = compute_revision(write(tmp_path, a=bytes(content)), 2)
     assert compute_revision(write(tmp_path, a=swapped), 2) != after
+
+
+def test_a_file_that_is_gone_ends_the_hash_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_hash, has_failed = threading.Event(), threading.Event()
+    hashed: list[str] = []
+    hash_piece = revision._hash_piece
+
+    def wait_and_hash(path: Path, start: int) -> bytes:
+        assert may_hash.wait(60)
+        if path.name == "b":
+            hashed.append(path.name)
+            has_failed.wait(5)  # nobody waits for this piece: the hash has ended before
+        return hash_piece(path, start)
+
+    monkeypatch.setattr(revision, "_hash_piece", wait_and_hash)
+    monkeypatch.setattr(revision, "_PIECE_BYTES", 1024)
+    under_way = RevisionUnderWay(write(tmp_path, a=b"1", b=bytes(20 << 10)), 1)
+    (tmp_path / "a").unlink()
+    may_hash.set()
+    with pytest.raises(FileNotFoundError):
+        under_way.finish()
+    has_failed.set()
+    under_way._pool.shutdown()
+    assert len(hashed) <= 1
