@@ -37,6 +37,17 @@ class CheckpointConfig:
     find_packed: FindPacked | None
     """None where nothing is packed."""
     eos_token_ids: tuple[int, ...]
+    content: bytes
+    """Of `config.json`, as it was read."""
+
+    def confirm(self, model_dir: Path) -> None:
+        """Returns where `config.json` is still what was read.
+
+        Raises: `CheckpointError` where it has changed: what was hashed may be another model.
+        """
+        path = model_dir / "config.json"
+        if _read_file(path) != self.content:
+            raise CheckpointError(f"{path} has changed during the load.")
 
     def require_causal(self) -> CausalNetwork:
         """The network, which generates text. Raises: `CheckpointError` for an encoder."""
@@ -82,7 +93,7 @@ def read_config(model_dir: Path) -> CheckpointConfig:
     family, find_packed, dtype = _check_header(header)
     network = family.describe(content)
     eos_token_ids = _list_eos(header, model_dir, network.vocab_size)
-    return CheckpointConfig(family, network, dtype, find_packed, eos_token_ids)
+    return CheckpointConfig(family, network, dtype, find_packed, eos_token_ids, content)
 
 
 def find_obstacle(content: bytes) -> str | None:

@@ -26,15 +26,19 @@ _SOURCES: Final = ("models", "layers", "kernels", "weights")
 class PackedCopy:
     """The copy of one checkpoint for one load."""
 
-    def __init__(self, model_dir: Path, kernels: NativeKernels, check: WeightCheck) -> None:
-        """Describes the files as they are now. Raises: `CheckpointError`."""
+    def __init__(
+        self, model_dir: Path, kernels: NativeKernels, check: WeightCheck, config: bytes
+    ) -> None:
+        """Describes the tensor files as they are now, before they are read, and of `config.json`
+        what was read. Raises: `CheckpointError`.
+        """
         self._model_dir = model_dir
         self.path = model_dir / COPY_FILE
         self._kernels = kernels
         self._is_compared = WeightGuard(model_dir, check).expected is not None
         self.is_ever_opened = not (self._is_compared and check is WeightCheck.ALWAYS)
         """False where every start compares the checkpoint."""
-        self.origin = self._describe()
+        self.origin = self._describe(config)
 
     def open(self, num_threads: int) -> PackedFile | None:
         """The file, where it may be computed with.
@@ -45,12 +49,11 @@ class PackedCopy:
 
     def is_current(self) -> bool:
         """True while the checkpoint is what it was when this was made."""
-        return self.origin == self._describe()
+        return self.origin == self._describe((self._model_dir / "config.json").read_bytes())
 
-    def _describe(self) -> str:
+    def _describe(self, config: bytes) -> str:
         """The digest of all that decides on the copy's bytes."""
         files = list_tensor_files(self._model_dir)
-        config = (self._model_dir / "config.json").read_bytes()
         whole = hashlib.sha256(config)
         parts = (name_library(self._kernels.level), sorted(describe_files(files).items()))
         whole.update(repr(parts).encode())

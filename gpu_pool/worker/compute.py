@@ -1,7 +1,6 @@
 """What a worker computes in: dtype, threads, and a CPU's kernels of our own or torch alone."""
 
-from collections.abc import Sequence
-from pathlib import Path
+import os
 from typing import Final
 
 import structlog
@@ -11,6 +10,8 @@ from gpu_pool.compute_choice import CpuLevel, DtypeChoice
 from gpu_pool.kernels.cpu.build import NativeUnavailableError, get_cache_folder
 from gpu_pool.kernels.cpu.levels import find_level
 from gpu_pool.kernels.cpu.library import NativeKernels, load_kernels
+from gpu_pool.worker.model_loading import list_files
+from gpu_pool.worker.settings import WorkerSettings
 
 _SMALL_MODEL_BYTES: Final = 64 << 20
 _COMPUTE_DTYPES: Final = {
@@ -37,14 +38,18 @@ def find_kernels(device: torch.device, dtype: torch.dtype, level: CpuLevel) -> N
         return None
 
 
-def choose_num_threads(files: Sequence[Path], num_default: int) -> int:
-    """The default; one alone for a model whose products end before a second thread has begun.
+def choose_num_threads(settings: WorkerSettings) -> int:
+    """What the settings say; else the default, or one alone for a model whose products end before
+    a second thread has begun.
 
     Waiting for each other costs such a model more than sharing gains, above all where other
     processes want the cores: measured 4.1 ms a step with one thread and 45 with two on a busy box.
     """
+    if settings.num_threads is not None:
+        return settings.num_threads
+    files = list_files(settings.model_dir)
     is_small = sum(path.stat().st_size for path in files) < _SMALL_MODEL_BYTES
-    return 1 if is_small else num_default
+    return 1 if is_small else settings.num_default_threads or os.cpu_count() or 1
 
 
 def choose_dtype(choice: DtypeChoice, stored: torch.dtype) -> torch.dtype:

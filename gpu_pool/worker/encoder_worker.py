@@ -4,7 +4,6 @@ Owns what becomes of hidden states and scores: pooling, length 1, probabilities.
 queues. Read next: `gpu_pool.models.network`, `gpu_pool.engine.encoder_core` (the caller).
 """
 
-import os
 from contextlib import closing
 
 import torch
@@ -16,7 +15,7 @@ from gpu_pool.models.network import Encoder, EncoderNetwork
 from gpu_pool.plan import EncodePlan, EncoderExecutor, EncoderInfo
 from gpu_pool.weights.config import CheckpointConfig
 from gpu_pool.worker.compute import choose_dtype, choose_num_threads
-from gpu_pool.worker.model_loading import ModelLoader, list_files
+from gpu_pool.worker.model_loading import ModelLoader
 from gpu_pool.worker.model_memory import ModelMemory, create_places
 from gpu_pool.worker.settings import WorkerSettings
 
@@ -107,9 +106,7 @@ def create_encoder_executor(
 
     Raises: `CheckpointError` for a checkpoint that cannot be served.
     """
-    files = list_files(settings.model_dir)
-    num_default = settings.num_default_threads or os.cpu_count() or 1
-    torch.set_num_threads(settings.num_threads or choose_num_threads(files, num_default))
+    torch.set_num_threads(choose_num_threads(settings))
     device = torch.device(settings.device)
     dtype = choose_dtype(settings.dtype, checked.dtype)
     loader = ModelLoader(
@@ -120,6 +117,7 @@ def create_encoder_executor(
         encoder = loader.load_encoder(network, places.join)
         memory = places.finish(encoder)
         revision = loader.compute_revision()
+        checked.confirm(settings.model_dir)
     info = EncoderInfo(
         context_window=min(
             settings.context_window or network.context_window, network.context_window

@@ -137,15 +137,18 @@ class PackedCopies:
 
 
 def create_keeper(
-    settings: WorkerSettings, kernels: NativeKernels | None, ranks: Ranks
+    settings: WorkerSettings, kernels: NativeKernels | None, ranks: Ranks, config: bytes
 ) -> CopyKeeper:
-    """What the settings and the model's size ask for. Raises: `CheckpointError`."""
+    """What the settings and the model's size ask for, of a model of which `config` was read.
+
+    Raises: `CheckpointError`.
+    """
     least_bytes = settings.packed_copy_bytes
     if kernels is None or least_bytes is None or ranks.place.shape.num_ranks > 1:
         return NoCopies()
     if _measure(settings.model_dir) < least_bytes:
         return NoCopies()
-    copy = PackedCopy(settings.model_dir, kernels, settings.check_weights)
+    copy = PackedCopy(settings.model_dir, kernels, settings.check_weights, config)
     if not copy.is_ever_opened:
         return NoCopies()
     return PackedCopies(copy, kernels, settings.copy_room_bytes)

@@ -60,7 +60,7 @@ def prepare_copy(
         return Prepared.NOT_NEEDED
     kernels = find_kernels(torch.device("cpu"), checked.dtype, CpuLevel.AUTO)
     settings = WorkerSettings(model_dir=model_dir, packed_copy_bytes=least_bytes)
-    keeper = create_keeper(settings, kernels, SOLE_RANK)
+    keeper = create_keeper(settings, kernels, SOLE_RANK, checked.content)
     if not keeper.keeps:
         return Prepared.NOT_NEEDED
     loader = ModelLoader(
@@ -72,6 +72,7 @@ def prepare_copy(
     with told_to(progress), closing(loader):
         model = keeper.load_causal(loader, network, network.context_window, CpuPlaces().join)
         copy = keeper.keep(keeper.find_revision(loader))
+        checked.confirm(model_dir)
     copy.begin(Lull(time.monotonic))
     try:
         copy.wait()

@@ -4,7 +4,6 @@
 becomes something that runs. Read next: `plan_worker`, `gpu_pool.runner.model_runner`.
 """
 
-import os
 from contextlib import closing
 
 import torch
@@ -15,7 +14,7 @@ from gpu_pool.weights.config import read_config
 from gpu_pool.worker.compute import choose_dtype, choose_num_threads, find_kernels
 from gpu_pool.worker.kv_groups import divide_kv
 from gpu_pool.worker.lanes import LaneChoice, choose_lane
-from gpu_pool.worker.model_loading import CreateLoader, LoadedAs, ModelLoader, list_files
+from gpu_pool.worker.model_loading import CreateLoader, LoadedAs, ModelLoader
 from gpu_pool.worker.model_memory import create_places
 from gpu_pool.worker.packed_loading import create_keeper
 from gpu_pool.worker.plan_worker import Worker, create_worker
@@ -43,9 +42,7 @@ def create_executor(
     is_sole = ranks.place.shape.num_ranks == 1
     if not is_sole:
         network = network.share(ranks.place, ranks.tensor)
-    files = list_files(settings.model_dir)
-    num_default = settings.num_default_threads or os.cpu_count() or 1
-    torch.set_num_threads(settings.num_threads or choose_num_threads(files, num_default))
+    torch.set_num_threads(choose_num_threads(settings))
     device = torch.device(settings.device)
     dtype = choose_dtype(settings.dtype, checked.dtype)
     link = ranks.create_stage_link(network.hidden_size, dtype)
@@ -64,7 +61,7 @@ def create_executor(
     )
     weights_bytes = loader.measure_bytes(network)
     adapter_bytes = settings.choose_adapter_bytes(weights_bytes)
-    keeper = create_keeper(settings, kernels, ranks)
+    keeper = create_keeper(settings, kernels, ranks, checked.content)
     is_measured = device.type == "cuda" and is_sole and settings.leaves_kv_open
     kept_bytes = weights_bytes + adapter_bytes
     fitting = division.count_all(settings, device, kept_bytes, is_measured=is_measured)
@@ -85,6 +82,7 @@ def create_executor(
             context_window = min(context_window, num_blocks * settings.block_size)
         groups = division.create_groups(num_blocks, settings, places.create_zeros, kernels, ranks)
         revision = keeper.find_revision(loader) if is_sole else ""
+        checked.confirm(settings.model_dir)
     described = division.describe(groups)
     memory = places.finish(model, [group.cache.blocks for group in groups], keeper.keep(revision))
     info = ExecutorInfo(

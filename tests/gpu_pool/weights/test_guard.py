@@ -181,6 +181,22 @@ def test_an_encoders_start_that_fails_behind_its_load_leaves_nobody_hashing(
     assert [under_way._pool._shutdown for under_way in begun] == [True, True]
 
 
+@pytest.mark.parametrize("is_changed", [True, False])
+def test_an_encoder_whose_configuration_changes_once_it_is_read_is_refused(
+    is_changed: bool, tmp_path: Path
+) -> None:
+    write_encoder_checkpoint(tmp_path, "BertModel")
+    checked = read_config(tmp_path)
+    assert isinstance(checked.network, EncoderNetwork)
+    (tmp_path / "config.json").write_bytes(checked.content + b"\n" * is_changed)
+    settings = WorkerSettings(model_dir=tmp_path, num_threads=1)
+    if is_changed:
+        with pytest.raises(CheckpointError, match=r"config\.json has changed during the load"):
+            create_encoder_executor(settings, checked, checked.network)
+    else:
+        create_encoder_executor(settings, checked, checked.network)
+
+
 @pytest.mark.parametrize("check", [WeightCheck.FIRST, WeightCheck.ALWAYS])
 def test_a_flipped_bit_is_found_and_its_tensor_named(tmp_path: Path, check: WeightCheck) -> None:
     add(tmp_path)

@@ -14,14 +14,17 @@ import torch
 
 from gpu_pool.compute_choice import CpuLevel, DtypeChoice, WeightCheck
 from gpu_pool.lull import Lull
+from gpu_pool.models.errors import CheckpointError
 from gpu_pool.plan import ForwardResult
 from gpu_pool.runner.model_runner import StepUnderWay
 from gpu_pool.weights import packed_writing
+from gpu_pool.weights.config import CheckpointConfig, read_config
 from gpu_pool.weights.guard import note_digests
 from gpu_pool.weights.packed_file import COPY_FILE, UNFINISHED_FILE
 from gpu_pool.weights.packed_writing import MappedCopy, PackedWriting
 from gpu_pool.weights.tensor_search import find_tensors
-from gpu_pool.worker import model_memory
+from gpu_pool.worker import model_memory, worker
+from gpu_pool.worker.packed_loading import CopyKeeper, create_keeper
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.kernels.cpu.native_levels import NAMES, one_thread
@@ -183,9 +186,62 @@ def test_another_checkpoint_under_the_same_path_is_not_answered_from_the_copy(
 def test_another_configuration_is_another_copy(tmp_path: Path) -> None:
     write_tiny_llama(tmp_path)
     leave_copy(tmp_path)
-    config = tmp_path / "config.json"
-    config.write_text(config.read_text().replace('"rms_norm_eps": 1e-05', '"rms_norm_eps": 0.1'))
+    change_config(tmp_path)
     assert not is_mapped(start(tmp_path))
+
+
+def change_config(folder: Path) -> None:
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"rms_norm_eps": 1e-05', '"rms_norm_eps": 0.1'))
+
+
+@pytest.mark.parametrize("is_changed", [True, False])
+def test_a_configuration_that_changes_once_it_is_read_is_refused(
+    is_changed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_and_write(folder: Path) -> CheckpointConfig:
+        checked = read_config(folder)
+        if is_changed:
+            change_config(folder)
+        else:
+            (folder / "config.json").write_bytes(checked.content)
+        return checked
+
+    write_tiny_llama(tmp_path)
+    monkeypatch.setattr(worker, "read_config", read_and_write)
+    if is_changed:
+        with pytest.raises(CheckpointError, match=r"config\.json has changed during the load"):
+            start(tmp_path)
+        assert sorted(path.name for path in tmp_path.glob("*hearth-packed*")) == []
+    else:
+        leave_copy(tmp_path)
+
+
+def test_a_copy_is_that_of_the_configuration_that_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another was there for a moment, of which there is a copy."""
+    write_tiny_llama(tmp_path)
+    before = (tmp_path / "config.json").read_bytes()
+    change_config(tmp_path)
+    leave_copy(tmp_path)
+    after = (tmp_path / "config.json").read_bytes()
+
+    def create_and_restore(*what: Any) -> CopyKeeper:
+        (tmp_path / "config.json").write_bytes(after)
+        keeper = create_keeper(*what)
+        (tmp_path / "config.json").write_bytes(before)
+        return keeper
+
+    (tmp_path / "config.json").write_bytes(before)
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "create_keeper", create_and_restore)
+        driver = start(tmp_path)
+    assert not is_mapped(driver)
+    find_copy(driver).wait()
+    assert is_mapped(start(tmp_path))
+    change_config(tmp_path)
+    assert not is_mapped(start(tmp_path))  # the control
 
 
 @pytest.mark.skipif(len(NAMES) < 2, reason="this CPU has one level")

@@ -11,6 +11,7 @@ import torch
 from gpu_pool.load_progress import LoadProgress, NobodyListens
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.weights import packed_writing
+from gpu_pool.weights.config import CheckpointConfig, read_config
 from gpu_pool.weights.guard import note_digests
 from gpu_pool.weights.packed_file import COPY_FILE, UNFINISHED_FILE
 from gpu_pool.weights.packed_writing import MappedCopy, PackedWriting
@@ -82,6 +83,24 @@ def test_weights_that_change_after_they_were_prepared_are_refused(model_dir: Pat
     (model_dir / "model.safetensors").write_bytes(weights)
     with pytest.raises(CheckpointError, match="has other bytes than when"):
         start(model_dir)
+
+
+@pytest.mark.parametrize("is_changed", [True, False])
+def test_a_configuration_that_changes_meanwhile_is_not_prepared(
+    is_changed: bool, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_and_write(folder: Path) -> CheckpointConfig:
+        checked = read_config(folder)
+        (folder / "config.json").write_bytes(checked.content + b"\n" * is_changed)
+        return checked
+
+    monkeypatch.setattr(preparation, "read_config", read_and_write)
+    if is_changed:
+        with pytest.raises(CheckpointError, match=r"config\.json has changed"):
+            prepare(model_dir)
+    else:
+        assert prepare(model_dir) is Prepared.YES
+    assert (model_dir / COPY_FILE).exists() is not is_changed
 
 
 def test_it_takes_the_threads_that_it_is_given(model_dir: Path) -> None:
