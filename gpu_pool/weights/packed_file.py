@@ -134,14 +134,14 @@ def open_copy(path: Path, origin: str, num_threads: int) -> PackedFile | None:
     return PackedFile(contents, memory)
 
 
-def is_own(file: int, folder: Path) -> bool:
+def is_own(file: int, folder: Path | int) -> bool:
     """True when nobody but this user or root can write the open file, or put another in its place.
 
     Raises: `OSError`.
     """
     return all(
         status.st_uid in (0, os.geteuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        for status in (os.fstat(file), folder.stat())
+        for status in (os.fstat(file), os.stat(folder))
     )
 
 

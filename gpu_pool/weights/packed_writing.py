@@ -10,8 +10,8 @@ import fcntl
 import os
 import shutil
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from gpu_pool.lull import Lull
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.weights.packed_copy import PackedCopy
 from gpu_pool.weights.packed_file import (
+    COPY_FILE,
     UNFINISHED_FILE,
     Contents,
     is_own,
@@ -179,25 +180,33 @@ class PackedWriting:
 
         Raises: `CheckpointError`, `OSError`, `StoppedError`.
         """
-        path = self._copy.path
         self._make_room()
-        unfinished = path.with_name(UNFINISHED_FILE)
-        file = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            if not _lock(file, unfinished):
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        with (
+            _opened(self._copy.path.parent, os.O_RDONLY | os.O_DIRECTORY) as folder,
+            _opened(UNFINISHED_FILE, flags, folder) as file,
+        ):
+            if not _lock(file, folder):
                 return False
             try:
-                self._fill(file, unfinished.parent, lull)
-                if not self._copy.is_current():
-                    raise OSError("the checkpoint has changed meanwhile")
-                unfinished.replace(path)
-                self._is_there = True
+                self._fill(file, folder, lull)
+                self._move_in(file, folder)
             except BaseException:
-                unfinished.unlink(missing_ok=True)
+                with suppress(FileNotFoundError):
+                    os.unlink(UNFINISHED_FILE, dir_fd=folder)
                 raise
-        finally:
-            os.close(file)
+        self._is_there = True
         return True
+
+    def _move_in(self, file: int, folder: int) -> None:
+        """Gives the file its name. Raises: `CheckpointError`, `OSError` where a start would not
+        find it, since the model is another by now.
+        """
+        is_current = self._copy.is_current()
+        if is_current:
+            os.replace(UNFINISHED_FILE, COPY_FILE, src_dir_fd=folder, dst_dir_fd=folder)
+        if not is_current or not os.path.samestat(self._copy.path.stat(), os.fstat(file)):
+            raise OSError("the checkpoint has changed meanwhile")
 
     def _make_room(self) -> None:
         """Removes an old copy that has no room beside the new one. Raises: `OSError`."""
@@ -212,7 +221,7 @@ class PackedWriting:
         if most_bytes + old_bytes > room_bytes:
             path.unlink()
 
-    def _fill(self, file: int, folder: Path, lull: Lull) -> None:
+    def _fill(self, file: int, folder: int, lull: Lull) -> None:
         """Writes all into the file and onto the drive. Raises: as `_write`."""
         record = self._record
         if record is None:
@@ -243,10 +252,22 @@ class PackedWriting:
             return write()
 
 
-def _lock(file: int, path: Path) -> bool:
+@contextmanager
+def _opened(path: str | Path, flags: int, folder: int | None = None) -> Generator[int]:
+    """The open file or folder; with a `folder`, a file in it, wherever it has been moved to: a
+    model that has taken its place meanwhile keeps what is its own.
+    """
+    file = os.open(path, flags | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _lock(file: int, folder: int) -> bool:
     """True when this process alone writes the file, and it still has its name."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return path.stat().st_ino == os.fstat(file).st_ino
+        return os.path.samestat(os.stat(UNFINISHED_FILE, dir_fd=folder), os.fstat(file))
     except (BlockingIOError, FileNotFoundError):
         return False

@@ -2,17 +2,21 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from contracts.ids import ModelName
 from gpu_pool.load_progress import LoadProgress, NobodyListens
+from gpu_pool.model_store import ModelStore
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.weights import packed_writing
 from gpu_pool.weights.config import CheckpointConfig, read_config
 from gpu_pool.weights.guard import note_digests
+from gpu_pool.weights.packed_copy import PackedCopy
 from gpu_pool.weights.packed_file import COPY_FILE, UNFINISHED_FILE
 from gpu_pool.weights.packed_writing import MappedCopy, PackedWriting
 from gpu_pool.worker import preparation
@@ -148,6 +152,55 @@ def test_a_folder_that_others_can_write_gets_no_copy(model_dir: Path) -> None:
     assert not (model_dir / UNFINISHED_FILE).exists()
     model_dir.chmod(0o755)
     assert prepare(model_dir) is Prepared.YES
+
+
+@pytest.mark.parametrize("is_whole", [False, True], ids=["while it is written", "when it is whole"])
+def test_a_model_that_takes_anothers_place_meanwhile_keeps_its_own_copy(
+    is_whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is added, prepared, removed and added again under one name, all at once."""
+    store, name = ModelStore(tmp_path / "store"), ModelName("@me/small")
+    write_tiny_llama(tmp_path / "source", dtype=torch.bfloat16)
+    is_second_under_way, has_first_ended = threading.Event(), threading.Event()
+    write, is_current = packed_writing.write_contents, PackedCopy.is_current
+
+    def add() -> Path:
+        source = tmp_path / "source"
+        return store.add_model(name, source, note_digests=note_digests, tokenizer=b"{}").path
+
+    def prepare_second() -> Prepared:
+        return prepare(add())
+
+    with ThreadPoolExecutor(1) as pool:
+        second: list[Future[Prepared]] = []
+
+        def take_its_place() -> None:
+            store.remove_model(name)
+            second.append(pool.submit(prepare_second))
+            assert is_second_under_way.wait(60)
+
+        def write_then_wait(*told: Any) -> None:
+            write(*told)
+            if second:
+                is_second_under_way.set()
+                assert has_first_ended.wait(60)
+            elif not is_whole:
+                take_its_place()
+
+        def look_then_wait(copy: PackedCopy) -> bool:
+            found = is_current(copy)
+            if not second and is_whole:
+                take_its_place()
+            return found
+
+        monkeypatch.setattr(packed_writing, "write_contents", write_then_wait)
+        monkeypatch.setattr(PackedCopy, "is_current", look_then_wait)
+        folder = add()
+        assert prepare(folder) is Prepared.NOT_TAKEN
+        has_first_ended.set()
+        assert second[0].result(60) is Prepared.YES
+    assert isinstance(find_copy(start(folder)), MappedCopy)
+    assert not (folder / UNFINISHED_FILE).exists()
 
 
 def test_who_loses_patience_leaves_nothing_half_written(
