@@ -26,8 +26,8 @@ CREDENTIAL_NAME: Final = "dev"
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """The outcome: credentials that work and whether they are those of an earlier run."""
+class DevCredentials:
+    """Credentials that work, and whether they are those of an earlier run."""
 
     credentials: Bootstrapped
     is_first_run: bool
@@ -35,8 +35,8 @@ class Prepared:
 
 async def prepare(
     home: DevHome, ports: DevPorts, models: tuple[ServedModelSettings, ...]
-) -> Prepared:
-    """Everything that the two processes need, on disk.
+) -> DevCredentials:
+    """Everything that the two processes need, on disk; what gets a client in comes back.
 
     Raises: `SettingsError` or `StoreUnavailable` when the folder holds what cannot be used.
     """
@@ -54,7 +54,7 @@ async def prepare(
     gateway = format_gateway_settings(home, ports, database_url)
     write_private(home.gateway_settings, gateway.encode())
     write_private(home.node_settings, format_node_settings(home, ports, models).encode())
-    return Prepared(credentials, is_first_run=known is None)
+    return DevCredentials(credentials, is_first_run=known is None)
 
 
 def format_database_url(home: DevHome) -> str:
