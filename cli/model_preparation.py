@@ -16,7 +16,7 @@ def prepare_model(folder: Path) -> None:
 
     What hinders it is said and harms nothing: the model's first start does it then.
     """
-    from gpu_pool.cpu_share import count_usable_cpus, read_cpu_quota, share_threads
+    from gpu_pool.cpu_share import count_own_threads
     from gpu_pool.load_progress import LoadProgress
     from gpu_pool.models.errors import CheckpointError
     from gpu_pool.worker.preparation import Prepared, prepare_copy
@@ -26,8 +26,7 @@ def prepare_model(folder: Path) -> None:
     try:
         with show_progress("Preparing") as progress:
             told = LoadProgress(progress, time.monotonic, every_s=0.1)
-            num_threads = share_threads(count_usable_cpus(), read_cpu_quota(), num_models=1)
-            prepared = prepare_copy(folder, told, num_threads)
+            prepared = prepare_copy(folder, told, count_own_threads())
             told.finish()
     except (CheckpointError, OSError, MemoryError, RuntimeError) as error:  # the last is torch's
         print(f"The model was not prepared for a CPU: {error}", file=sys.stderr)

@@ -25,6 +25,11 @@ def share_threads(num_cpus: int, quota_cpus: float | None, num_models: int) -> i
     return max(usable // max(num_models, 1), 1)
 
 
+def count_own_threads(num_models: int = 1) -> int:
+    """Threads for each of `num_models`, of the CPUs that this process may use now."""
+    return share_threads(count_usable_cpus(), read_cpu_quota(), num_models)
+
+
 def share_mask_threads(num_cpus: int) -> int:
     """Threads for masks of one model's answers, two at least: one is kept from whose masks are
     dear. They compute while the core waits for them, so they need no CPUs of their own.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from gpu_pool.copy_room import share_copy_room
-from gpu_pool.cpu_share import count_usable_cpus, read_cpu_quota, share_threads
+from gpu_pool.cpu_share import count_own_threads
 from gpu_pool.server.core_process import CoreLauncher
 from gpu_pool.server.core_supervisor import CoreSupervisor, RestartPolicy
 from gpu_pool.server.kv_broker import KvBroker
@@ -29,7 +29,7 @@ def share_node(
     disk_bytes = None if settings.placement is None else settings.placement.disk_bytes
     copy_room = share_copy_room(settings.models, disk_bytes)
     kv_broker = KvBroker(settings.shared_kv_bytes)
-    num_threads = share_threads(count_usable_cpus(), read_cpu_quota(), len(settings.models))
+    num_threads = count_own_threads(len(settings.models))
 
     def create_supervisor(model: ServedModelSettings, engine: EngineSettings) -> CoreSupervisor:
         core = CoreSettings(

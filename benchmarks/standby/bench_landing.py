@@ -32,6 +32,7 @@ from benchmarks.harness import (
     summarise,
 )
 from contracts.inference import SamplingParams
+from gpu_pool.cpu_share import count_own_threads
 from gpu_pool.models.network import CausalModel, Encoder
 from gpu_pool.plan import BlockId, ForwardPlan, NewSequence, ScheduledSequence, SequenceId
 from gpu_pool.weights.cpu_memory import DroppedMemory, KeptMemory
@@ -64,7 +65,7 @@ class SlowPlaces(CpuPlaces):
     ) -> ModelMemory:
         portions = find_portions(model, list_parts(model))
         if self._bytes_per_s is None:
-            weights = KeptMemory(portions, os.cpu_count() or 1)
+            weights = KeptMemory(portions, count_own_threads())
         else:
             weights = KeptMemory(portions, 1, self._read)
         # Without the CPU's own exception.

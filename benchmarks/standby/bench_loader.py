@@ -33,6 +33,7 @@ from benchmarks.harness import (
     print_figures,
     summarise,
 )
+from gpu_pool.cpu_share import count_own_threads
 from gpu_pool.large_pages import create_buffer
 from gpu_pool.weights.checkpoint import SINGLE_FILE, Checkpoint
 from gpu_pool.weights.cpu_memory import KeptMemory
@@ -138,7 +139,7 @@ def measure_tiers(num_bytes: int, rounds: int) -> tuple[list[float], list[float]
     """Seconds of sleeps and of wakes of so many bytes."""
     size = num_bytes // NUM_TENSORS
     tensors = [torch.ones(size, dtype=torch.uint8) for _ in range(NUM_TENSORS)]
-    memory = KeptMemory([tensors], os.cpu_count() or 1)
+    memory = KeptMemory([tensors], count_own_threads())
     sleeps, wakes = [], []
     for _ in range(rounds):
         sleeps.append(measure_s(memory.leave))

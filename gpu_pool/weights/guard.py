@@ -6,12 +6,12 @@ Read next: `digests` (what is noted), `checkpoint` (compares while it reads).
 """
 
 import hashlib
-import os
 from pathlib import Path
 
 import structlog
 
 from gpu_pool.compute_choice import WeightCheck
+from gpu_pool.cpu_share import count_own_threads
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.weights.checkpoint import Checkpoint, list_tensor_files
 from gpu_pool.weights.digests import (
@@ -81,7 +81,7 @@ class WeightGuard:
     def _begin(self) -> RevisionUnderWay:
         """All files of the checkpoint, being hashed."""
         files = [self._model_dir / "config.json", *self._files]
-        return RevisionUnderWay(files, os.cpu_count() or 1)
+        return RevisionUnderWay(files, count_own_threads())
 
 
 def note_digests(model_dir: Path) -> None:
@@ -97,7 +97,7 @@ def note_digests(model_dir: Path) -> None:
     config = model_dir / "config.json"
     everything = [config, *list_tensor_files(model_dir)]
     noted = CheckpointDigests(
-        revision=compute_revision(everything, os.cpu_count() or 1),
+        revision=compute_revision(everything, count_own_threads()),
         config=hashlib.sha256(config.read_bytes()).hexdigest(),
         files=files,
     )

@@ -1,12 +1,12 @@
 """What a worker computes in: dtype, threads, and a CPU's kernels of our own or torch alone."""
 
-import os
 from typing import Final
 
 import structlog
 import torch
 
 from gpu_pool.compute_choice import CpuLevel, DtypeChoice
+from gpu_pool.cpu_share import count_own_threads
 from gpu_pool.kernels.cpu.build import NativeUnavailableError, get_cache_folder
 from gpu_pool.kernels.cpu.levels import find_level
 from gpu_pool.kernels.cpu.library import NativeKernels, load_kernels
@@ -49,7 +49,7 @@ def choose_num_threads(settings: WorkerSettings) -> int:
         return settings.num_threads
     files = list_files(settings.model_dir)
     is_small = sum(path.stat().st_size for path in files) < _SMALL_MODEL_BYTES
-    return 1 if is_small else settings.num_default_threads or os.cpu_count() or 1
+    return 1 if is_small else settings.num_default_threads or count_own_threads()
 
 
 def choose_dtype(choice: DtypeChoice, stored: torch.dtype) -> torch.dtype:

@@ -5,7 +5,6 @@ Read next: `gpu_pool.weights.device_memory`.
 """
 
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -16,6 +15,7 @@ import structlog
 import torch
 from torch import Tensor
 
+from gpu_pool.cpu_share import count_own_threads
 from gpu_pool.large_pages import create_buffer
 from gpu_pool.lull import Lull
 from gpu_pool.models.network import CausalModel, Encoder
@@ -163,7 +163,7 @@ class CpuPlaces:
         """All tensors that the model leads to."""
         self._buffers.close()
         portions = find_portions(model, list_parts(model))
-        weights = KeptMemory(portions, os.cpu_count() or 1, mapped=copy.span)
+        weights = KeptMemory(portions, count_own_threads(), mapped=copy.span)
         bytes_ahead = min(weights.num_bytes, self._most_ahead_bytes)
         lull = Lull(time.monotonic)
         dropped = [DroppedMemory(kv, bytes_ahead, lull)] if kv else ()

@@ -47,7 +47,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     num_threads: int | None = None
     """CPU threads; None takes the default, or one alone for a model of a few megabytes."""
     num_default_threads: int | None = None
-    """None is one per CPU of the machine."""
+    """None is one per CPU that the process may use."""
     device: str = "cpu"
     check_weights: WeightCheck = WeightCheck.FIRST
     packed_copy_bytes: int | None = None

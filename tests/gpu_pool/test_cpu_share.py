@@ -4,7 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from gpu_pool.cpu_share import count_usable_cpus, parse_limit, read_cpu_quota, share_threads
+from gpu_pool import cpu_share
+from gpu_pool.cpu_share import (
+    count_own_threads,
+    count_usable_cpus,
+    parse_limit,
+    read_cpu_quota,
+    share_threads,
+)
+from tests.fixtures.one_cpu import needs_cpus, one_cpu
+
+__all__ = ["one_cpu"]
 
 
 @pytest.mark.parametrize(
@@ -75,3 +85,17 @@ def test_a_container_that_sees_only_its_own_group_finds_the_limit(tmp_path: Path
 def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
     assert read_cpu_quota(tmp_path, tmp_path / "missing") is None
     assert count_usable_cpus() >= 1
+
+
+@needs_cpus
+@pytest.mark.usefixtures("one_cpu")
+def test_a_process_kept_to_one_cpu_has_one_thread() -> None:
+    assert count_own_threads() == 1
+
+
+def test_a_process_whose_group_has_a_quota_keeps_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_share, "count_usable_cpus", lambda: 8)
+    monkeypatch.setattr(cpu_share, "read_cpu_quota", lambda: None)
+    assert (count_own_threads(), count_own_threads(4)) == (8, 2)  # the control
+    monkeypatch.setattr(cpu_share, "read_cpu_quota", lambda: 5.5)
+    assert (count_own_threads(), count_own_threads(4)) == (5, 1)

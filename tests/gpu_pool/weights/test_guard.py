@@ -3,7 +3,7 @@
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from torch import Tensor
 from gpu_pool.compute_choice import WeightCheck
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.network import EncoderNetwork
-from gpu_pool.weights import revision
+from gpu_pool.weights import guard, revision
 from gpu_pool.weights.config import read_config
 from gpu_pool.weights.digests import DIGESTS_FILE, STAMP_FILE, read_digests
 from gpu_pool.weights.guard import WeightGuard, note_digests
@@ -25,9 +25,11 @@ from gpu_pool.worker.model_memory import CpuPlaces
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
 from tests.fixtures.encoder_checkpoint import write_encoder_checkpoint
+from tests.fixtures.one_cpu import needs_cpus, one_cpu
 from tests.gpu_pool.plan_driver import PlanDriver
 from tests.gpu_pool.tiny_llama import write_tiny_llama
 
+__all__ = ["one_cpu"]
 WEIGHTS = "model.safetensors"
 NAME = "model.layers.1.mlp.down_proj.weight"
 
@@ -151,6 +153,24 @@ def test_a_load_that_fails_leaves_nobody_hashing(
     with pytest.raises(CheckpointError):
         load(tmp_path)
     assert [under_way._pool._shutdown for under_way in begun] == [True, True]
+
+
+@needs_cpus
+@pytest.mark.usefixtures("one_cpu")
+def test_as_many_threads_hash_as_the_process_may_use_cpus(
+    tmp_path: Path, begun: list[RevisionUnderWay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nums_threads: list[int] = []
+
+    def note_and_compute(files: Iterable[Path], num_threads: int) -> str:
+        nums_threads.append(num_threads)
+        return compute_revision(files, num_threads)
+
+    monkeypatch.setattr(guard, "compute_revision", note_and_compute)
+    write_tiny_llama(tmp_path)
+    load(tmp_path)
+    note_digests(tmp_path)
+    assert [begun[0]._pool._max_workers, *nums_threads] == [1, 1]
 
 
 def test_a_start_that_fails_behind_its_load_leaves_nobody_hashing(

@@ -4,22 +4,38 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from gpu_pool.compute_choice import CpuLevel, DtypeChoice
 from gpu_pool.kernels.cpu.levels import LEVELS
-from gpu_pool.worker.compute import find_kernels
+from gpu_pool.worker import compute
+from gpu_pool.worker.compute import choose_num_threads, find_kernels
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
+from tests.fixtures.one_cpu import needs_cpus, one_cpu
 from tests.gpu_pool.kernels.cpu.native_levels import NAMES
 from tests.gpu_pool.plan_driver import PlanDriver
 from tests.gpu_pool.tiny_llama import write_tiny_llama
 
+__all__ = ["one_cpu"]
 CPU = torch.device("cpu")
 needs_kernels = pytest.mark.skipif(not NAMES, reason="native kernels are for x86-64 Linux")
 
 
 def test_every_level_can_be_chosen_by_its_name() -> None:
     assert [level.name for level in LEVELS] == [level for level in CpuLevel if level != "auto"]
+
+
+@needs_cpus
+@pytest.mark.usefixtures("one_cpu")
+def test_a_model_computes_with_the_cpus_that_its_process_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute, "_SMALL_MODEL_BYTES", 0)
+    write_tiny_llama(tmp_path)
+    settings = WorkerSettings(model_dir=tmp_path)
+    assert choose_num_threads(settings) == 1
+    assert choose_num_threads(replace(settings, num_default_threads=3)) == 3
 
 
 @needs_kernels

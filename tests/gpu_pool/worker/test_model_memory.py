@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
+from typing import Any
 from weakref import ref
 
 import pytest
@@ -10,6 +12,12 @@ from torch import Tensor
 
 from gpu_pool.kernels.linear import linear, pack_weight
 from gpu_pool.worker.model_memory import CpuPlaces, PlainPlaces, fill_rows
+from gpu_pool.worker.settings import WorkerSettings
+from gpu_pool.worker.worker import create_executor
+from tests.fixtures.one_cpu import needs_cpus, one_cpu
+from tests.gpu_pool.tiny_llama import write_tiny_llama
+
+__all__ = ["one_cpu"]
 
 
 def test_parts_become_one_tensor() -> None:
@@ -68,3 +76,11 @@ def test_a_part_is_gone_before_the_next_is_read() -> None:
 def test_missing_rows_are_noticed() -> None:
     with pytest.raises(AssertionError, match="announced"):
         fill_rows(partial(torch.zeros), iter([torch.ones(2, 3)]), 3)
+
+
+@needs_cpus
+@pytest.mark.usefixtures("one_cpu")
+def test_as_many_threads_bring_weights_back_as_the_process_may_use_cpus(tmp_path: Path) -> None:
+    write_tiny_llama(tmp_path)
+    executor: Any = create_executor(WorkerSettings(model_dir=tmp_path, num_threads=1))
+    assert executor._memory._weights._num_threads == 1
