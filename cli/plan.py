@@ -205,7 +205,7 @@ def _print(report: PlanReport, size: "ModelSize") -> None:
 
 def _print_settings(loaded: LayoutRow) -> None:
     """What a node has to be told."""
-    from gpu_pool.settings import MAX_RANKS
+    from gpu_pool.model_settings import MAX_RANKS
 
     num_ranks = loaded.tensor * loaded.pipeline
     if num_ranks > MAX_RANKS:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from gpu_pool.compute_choice import DtypeChoice
+from gpu_pool.model_settings import ServedModelSettings
 from gpu_pool.model_store import ModelStore
-from gpu_pool.settings import ServedModelSettings
 
 BUNDLED_DTYPE: Final = DtypeChoice.FLOAT32
 """On CPU the small model is fastest in it, and its answers do not depend on rounding."""

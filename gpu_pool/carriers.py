@@ -9,6 +9,7 @@ import time
 
 import structlog
 
+from gpu_pool.core_settings import CoreSettings
 from gpu_pool.engine.messages import KvTiers
 from gpu_pool.engine.passage import Carriers
 from gpu_pool.engine.speed_meter import SpeedMeter
@@ -16,7 +17,6 @@ from gpu_pool.engine.transport import Transport
 from gpu_pool.kv.tiers.assembly import create_tiers
 from gpu_pool.node_clock import read_node_ms
 from gpu_pool.plan import Executor
-from gpu_pool.settings import CoreSettings
 from gpu_pool.transfer.exchange import NodeExchange, create_exchange
 
 

@@ -1,6 +1,7 @@
 """What an operator may choose about a model's computation: closed sets, without torch.
 
-Read next: `gpu_pool.settings` (where they are set), `gpu_pool.worker.settings` (where they arrive).
+Read next: `gpu_pool.model_settings` (where they are set), `gpu_pool.worker.settings` (where they
+arrive).
 """
 
 from enum import StrEnum

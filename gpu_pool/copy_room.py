@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from contracts.errors import UnsupportedFeature
-from gpu_pool.settings import ServedModelSettings
+from gpu_pool.model_settings import ServedModelSettings
 from gpu_pool.weight_origin import read_origin
 
 

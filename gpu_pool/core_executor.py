@@ -8,12 +8,12 @@ import os
 
 import structlog
 
+from gpu_pool.core_settings import CoreSettings
 from gpu_pool.garbage import settle_garbage
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.network import EncoderNetwork
 from gpu_pool.parallel.place import ParallelShape
 from gpu_pool.plan import EncoderExecutor, Executor
-from gpu_pool.settings import CoreSettings
 from gpu_pool.weights.config import read_config
 from gpu_pool.worker.encoder_worker import create_encoder_executor
 from gpu_pool.worker.parallel_executor import RankSurroundings, create_parallel_executor

@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from gpu_pool.carriers import create_carriers
+from gpu_pool.core_settings import PATH_FROM_STDIN, CoreSettings, decode_core_settings
 from gpu_pool.cpu_share import count_usable_cpus, share_mask_threads
 from gpu_pool.engine.core import EngineCore
 from gpu_pool.engine.encoder_core import EncoderCore
@@ -23,7 +24,6 @@ from gpu_pool.engine.matcher_maker import ThreadMaker
 from gpu_pool.engine.transport import ZmqTransport
 from gpu_pool.parent_death import end_with_parent
 from gpu_pool.plan import EncoderExecutor, Executor
-from gpu_pool.settings import PATH_FROM_STDIN, CoreSettings, decode_core_settings
 from gpu_pool.structured.matcher import load_matchers
 from telemetry.log_output import configure_log
 

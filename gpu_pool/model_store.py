@@ -2,7 +2,7 @@
 
 Owns the folder `root/@scope/author/name/`, what may enter it and the manifest beside each model;
 must not know how models run. Adding is atomic: a folder is complete or not there.
-Read next: `cli` (`hearth models`), `settings` (what a node is told of a model).
+Read next: `cli` (`hearth models`), `model_settings` (what a node is told of one).
 """
 
 import os

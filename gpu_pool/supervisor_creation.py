@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 
 from gpu_pool.copy_room import share_copy_room
+from gpu_pool.core_settings import CoreSettings
 from gpu_pool.cpu_share import count_own_threads
+from gpu_pool.model_settings import EngineSettings, ServedModelSettings
 from gpu_pool.server.core_process import CoreLauncher
-from gpu_pool.server.core_supervisor import CoreSupervisor, RestartPolicy
+from gpu_pool.server.core_supervisor import CoreSupervisor, CreateSupervisor, RestartPolicy
 from gpu_pool.server.kv_broker import KvBroker
-from gpu_pool.settings import CoreSettings, EngineSettings, PoolSettings, ServedModelSettings
-
-CreateSupervisor = Callable[[ServedModelSettings, EngineSettings], CoreSupervisor]
+from gpu_pool.settings import PoolSettings
 
 
 def share_node(

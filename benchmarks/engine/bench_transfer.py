@@ -24,10 +24,10 @@ from benchmarks.harness import (
     summarise,
 )
 from gpu_pool.plan import HostMemory
-from gpu_pool.settings import TransferSettings
 from gpu_pool.transfer.agent_client import AgentClient
 from gpu_pool.transfer.agent_words import AgentReady
 from gpu_pool.transfer.transfer_engine import MAX_BATCH, Piece
+from gpu_pool.transfer_settings import TransferSettings
 
 _SIZE_BYTES: Final = 128 << 20
 _BLOCK_BYTES: Final = (64 << 10, 256 << 10, 1 << 20)

@@ -22,7 +22,7 @@ from cli.dev.preparation import prepare
 from cli.dev.settings_files import LOOPBACK, DevPorts
 from contracts.ids import ModelName
 from gpu_pool.load_progress import NobodyListens
-from gpu_pool.settings import ServedModelSettings
+from gpu_pool.model_settings import ServedModelSettings
 from gpu_pool.worker.preparation import prepare_copy
 
 NUM_THREADS = os.cpu_count() or 1

@@ -28,7 +28,7 @@ from cli.dev.readiness import ReadinessProbe, wait_for
 from cli.dev.settings_files import LOOPBACK, DevPorts
 from cli.dev.supervisor import Supervisor
 from contracts.ids import ModelName
-from gpu_pool.settings import ServedModelSettings
+from gpu_pool.model_settings import ServedModelSettings
 
 MODEL: Final = ModelName("@bench/random/model")
 _ENGINE: Final = "HEARTH_POOL__ENGINE__"

@@ -15,7 +15,7 @@ from cli.keys import ensure_pair_key
 from contracts.ids import AccountId
 from contracts.settings import Secret
 from gateway.settings import AuditSettings
-from gpu_pool.settings import ServedModelSettings
+from gpu_pool.model_settings import ServedModelSettings
 from migrations.upgrade import upgrade_database_async
 from tenancy.audit.heads import HeadFile
 from tenancy.bootstrap import Bootstrapped, bootstrap

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from cli.dev.home import DevHome
-from gpu_pool.settings import ServedModelSettings
+from gpu_pool.model_settings import ServedModelSettings
 
 LOOPBACK: Final = "127.0.0.1"
 GATEWAY_ID: Final = "dev-gateway"

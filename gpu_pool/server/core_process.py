@@ -25,12 +25,13 @@ import msgspec
 import structlog
 
 from contracts.settings import SettingsError
+from gpu_pool.core_settings import CoreSettings, encode_core_settings
 from gpu_pool.cpu_bounds import find_bounds
 from gpu_pool.kernels.cpu.levels import read_cpu_flags
+from gpu_pool.model_settings import EngineSettings
 from gpu_pool.row_invariance import ROW_INVARIANT_ENVIRON
 from gpu_pool.server.engine_client import CoreListener, EngineClient
 from gpu_pool.server.spare_core import SpareCore, wait_gone
-from gpu_pool.settings import CoreSettings, EngineSettings, encode_core_settings
 
 _WAITING_THREADS: Final = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "20000"}
 """Threads that wait for others look twenty thousand times and then sleep: half a millisecond on

@@ -23,6 +23,7 @@ from contracts.errors import (
     from_error_report,
 )
 from contracts.placement import Tier
+from gpu_pool.core_settings import CoreSettings
 from gpu_pool.engine.messages import (
     CoreFailed,
     CoreLoad,
@@ -34,11 +35,11 @@ from gpu_pool.engine.messages import (
     RoomNews,
     SleepRefused,
 )
+from gpu_pool.model_settings import EngineSettings, ServedModelSettings
 from gpu_pool.server.core_process import CoreLauncher, CoreProcess
 from gpu_pool.server.core_watch import CoreWatch
 from gpu_pool.server.engine_client import EngineClient
 from gpu_pool.server.kv_broker import KvBroker
-from gpu_pool.settings import CoreSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,3 +450,7 @@ async def _cancel(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+CreateSupervisor = Callable[[ServedModelSettings, EngineSettings], CoreSupervisor]
+"""Makes the one of a model."""

@@ -15,7 +15,7 @@ from contracts.errors import Forbidden
 from contracts.ids import GatewayId
 from contracts.pair_key import PairKey, PairKeys, format_pair_keys, parse_pair_keys
 from contracts.settings import SettingsError
-from gpu_pool.settings import GatewaySettings
+from gpu_pool.connection_settings import GatewaySettings
 
 log = structlog.get_logger(__name__)
 

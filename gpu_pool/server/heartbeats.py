@@ -14,9 +14,9 @@ import structlog
 
 from contracts.fleet import NodeReport
 from contracts.membership import KEPT_S, Heartbeat, name_heartbeat, seal_heartbeat
+from gpu_pool.connection_settings import MembershipSettings
 from gpu_pool.server.gateway_keys import GatewayKeys
 from gpu_pool.server.node_status import NodeStatus
-from gpu_pool.settings import MembershipSettings
 
 log = structlog.get_logger(__name__)
 _MOST_AHEAD_MS: Final = 15_000

@@ -13,7 +13,7 @@ import structlog
 from contracts.errors import UnsupportedFeature
 from contracts.ids import ModelName
 from gpu_pool.server.adapters.shelf import AdapterShelf
-from gpu_pool.server.core_supervisor import CoreSupervisor
+from gpu_pool.server.core_supervisor import CreateSupervisor
 from gpu_pool.server.hosted_model import HostedModel
 from gpu_pool.server.model_kinds import Surroundings, create_hosted_model
 from gpu_pool.server.placement.keeper import PlacementKeeper
@@ -21,12 +21,12 @@ from gpu_pool.server.text.text_files import TextSources
 from gpu_pool.server.text.text_threads import TextThreads
 from gpu_pool.server.tier_folders import clean_tier_folders
 from gpu_pool.server.upstream.upstream_model import create_upstream_model
-from gpu_pool.settings import EngineSettings, PoolSettings, ServedModelSettings
+from gpu_pool.settings import PoolSettings
 
 
 def create_models(
     settings: PoolSettings,
-    create_supervisor: Callable[[ServedModelSettings, EngineSettings], CoreSupervisor],
+    create_supervisor: CreateSupervisor,
     keeper: PlacementKeeper,
     threads: TextThreads,
     sources: TextSources,

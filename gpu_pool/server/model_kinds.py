@@ -6,6 +6,7 @@ Read next: `hosted_core` (what both stand on), `served_model`, `served_encoder`.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpu_pool.model_settings import EngineSettings, ServedModelSettings
 from gpu_pool.server.adapters.shelf import AdapterShelf
 from gpu_pool.server.core_supervisor import CoreSupervisor
 from gpu_pool.server.hosted_core import ColdLimits, HostedCore, ModelFacts
@@ -17,7 +18,6 @@ from gpu_pool.server.served_encoder import ServedEncoder
 from gpu_pool.server.served_model import create_served_model
 from gpu_pool.server.text.encoder_text import load_encoder_text
 from gpu_pool.server.text.text_files import TextSources, TextThreads, load_model_text
-from gpu_pool.settings import EngineSettings, ServedModelSettings
 
 
 @dataclass(frozen=True, slots=True)

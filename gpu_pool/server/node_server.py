@@ -14,6 +14,7 @@ from aiohttp import web
 
 from contracts.sections import MetricsSettings, TlsSettings
 from contracts.settings import SettingsError
+from gpu_pool.connection_settings import ListenSettings, MembershipSettings
 from gpu_pool.server.adapters.shelf import AdapterShelf
 from gpu_pool.server.heartbeats import create_membership
 from gpu_pool.server.hosted_model import HostedModel
@@ -23,7 +24,6 @@ from gpu_pool.server.machine_metrics import MachineMetrics
 from gpu_pool.server.node_metrics import MetricsPort, NodeMetrics
 from gpu_pool.server.node_status import NodeStatus
 from gpu_pool.server.placement.keeper import PlacementKeeper
-from gpu_pool.settings import ListenSettings, MembershipSettings
 
 _DRAIN_POLL_S: Final = 0.05
 

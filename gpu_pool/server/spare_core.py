@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from gpu_pool.settings import PATH_FROM_STDIN
+from gpu_pool.core_settings import PATH_FROM_STDIN
 
 _KILLED_S: Final = 5.0
 """For a process to go that was killed; it holds nothing of a device yet."""

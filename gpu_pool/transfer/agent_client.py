@@ -15,7 +15,6 @@ from typing import Final
 import structlog
 
 from gpu_pool.plan import HostMemory
-from gpu_pool.settings import TransferSettings
 from gpu_pool.transfer.agent_watch import AgentWatch
 from gpu_pool.transfer.agent_words import (
     AgentFailed,
@@ -29,6 +28,7 @@ from gpu_pool.transfer.agent_words import (
     from_agent_decoder,
 )
 from gpu_pool.transfer.transfer_engine import Piece
+from gpu_pool.transfer_settings import TransferSettings
 
 _MAX_MESSAGE_BYTES: Final = 1 << 20
 _ENVIRON: Final = {

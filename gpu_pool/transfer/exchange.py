@@ -23,12 +23,12 @@ from gpu_pool.engine.messages import (
     TransferNews,
 )
 from gpu_pool.plan import ExecutorInfo, HostMemory, SequenceId
-from gpu_pool.settings import TransferSettings
 from gpu_pool.transfer.agent_client import AgentClient
 from gpu_pool.transfer.exporter import Exporter
 from gpu_pool.transfer.host_view import HostView
 from gpu_pool.transfer.importer import Importer
 from gpu_pool.transfer.puller import MOST_BATCH_TIMES, Puller
+from gpu_pool.transfer_settings import TransferSettings
 
 _LAYOUT_VERSION: Final = 2
 _WAY_S: Final = 1.0

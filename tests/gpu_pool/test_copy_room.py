@@ -6,7 +6,7 @@ import pytest
 
 from contracts.ids import ModelName
 from gpu_pool.copy_room import share_copy_room
-from gpu_pool.settings import ServedModelSettings
+from gpu_pool.model_settings import ServedModelSettings
 from gpu_pool.weight_origin import ORIGIN_FILE, OriginFile, WeightOrigin, write_origin
 
 

@@ -7,20 +7,9 @@ from typing import Any
 
 import pytest
 
-from contracts.ids import ModelName, NodeId
-from contracts.sections import LogSettings
 from contracts.settings import SettingsError, decode_settings, list_option_names
 from gpu_pool.engine.settings import NgramSettings
-from gpu_pool.settings import (
-    PREFIX,
-    CoreSettings,
-    EngineSettings,
-    ListenSettings,
-    PoolSettings,
-    ServedModelSettings,
-    decode_core_settings,
-    encode_core_settings,
-)
+from gpu_pool.settings import PREFIX, PoolSettings
 from gpu_pool.upstream_settings import PrefixCache
 
 GUIDE = (Path(__file__).parents[2] / "docs/operations.md").read_text()
@@ -255,29 +244,6 @@ def test_a_model_is_our_own_or_of_others_but_not_both() -> None:
 def test_odd_values_are_refused(table: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         decode(table)
-
-
-@pytest.mark.parametrize(
-    ("host", "is_loopback"),
-    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("node", False)],
-)
-def test_loopback_is_recognised(host: str, is_loopback: bool) -> None:
-    assert ListenSettings(host=host).is_loopback is is_loopback
-
-
-def test_a_core_reads_what_the_server_writes() -> None:
-    settings = CoreSettings(
-        node_id=NodeId("n"),
-        model=ServedModelSettings(name=ModelName("@a/b"), path=Path("/models/b")),
-        engine=EngineSettings(num_threads=2),
-        transfer=None,
-        num_default_threads=3,
-        log=LogSettings(),
-        to_core_endpoint="ipc:///a",
-        from_core_endpoint="ipc:///b",
-        parent_pid=1,
-    )
-    assert decode_core_settings(encode_core_settings(settings)) == settings
 
 
 def test_a_store_that_is_said_to_be_elsewhere_than_its_node_is_refused() -> None:

@@ -16,13 +16,9 @@ from cli.main import app
 from contracts.ids import ModelName
 from contracts.settings import Secret
 from gateway.upstream.pair_key_file import load_pair_key
+from gpu_pool.connection_settings import GatewaySettings, ListenSettings, MembershipSettings
+from gpu_pool.model_settings import ServedModelSettings
 from gpu_pool.server.gateway_keys import read_key_file
-from gpu_pool.settings import (
-    GatewaySettings,
-    ListenSettings,
-    MembershipSettings,
-    ServedModelSettings,
-)
 from migrations.upgrade import upgrade_database
 from tenancy.audit.entries import AuditFilter
 from tests.fixtures.double_node import run_double_node

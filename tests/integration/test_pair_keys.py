@@ -38,8 +38,9 @@ from contracts.wire import (
 )
 from gateway.membership.enrolments import EnrolmentFolder
 from gateway.upstream.pair_key_file import load_pair_key
+from gpu_pool.connection_settings import GatewaySettings
+from gpu_pool.model_settings import ServedModelSettings
 from gpu_pool.server.gateway_keys import read_key_file
-from gpu_pool.settings import GatewaySettings, ServedModelSettings
 from migrations.upgrade import upgrade_database
 from tenancy.audit.entries import AuditFilter
 from tenancy.encryption.key_ring_file import load_or_create_key_ring

@@ -18,7 +18,7 @@ import pytest
 from contracts.ids import NodeId
 from contracts.pricing import TokenRates
 from contracts.sections import TlsSettings
-from gpu_pool.settings import ListenSettings
+from gpu_pool.connection_settings import ListenSettings
 from migrations.upgrade import upgrade_database_async
 from tests.fixtures.double_node import run_double_node
 from tests.fixtures.node_process import MODEL, ROOT

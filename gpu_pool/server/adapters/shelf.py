@@ -18,11 +18,11 @@ from contracts.adapters import AdapterRef
 from contracts.errors import InvalidRequest, PoolSaturated
 from contracts.ids import AccountId, NodeId
 from gpu_pool.plan import AdapterFile
+from gpu_pool.room_settings import AdapterSettings
 from gpu_pool.server.adapters.file_fetch import PATIENCE_S, FileFetch
 from gpu_pool.server.adapters.piece_line import PieceLine
 from gpu_pool.server.adapters.shelf_books import ShelfBooks
 from gpu_pool.server.adapters.shelf_folder import IndexEntry, ShelfFolder
-from gpu_pool.settings import AdapterSettings
 
 log = structlog.get_logger(__name__)
 SWEEP_S: Final = 600.0

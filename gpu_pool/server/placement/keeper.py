@@ -16,11 +16,11 @@ import structlog
 from contracts.errors import ModelCold, ModelFailed, ServiceError
 from contracts.ids import ModelName
 from contracts.placement import PlacementPlan, ServiceClass, Tier
+from gpu_pool.room_settings import PlacementSettings
 from gpu_pool.server.placement.books import KeptModel, PlacementBooks
 from gpu_pool.server.placement.disk_room import DiskRoom
 from gpu_pool.server.placement.movable import Movable
 from gpu_pool.server.placement.room import MemoryBudget, Room
-from gpu_pool.settings import PlacementSettings
 
 _DEPTH: Final = {Tier.GPU: 0, Tier.HOST: 1, Tier.DISK: 2, Tier.REMOTE: 3}
 _RETRY_S: Final = 0.05

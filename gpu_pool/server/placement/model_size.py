@@ -13,8 +13,8 @@ from gpu_pool.adapter_share import choose_adapter_bytes
 from gpu_pool.compute_choice import DeviceChoice, DtypeChoice
 from gpu_pool.encoder_architectures import ENCODER_ARCHITECTURES
 from gpu_pool.kernels.cpu.levels import read_cpu_flags
+from gpu_pool.model_settings import EngineSettings, ServedModelSettings
 from gpu_pool.models.errors import CheckpointError
-from gpu_pool.settings import EngineSettings, ServedModelSettings
 from gpu_pool.weight_origin import list_weight_files, measure_weights
 from gpu_pool.weights.header import TensorEntry, read_header
 from gpu_pool.weights.loaded_size import LoadedForm, measure_loaded

@@ -15,7 +15,8 @@ from contracts.sections import LogFormat
 from contracts.settings import decode_settings
 from gateway.settings import GatewaySettings
 from gpu_pool.compute_choice import DtypeChoice
-from gpu_pool.settings import PoolSettings, ServedModelSettings
+from gpu_pool.model_settings import ServedModelSettings
+from gpu_pool.settings import PoolSettings
 
 PORTS = DevPorts(gateway=1001, admin=1002, node=1003)
 AWKWARD = 'a folder "with" quotes \\ and umlauts ä'

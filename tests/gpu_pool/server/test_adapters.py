@@ -27,10 +27,10 @@ from contracts.inference import (
 from contracts.wire import FRAGMENT_BYTES, Abort
 from gpu_pool.engine.messages import AddSequence, AddTexts
 from gpu_pool.plan import SequenceId
+from gpu_pool.room_settings import AdapterSettings
 from gpu_pool.server.request_start import start_request
 from gpu_pool.server.served_model import ServedModel
 from gpu_pool.server.upstream.upstream_model import UpstreamModel
-from gpu_pool.settings import AdapterSettings
 from tests.fixtures.double_node import DoubleNode, run_double_node
 from tests.fixtures.gateway_client import GatewayClient, Stream, ask, failure_code
 from tests.fixtures.node_process import MODEL, wait_until

@@ -27,10 +27,10 @@ from contracts.inference import (
     Usage,
 )
 from contracts.wire import Abort
+from gpu_pool.model_settings import EngineSettings
 from gpu_pool.server.choice import Choice
 from gpu_pool.server.text.model_text import ModelText
 from gpu_pool.server.text.text_stream import AnyDelta
-from gpu_pool.settings import EngineSettings
 from tests.fixtures.double_node import DoubleNode, run_double_node
 from tests.fixtures.gateway_client import (
     GatewayClient,

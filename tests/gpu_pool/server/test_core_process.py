@@ -14,7 +14,9 @@ from contracts.ids import ModelName, NodeId
 from contracts.sections import LogSettings
 from contracts.settings import SettingsError
 from gpu_pool.compute_choice import CpuLevel
+from gpu_pool.core_settings import CoreSettings
 from gpu_pool.cpu_bounds import CPU_BOUNDS
+from gpu_pool.model_settings import EngineSettings, ServedModelSettings
 from gpu_pool.row_invariance import ROW_INVARIANT_ENVIRON
 from gpu_pool.server import core_process
 from gpu_pool.server.core_process import (
@@ -23,7 +25,6 @@ from gpu_pool.server.core_process import (
     open_private_directory,
 )
 from gpu_pool.server.engine_client import CoreListener
-from gpu_pool.settings import CoreSettings, EngineSettings, ServedModelSettings
 
 HOLD = """
 import sys, time

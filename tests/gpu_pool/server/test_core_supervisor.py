@@ -14,8 +14,8 @@ import pytest
 
 from contracts.errors import ModelFailed
 from contracts.placement import Tier
+from gpu_pool.model_settings import EngineSettings
 from gpu_pool.server import core_supervisor
-from gpu_pool.settings import EngineSettings
 from tests.fixtures.double_node import create_core_command
 from tests.fixtures.node_process import ROOT, is_alive, wait_until
 from tests.fixtures.supervised_core import POLICY, SILENCE_S, supervise

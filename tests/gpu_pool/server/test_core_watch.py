@@ -15,12 +15,12 @@ from contracts.errors import ServiceError
 from contracts.placement import Tier
 from gpu_pool.compute_choice import DtypeChoice
 from gpu_pool.engine.messages import CoreLoading, SequenceFinished, TextsEncoded
+from gpu_pool.model_settings import EngineSettings, ServedModelSettings
 from gpu_pool.model_store import BUNDLED_PATH
 from gpu_pool.node import CORE_COMMAND
 from gpu_pool.plan import TokenScore
 from gpu_pool.server.core_process import CoreProcess
 from gpu_pool.server.core_supervisor import CoreSupervisor
-from gpu_pool.settings import EngineSettings, ServedModelSettings
 from tests.fixtures.double_node import create_core_command
 from tests.fixtures.node_process import MODEL, is_alive, wait_until
 from tests.fixtures.supervised_core import POLICY, SILENCE_S, supervise

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gpu_pool.compute_choice import DtypeChoice
+from gpu_pool.model_settings import EngineSettings, ServedModelSettings
 from gpu_pool.node import CORE_COMMAND
 from gpu_pool.server.core_supervisor import CoreSupervisor
-from gpu_pool.settings import EngineSettings, ServedModelSettings
 from tests.fixtures.node_process import MODEL, is_alive, wait_until
 from tests.fixtures.supervised_core import supervise
 from tests.gpu_pool.models.family_checkpoint import write_checkpoint

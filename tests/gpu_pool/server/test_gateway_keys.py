@@ -8,8 +8,8 @@ from contracts.errors import Forbidden
 from contracts.ids import GatewayId
 from contracts.pair_key import PairKey
 from contracts.settings import SettingsError
+from gpu_pool.connection_settings import GatewaySettings
 from gpu_pool.server.gateway_keys import GatewayKeys, read_key_file
-from gpu_pool.settings import GatewaySettings
 
 KEY = bytes(range(32))
 

@@ -15,10 +15,10 @@ from contracts.ids import BootId, GatewayId, NodeId, RegionId
 from contracts.membership import Heartbeat, name_heartbeat, open_heartbeat
 from contracts.pair_key import PairKey
 from contracts.settings import Secret
+from gpu_pool.connection_settings import GatewaySettings, MembershipSettings
 from gpu_pool.server.gateway_keys import GatewayKeys
 from gpu_pool.server.heartbeats import Membership, create_membership
 from gpu_pool.server.node_status import NodeStatus
-from gpu_pool.settings import GatewaySettings, MembershipSettings
 from tests.fixtures.fault_proxy import FaultProxy
 from tests.fixtures.redis_server import RedisServer, needs_redis, run_redis
 

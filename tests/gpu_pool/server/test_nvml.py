@@ -15,11 +15,12 @@ import pytest
 
 from contracts.sections import MetricsSettings
 from gpu_pool.compute_choice import DeviceChoice
+from gpu_pool.model_settings import EngineSettings, ServedModelSettings
 from gpu_pool.server.machine_metrics import MachineMetrics
 from gpu_pool.server.node_metrics import MetricsPort, NodeMetrics
 from gpu_pool.server.nvml import DriverGpus, GpuFigures, NoGpus, open_gpus
 from gpu_pool.server.status_creation import create_machine_metrics
-from gpu_pool.settings import EngineSettings, PoolSettings, RunningCosts, ServedModelSettings
+from gpu_pool.settings import PoolSettings, RunningCosts
 from tests.fixtures.double_node import run_double_node
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")

@@ -9,9 +9,9 @@ from contracts.ids import AccountId, ModelName, NodeId, RequestId
 from contracts.inference import CountTokensRequest, TextPrompt, Usage
 from contracts.sections import TracingSettings
 from contracts.tracing import TraceContext, pack_trace
+from gpu_pool.model_settings import ServedModelSettings
 from gpu_pool.server.stream_meter import NodeMeter
 from gpu_pool.server.stream_trace import NOT_TRACED, NodeTracer
-from gpu_pool.settings import ServedModelSettings
 from migrations.upgrade import upgrade_database
 from telemetry.spans import NO_SPANS, Span
 from tests.fixtures.double_node import run_double_node

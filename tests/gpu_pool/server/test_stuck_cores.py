@@ -9,8 +9,8 @@ import pytest
 from contracts.errors import ModelCold
 from contracts.inference import Finished
 from contracts.placement import Tier
+from gpu_pool.model_settings import EngineSettings
 from gpu_pool.server import core_process
-from gpu_pool.settings import EngineSettings
 from tests.fixtures.crowded_node import A, B, find, run_crowded
 from tests.fixtures.double_node import create_core_command
 from tests.fixtures.gateway_client import GatewayClient, ask, failure_code

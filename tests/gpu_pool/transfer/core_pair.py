@@ -19,6 +19,7 @@ from contracts.ids import ModelName, NodeId
 from contracts.kv_transfer import KvExported, KvGaveUp, KvLanded, KvReserved, TransferEvent
 from contracts.sections import LogSettings
 from gpu_pool.compute_choice import DtypeChoice
+from gpu_pool.core_settings import CoreSettings, encode_core_settings
 from gpu_pool.engine.messages import (
     AddSequence,
     CoreLoad,
@@ -36,15 +37,10 @@ from gpu_pool.engine.messages import (
     encoder,
     from_core_decoder,
 )
+from gpu_pool.model_settings import EngineSettings, ServedModelSettings
 from gpu_pool.node_clock import read_node_ms
 from gpu_pool.plan import SequenceId
-from gpu_pool.settings import (
-    CoreSettings,
-    EngineSettings,
-    ServedModelSettings,
-    TransferSettings,
-    encode_core_settings,
-)
+from gpu_pool.transfer_settings import TransferSettings
 
 PATIENCE_S: Final = 150.0
 FAR_MS: Final = 120_000

@@ -8,11 +8,11 @@ from gpu_pool.engine.messages import KvDeparture
 from gpu_pool.kv.export import ChunkId, ExportedChunk
 from gpu_pool.kv.host_run import HostRun, Prefix
 from gpu_pool.plan import HostBlockId, HostMemory, SequenceId
-from gpu_pool.settings import TransferSettings
 from gpu_pool.transfer.agent_client import AgentClient
 from gpu_pool.transfer.agent_words import AgentReady
 from gpu_pool.transfer.exporter import Exporter
 from gpu_pool.transfer.host_view import HostView
+from gpu_pool.transfer_settings import TransferSettings
 
 
 class ExportBench:

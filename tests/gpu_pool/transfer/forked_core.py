@@ -13,7 +13,7 @@ import msgspec
 
 from gpu_pool.core_executor import load_model
 from gpu_pool.core_runner import run_core
-from gpu_pool.settings import decode_core_settings, encode_core_settings
+from gpu_pool.core_settings import decode_core_settings, encode_core_settings
 from tests.gpu_pool.transfer.core_pair import Core, CoreProcess
 
 _NURSERY: Final = multiprocessing.get_context("forkserver")

@@ -22,11 +22,11 @@ from contracts.ids import AccountId
 from contracts.kv_transfer import KvExported, KvRun
 from gpu_pool.kv.host_run import HostRun, Prefix
 from gpu_pool.plan import HostBlockId, HostMemory, SequenceId
-from gpu_pool.settings import TransferSettings
 from gpu_pool.transfer.agent_client import AgentClient
 from gpu_pool.transfer.content_tag import Tagger
 from gpu_pool.transfer.host_view import HostView
 from gpu_pool.transfer.puller import PullEnd, Puller
+from gpu_pool.transfer_settings import TransferSettings
 from tests.fixtures.services import WITHOUT_MOONCAKE, give_up, give_up_unless
 
 PATIENCE_S: Final = 60.0

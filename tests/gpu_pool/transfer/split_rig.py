@@ -25,8 +25,8 @@ from gpu_pool.engine.passage import Carriers
 from gpu_pool.engine.settings import SchedulerSettings
 from gpu_pool.node_clock import read_node_ms
 from gpu_pool.plan import SequenceId
-from gpu_pool.settings import TransferSettings
 from gpu_pool.transfer.exchange import NodeExchange, create_exchange
+from gpu_pool.transfer_settings import TransferSettings
 from gpu_pool.worker.settings import WorkerSettings
 from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.engine.engine_rig import EngineRig, assert_no_leak

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from contracts.kv_transfer import MAX_AGENT_BYTES, KvExported
-from gpu_pool.settings import TransferSettings
+from gpu_pool.transfer_settings import TransferSettings
 from tests.gpu_pool.transfer.peer import Peer, open_peer, wait_until
 
 NUM_LANDINGS: Final = 600

@@ -19,10 +19,10 @@ from gpu_pool.kv.export import ChunkId, ExportedChunk
 from gpu_pool.kv.host_run import HostRun, Prefix
 from gpu_pool.node_clock import read_node_ms
 from gpu_pool.plan import HostBlockId, HostMemory, KvGroup, KvGroupKind, SequenceId
-from gpu_pool.settings import TransferSettings
 from gpu_pool.transfer.exchange import create_exchange
 from gpu_pool.transfer.host_view import HostView
 from gpu_pool.transfer.puller import MOST_BATCH_TIMES
+from gpu_pool.transfer_settings import TransferSettings
 from tests.gpu_pool.engine.engine_rig import EngineRig, create_request
 from tests.gpu_pool.transfer.export_bench import ExportBench
 from tests.gpu_pool.transfer.peer import wait_until

@@ -8,8 +8,8 @@ import pytest
 from contracts.errors import TransferFailed
 from gpu_pool.engine.executor_double import create_double_info
 from gpu_pool.server.kv_ticket_fit import check_fit
-from gpu_pool.settings import TransferSettings
 from gpu_pool.transfer.exchange import create_exchange, digest_layout
+from gpu_pool.transfer_settings import TransferSettings
 from tests.gpu_pool.server.test_ticket_gate import READY, TICKET
 
 

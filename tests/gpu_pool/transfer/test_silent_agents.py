@@ -19,10 +19,10 @@ import pytest
 
 from contracts.kv_transfer import KvLanded
 from gpu_pool.engine.settings import SchedulerSettings
-from gpu_pool.settings import TransferSettings
 from gpu_pool.transfer import agent_watch
 from gpu_pool.transfer.agent_client import AGENT_COMMAND
 from gpu_pool.transfer.agent_watch import AgentWatch
+from gpu_pool.transfer_settings import TransferSettings
 from tests.fixtures.mooncake_master import freeze
 from tests.gpu_pool.engine.engine_rig import create_request
 from tests.gpu_pool.models.family_checkpoint import create_prompt, write_checkpoint

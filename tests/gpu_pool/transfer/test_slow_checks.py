@@ -17,13 +17,13 @@ from contracts.ids import AccountId
 from contracts.kv_transfer import KV_LATE, TAG_BYTES, KvExported, KvRun
 from gpu_pool.kv.host_run import HostRun, Prefix
 from gpu_pool.plan import HostBlockId, HostMemory, SequenceId
-from gpu_pool.settings import TransferSettings
 from gpu_pool.transfer import puller as puller_module
 from gpu_pool.transfer.agent_client import AgentClient
 from gpu_pool.transfer.agent_words import AgentReady, ReadEnded, encoder, to_agent_decoder
 from gpu_pool.transfer.content_tag import Tagger
 from gpu_pool.transfer.host_view import HostView
 from gpu_pool.transfer.puller import MOST_BATCH_TIMES, PullEnd, Puller
+from gpu_pool.transfer_settings import TransferSettings
 from tests.gpu_pool.transfer.peer import wait_until
 
 PATIENCE_S: Final = 60.0

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from gpu_pool.settings import TransferSettings
 from gpu_pool.transfer.agent_client import AGENT_COMMAND
+from gpu_pool.transfer_settings import TransferSettings
 from tests.fixtures.many_handles import hold_handles
 from tests.gpu_pool.transfer.peer import Peer, open_peer, wait_until
 

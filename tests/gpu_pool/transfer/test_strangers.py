@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from benchmarks.fleet.sites import Sites, make_sites
-from gpu_pool.settings import TransferSettings
+from gpu_pool.transfer_settings import TransferSettings
 from tests.fixtures.listening import can_connect, list_ports
 from tests.gpu_pool.transfer.peer import (
     Peer,

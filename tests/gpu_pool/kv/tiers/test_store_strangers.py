@@ -17,7 +17,8 @@ from benchmarks.fleet.sites import Sites, make_sites
 from gpu_pool.carriers import create_carriers
 from gpu_pool.engine.executor_double import ExecutorDouble, create_double_info
 from gpu_pool.kv.tiers.settings import HostTierSettings, StoreTierSettings, TierSettings
-from gpu_pool.settings import EngineSettings, TransferSettings
+from gpu_pool.model_settings import EngineSettings
+from gpu_pool.transfer_settings import TransferSettings
 from tests.fixtures.listening import can_connect, list_ports
 from tests.fixtures.mooncake_master import MooncakeMaster, run_master
 from tests.gpu_pool.engine.test_encoder_core import ScriptedTransport

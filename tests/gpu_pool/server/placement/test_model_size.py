@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from contracts.ids import ModelName
 from gpu_pool.capacity.model_size import read_model_size
 from gpu_pool.compute_choice import DeviceChoice, DtypeChoice
+from gpu_pool.model_settings import EngineSettings, ServedModelSettings
 from gpu_pool.server.placement.model_size import expect_size
-from gpu_pool.settings import EngineSettings, ServedModelSettings
 from gpu_pool.weight_origin import OriginFile, WeightOrigin, measure_weights, write_origin
 from gpu_pool.weights.config import read_config
 from gpu_pool.worker.model_loading import ModelLoader

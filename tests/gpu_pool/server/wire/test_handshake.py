@@ -14,8 +14,8 @@ from cryptography.x509.oid import NameOID
 
 from contracts.inference import Finished
 from contracts.sections import TlsSettings
+from gpu_pool.connection_settings import ListenSettings
 from gpu_pool.server.wire.doorstep import MAX_PLACES_PER_ADDRESS
-from gpu_pool.settings import ListenSettings
 from tests.fixtures.double_node import run_double_node
 from tests.fixtures.gateway_client import GatewayClient, ask
 from tests.fixtures.node_process import MODEL
