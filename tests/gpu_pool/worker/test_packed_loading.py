@@ -2,37 +2,37 @@
 
 import mmap
 import os
-import threading
-import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 
-from gpu_pool.compute_choice import CpuLevel, DtypeChoice, WeightCheck
-from gpu_pool.lull import Lull
+from gpu_pool.compute_choice import CpuLevel, WeightCheck
 from gpu_pool.models.errors import CheckpointError
-from gpu_pool.plan import ForwardResult
-from gpu_pool.runner.model_runner import StepUnderWay
 from gpu_pool.weights import packed_writing
 from gpu_pool.weights.config import CheckpointConfig, read_config
 from gpu_pool.weights.guard import note_digests
-from gpu_pool.weights.packed_file import COPY_FILE, UNFINISHED_FILE
-from gpu_pool.weights.packed_writing import MappedCopy, PackedWriting
+from gpu_pool.weights.packed_file import COPY_FILE
 from gpu_pool.weights.tensor_search import find_tensors
-from gpu_pool.worker import model_memory, worker
+from gpu_pool.worker import worker
 from gpu_pool.worker.packed_loading import CopyKeeper, create_keeper
-from gpu_pool.worker.settings import WorkerSettings
-from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.kernels.cpu.native_levels import NAMES, one_thread
 from tests.gpu_pool.models.family_check import record_logits
 from tests.gpu_pool.models.family_checkpoint import create_prompt, write_checkpoint
 from tests.gpu_pool.models.test_listings import FAMILIES
 from tests.gpu_pool.plan_driver import PlanDriver
 from tests.gpu_pool.tiny_llama import write_tiny_llama
+from tests.gpu_pool.worker.packed_starts import (
+    PROMPT,
+    ask,
+    find_copy,
+    is_mapped,
+    leave_copy,
+    say_anew,
+    start,
+)
 
 __all__ = ["one_thread"]  # an executor sets the process's threads: they are put back
 pytestmark = pytest.mark.skipif(not NAMES, reason="there are no native kernels here")
@@ -41,48 +41,6 @@ VARIANTS = {
     for family, (variants, _) in FAMILIES.items()
     for name, variant in variants.items()
 }
-PROMPT = [1 + i % 200 for i in range(40)]
-
-
-def start(folder: Path, **changes: Any) -> PlanDriver:
-    """A model in bf16 whose copy is kept, however small it is."""
-    fields: dict[str, Any] = {
-        "model_dir": folder,
-        "dtype": DtypeChoice.BFLOAT16,
-        "num_threads": 1,
-        "num_blocks": 80,
-        "packed_copy_bytes": 0,
-    }
-    return PlanDriver(create_executor(WorkerSettings(**(fields | changes))))
-
-
-def find_copy(driver: PlanDriver) -> Any:
-    executor: Any = driver.executor
-    return executor._memory._copy
-
-
-def is_mapped(driver: PlanDriver) -> bool:
-    copy = find_copy(driver)
-    return isinstance(copy, MappedCopy) and copy.span.num_bytes > 0
-
-
-def leave_copy(folder: Path, **changes: Any) -> list[int]:
-    """What the model says at a first start, whose copy is there afterwards."""
-    driver = start(folder, **changes)
-    writing = find_copy(driver)
-    assert isinstance(writing, PackedWriting)
-    writing.wait()
-    assert (folder / COPY_FILE).is_file()
-    return ask(driver)
-
-
-def ask(driver: PlanDriver) -> list[int]:
-    return driver.generate([driver.add(PROMPT)], 6)[0]
-
-
-def say_anew(folder: Path) -> list[int]:
-    """What the model says without any copy."""
-    return ask(start(folder, packed_copy_bytes=None))
 
 
 def compute_logits(driver: PlanDriver) -> list[torch.Tensor]:
@@ -264,194 +222,6 @@ def test_a_small_model_has_no_copy(tmp_path: Path) -> None:
     write_tiny_llama(tmp_path)
     assert find_copy(start(tmp_path, packed_copy_bytes=64 << 20)) is packed_writing.NO_COPY
     assert not (tmp_path / COPY_FILE).exists()
-
-
-def test_what_a_killed_writer_has_left_is_written_over(tmp_path: Path) -> None:
-    write_tiny_llama(tmp_path)
-    (tmp_path / UNFINISHED_FILE).write_bytes(b"half" * 1_000_000)
-    leave_copy(tmp_path)
-    assert not (tmp_path / UNFINISHED_FILE).exists()
-    assert is_mapped(start(tmp_path))
-
-
-def test_nothing_is_written_beside_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_tiny_llama(tmp_path)
-    monkeypatch.setattr(model_memory, "Lull", partial(Lull, quiet_s=0.01))
-    has_begun, may_go_on = threading.Event(), threading.Event()
-    write = packed_writing.write_pieces
-
-    def wait_then_write(*told: Any) -> Any:
-        has_begun.set()
-        assert may_go_on.wait(20)
-        return write(*told)
-
-    monkeypatch.setattr(packed_writing, "write_pieces", wait_then_write)
-    driver = start(tmp_path)
-    writing, runner = find_copy(driver), cast(Any, driver.executor)._runner
-    finish = runner.finish
-
-    def look_and_finish(step: StepUnderWay) -> ForwardResult:
-        may_go_on.set()
-        writing._thread.join(0.2)
-        assert not (tmp_path / COPY_FILE).exists()
-        return finish(step)
-
-    monkeypatch.setattr(runner, "finish", look_and_finish)
-    assert has_begun.wait(20)
-    driver.step([(driver.add(PROMPT), len(PROMPT))])
-    writing._thread.join(20)
-    assert (tmp_path / COPY_FILE).exists()
-
-
-def test_two_writers_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_tiny_llama(tmp_path)
-    is_second_through = threading.Event()
-    write = packed_writing.write_pieces
-
-    def wait_then_write(*told: Any) -> Any:
-        assert is_second_through.wait(20)
-        return write(*told)
-
-    monkeypatch.setattr(packed_writing, "write_pieces", wait_then_write)
-    first = start(tmp_path)
-    while not (tmp_path / UNFINISHED_FILE).exists():
-        pass
-    find_copy(start(tmp_path)).wait()
-    assert not (tmp_path / COPY_FILE).exists()  # the second has left it to the first
-    is_second_through.set()
-    find_copy(first).wait()
-    assert is_mapped(start(tmp_path))
-
-
-def test_a_model_that_sleeps_before_its_copy_is_written_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Memory that has left the process reads as zeros."""
-    write_tiny_llama(tmp_path)
-    is_asleep = threading.Event()
-    write = packed_writing.write_pieces
-
-    def wait_then_write(*told: Any) -> Any:
-        assert is_asleep.wait(20)
-        return write(*told)
-
-    monkeypatch.setattr(packed_writing, "write_pieces", wait_then_write)
-    driver = start(tmp_path)
-    writing = find_copy(driver)
-    driver.executor.sleep()
-    is_asleep.set()
-    writing.wait()
-    assert sorted(path.name for path in tmp_path.glob("*hearth-packed*")) == []
-    driver.executor.wake()
-    assert ask(PlanDriver(driver.executor)) == say_anew(tmp_path)
-
-
-def test_a_full_drive_leaves_no_copy_and_no_half_of_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_tiny_llama(tmp_path)
-
-    def refuse(*told: Any) -> Any:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(packed_writing, "write_contents", refuse)
-    driver = start(tmp_path)
-    find_copy(driver).wait()
-    assert sorted(path.name for path in tmp_path.glob("*hearth-packed*")) == []
-    assert ask(driver) == say_anew(tmp_path)
-
-
-def measure_copy(folder: Path) -> int:
-    return (folder / COPY_FILE).stat().st_size
-
-
-def test_a_copy_that_has_no_room_in_the_budget_is_not_written(tmp_path: Path) -> None:
-    write_tiny_llama(tmp_path)
-    leave_copy(tmp_path)
-    num_bytes = measure_copy(tmp_path)
-    (tmp_path / COPY_FILE).unlink()
-    driver = start(tmp_path, copy_room_bytes=num_bytes - 1)
-    find_copy(driver).wait()
-    assert sorted(path.name for path in tmp_path.glob("*hearth-packed*")) == []
-    assert ask(driver) == say_anew(tmp_path)
-    leave_copy(tmp_path, copy_room_bytes=num_bytes + (2 << 20))  # the control
-    assert measure_copy(tmp_path) == num_bytes
-
-
-def test_an_old_copy_leaves_where_both_have_no_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_tiny_llama(tmp_path)
-    old = tmp_path / COPY_FILE
-    seen: list[bool] = []
-    write = packed_writing.write_pieces
-
-    def look_and_write(*told: Any) -> Any:
-        seen.append(old.exists())
-        return write(*told)
-
-    monkeypatch.setattr(packed_writing, "write_pieces", look_and_write)
-    for room_bytes in (3 << 20, 40 << 20):
-        old.write_bytes(bytes(2 << 20))  # of something else
-        leave_copy(tmp_path, copy_room_bytes=room_bytes)
-        assert is_mapped(start(tmp_path))
-    assert seen == [False, True]
-
-
-def test_a_checkpoint_that_changes_while_its_copy_is_written_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_tiny_llama(tmp_path)
-    write = packed_writing.write_contents
-
-    def touch_and_write(*told: Any) -> Any:
-        (tmp_path / "model.safetensors").touch()
-        write(*told)
-
-    monkeypatch.setattr(packed_writing, "write_contents", touch_and_write)
-    find_copy(start(tmp_path)).wait()
-    assert not (tmp_path / COPY_FILE).exists()
-
-
-def test_a_checkpoint_that_is_removed_while_its_copy_is_written_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The writer says so, instead of falling over it: pytest fails for what a thread throws."""
-    write_tiny_llama(tmp_path)
-    write = packed_writing.write_contents
-
-    def write_and_remove(*told: Any) -> Any:
-        write(*told)
-        (tmp_path / "model.safetensors").unlink()
-
-    monkeypatch.setattr(packed_writing, "write_contents", write_and_remove)
-    driver = start(tmp_path)
-    find_copy(driver).wait()
-    assert sorted(path.name for path in tmp_path.glob("*hearth-packed*")) == []
-    assert find_copy(driver)._record is None  # nor does it hold what it was to write
-    assert len(ask(driver)) == 6
-
-
-def test_a_process_that_ends_while_the_copy_is_written_leaves_no_half_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_tiny_llama(tmp_path)
-    has_begun, is_ending = threading.Event(), threading.Event()
-    write = packed_writing.write_pieces
-
-    def write_slowly(*told: Any) -> Any:
-        has_begun.set()
-        assert is_ending.wait(20)
-        time.sleep(0.2)
-        return write(*told)
-
-    monkeypatch.setattr(packed_writing, "write_pieces", write_slowly)
-    driver = start(tmp_path)
-    assert has_begun.wait(20)
-    assert (tmp_path / UNFINISHED_FILE).exists()
-    is_ending.set()
-    driver.executor.close()
-    assert sorted(path.name for path in tmp_path.glob("*hearth-packed*")) == []
 
 
 class SmallPages(mmap.mmap):
