@@ -19,6 +19,7 @@ from tests.gpu_pool.plan_driver import PlanDriver
 from tests.gpu_pool.tiny_llama import write_tiny_llama
 from tests.gpu_pool.worker.packed_starts import (
     PROMPT,
+    all_closed,
     ask,
     find_copy,
     is_mapped,
@@ -27,7 +28,7 @@ from tests.gpu_pool.worker.packed_starts import (
     start,
 )
 
-__all__ = ["one_thread"]  # an executor sets the process's threads: they are put back
+__all__ = ["all_closed", "one_thread"]  # for what a start leaves behind: threads and their number
 pytestmark = pytest.mark.skipif(not NAMES, reason="there are no native kernels here")
 
 

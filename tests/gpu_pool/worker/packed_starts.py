@@ -1,7 +1,10 @@
 """Starts of small models whose packed copy is kept, for tests of loading and of writing it."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from gpu_pool.compute_choice import DtypeChoice
 from gpu_pool.weights.packed_file import COPY_FILE
@@ -13,6 +16,18 @@ from tests.gpu_pool.plan_driver import PlanDriver
 PROMPT = [1 + i % 200 for i in range(40)]
 
 
+STARTED: list[PlanDriver] = []
+"""By the test that runs."""
+
+
+@pytest.fixture(autouse=True)
+def all_closed() -> Iterator[None]:
+    """A copy that nobody has waited for is not written into the next test."""
+    yield
+    while STARTED:
+        STARTED.pop().executor.close()
+
+
 def start(folder: Path, **changes: Any) -> PlanDriver:
     """A model in bf16 whose copy is kept, however small it is."""
     fields: dict[str, Any] = {
@@ -22,7 +37,8 @@ def start(folder: Path, **changes: Any) -> PlanDriver:
         "num_blocks": 80,
         "packed_copy_bytes": 0,
     }
-    return PlanDriver(create_executor(WorkerSettings(**(fields | changes))))
+    STARTED.append(PlanDriver(create_executor(WorkerSettings(**(fields | changes)))))
+    return STARTED[-1]
 
 
 def find_copy(driver: PlanDriver) -> Any:

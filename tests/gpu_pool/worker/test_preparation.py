@@ -21,14 +21,12 @@ from gpu_pool.weights.packed_file import COPY_FILE, UNFINISHED_FILE
 from gpu_pool.weights.packed_writing import MappedCopy, PackedWriting
 from gpu_pool.worker import preparation
 from gpu_pool.worker.preparation import Prepared, prepare_copy
-from gpu_pool.worker.settings import WorkerSettings
-from gpu_pool.worker.worker import create_executor
 from tests.gpu_pool.kernels.cpu.native_levels import NAMES
-from tests.gpu_pool.plan_driver import PlanDriver
 from tests.gpu_pool.tiny_llama import write_tiny_llama
+from tests.gpu_pool.worker.packed_starts import all_closed, ask, find_copy, start
 
+__all__ = ["all_closed"]
 pytestmark = pytest.mark.skipif(not NAMES, reason="there are no native kernels here")
-PROMPT = [1 + i % 200 for i in range(40)]
 NUM_THREADS = 2
 
 
@@ -46,20 +44,6 @@ def model_dir(tmp_path: Path) -> Path:
     write_tiny_llama(tmp_path, dtype=torch.bfloat16)
     note_digests(tmp_path)
     return tmp_path
-
-
-def start(folder: Path) -> PlanDriver:
-    settings = WorkerSettings(model_dir=folder, num_threads=1, num_blocks=80, packed_copy_bytes=0)
-    return PlanDriver(create_executor(settings))
-
-
-def find_copy(driver: PlanDriver) -> Any:
-    executor: Any = driver.executor
-    return executor._memory._copy
-
-
-def ask(driver: PlanDriver) -> list[int]:
-    return driver.generate([driver.add(PROMPT)], 6)[0]
 
 
 def prepare(folder: Path) -> Prepared:
@@ -189,7 +173,7 @@ def test_a_model_that_takes_anothers_place_meanwhile_keeps_its_own_copy(
 
         def look_then_wait(copy: PackedCopy) -> bool:
             found = is_current(copy)
-            if not second and is_whole:
+            if not second and is_whole and copy.path.parent == folder:
                 take_its_place()
             return found
 
