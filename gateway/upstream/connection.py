@@ -287,7 +287,7 @@ class NodeConnection:
             if type(event) is not Delta or stream is None or stream.attempt != entry.attempt:
                 self._receive(entry)
             elif not stream.push_text(event):
-                self.drop(stream, stream.explain_excess())
+                stream.break_off_excess()
 
     def _receive(self, entry: FromNodeEntry) -> None:
         """Gives one entry to its stream."""
@@ -310,7 +310,7 @@ class NodeConnection:
         if stream.is_over:
             del self._streams[stream.stream_id]
         elif not is_within_credit:
-            self.drop(stream, stream.explain_excess())
+            stream.break_off_excess()
 
     def _find_overdue(self, stream: NodeStream, now_s: float) -> ServiceError | None:
         """The error of a stream whose wait is over, None while it may go on: one whose adapter is

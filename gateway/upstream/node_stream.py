@@ -220,7 +220,7 @@ class NodeStream:
     def push(self, event: GenerationEvent) -> bool:
         """Adds an event and wakes the task that waits for it. Called by the connection only.
 
-        False when more has come than is held; `explain_excess` says why.
+        False when more has come than is held; `break_off_excess` must follow.
         """
         events = self._events
         if type(event) is Delta:
@@ -306,6 +306,14 @@ class NodeStream:
         if not self.is_over and not self.is_aborted:
             self.is_ours = is_ours
             self._owner.drop(self, error)
+
+    def break_off_excess(self) -> None:
+        """Ends a stream of which more has come than is held. Where its request asks for too much,
+        no node is to blame.
+        """
+        error = self.explain_excess()
+        self.is_ours = isinstance(error, PayloadTooLarge)
+        self._owner.drop(self, error)
 
     def note_prompt(self, num_prompt: int, num_cached: int) -> None:
         """Another node has counted the prompt and computes it: it is paid from here on, and what

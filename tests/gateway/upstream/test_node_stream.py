@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from contracts.errors import PayloadTooLarge, StreamBroken
+from contracts.errors import PayloadTooLarge, ServiceError, StreamBroken
 from contracts.ids import NodeId
 from contracts.inference import (
     Accepted,
@@ -38,9 +38,13 @@ class Owner:
         self.credits: list[int] = []
         self.noted: list[Callable[[], None]] = []
         self.note = self.noted.append
+        self.dropped: list[ServiceError] = []
 
     def send_credit(self, _stream: NodeStream, num_deltas: int) -> None:
         self.credits.append(num_deltas)
+
+    def drop(self, _stream: NodeStream, error: ServiceError) -> None:
+        self.dropped.append(error)
 
 
 @pytest.fixture
@@ -113,7 +117,7 @@ def test_a_listener_is_told_once_of_texts_that_come_before_it_takes_any(
 
 @pytest.mark.parametrize("is_of_prompt", [True, False])
 def test_scores_are_counted_by_themselves_and_too_many_are_not_the_nodes_fault(
-    stream: NodeStream, is_of_prompt: bool
+    stream: NodeStream, owner: Owner, is_of_prompt: bool
 ) -> None:
     def create(num_scores: int) -> GenerationEvent:
         scores = (TokenLogprob(1, b"a", -1.0, ((1, b"a", -1.0),)),) * (num_scores // 2)
@@ -126,13 +130,21 @@ def test_scores_are_counted_by_themselves_and_too_many_are_not_the_nodes_fault(
     assert stream.push(create(MAX_SCORES))
     assert not stream.push(create(2))
     assert isinstance(stream.explain_excess(), PayloadTooLarge)
+    stream.break_off_excess()
+    assert stream.is_ours
+    assert [error.code for error in owner.dropped] == [PayloadTooLarge.code]
 
 
-def test_a_node_that_does_not_keep_to_its_credit_is_told_so(stream: NodeStream) -> None:
+def test_a_node_that_does_not_keep_to_its_credit_is_told_so(
+    stream: NodeStream, owner: Owner
+) -> None:
     """The control."""
     num_fitting = next(count for count in range(10_000) if not stream.push(Delta("a", (1,))))
     assert num_fitting > CREDIT_WINDOW
     assert isinstance(stream.explain_excess(), StreamBroken)
+    stream.break_off_excess()
+    assert not stream.is_ours
+    assert [error.code for error in owner.dropped] == [StreamBroken.code]
 
 
 async def test_an_answer_in_one_piece_may_have_as_many_parts_as_its_choices_have_tool_calls(
