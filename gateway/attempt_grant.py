@@ -9,6 +9,8 @@ import structlog
 
 from contracts.errors import (
     AccessError,
+    AdapterUnsupported,
+    ConstraintUnmet,
     ContextTooLong,
     DeadlineExceeded,
     ErrorReport,
@@ -20,15 +22,19 @@ from contracts.errors import (
     UpstreamError,
     from_error_report,
 )
+from contracts.fleet import ModelCard
 from contracts.grant import Grant
 from contracts.ids import NodeId
 from contracts.prefix_keys import pack_keys
 from gateway.request_context import RequestContext
 from gateway.routing.route_plan import PrefillPlan, RouteNeed, RoutePlan
+from gateway.upstream.node_stream import NodeStream
 
 log = structlog.get_logger(__name__)
 _SKEW_S: Final = 1.0
 """By which clocks may differ without anybody being to blame."""
+_FEW_BYTES: Final = 2
+"""Of a request for each token of its prompt: text has about four, and much text hardly fewer."""
 
 
 def create_grant(
@@ -87,8 +93,28 @@ def is_fault_of_node(error: ServiceError) -> bool:
     )
 
 
-def finds_fault(error: ServiceError) -> bool:
-    """True for what nodes in order say of a request that is wrong, whichever of them is asked: how
-    long one may be differs from node to node.
+def finds_fault(error: ServiceError, need: RouteNeed, card: ModelCard) -> bool:
+    """True for what nodes in order say of a request that is wrong, whichever of them is asked. How
+    long one may be differs from node to node: that counts where the context that the node offers
+    seems to have room.
     """
-    return isinstance(error, RequestError) and not isinstance(error, ContextTooLong)
+    if isinstance(error, ContextTooLong):
+        num_tokens = need.num_bytes // _FEW_BYTES + need.num_asked_tokens
+        return need.num_bytes > 0 and num_tokens <= card.context_window
+    return isinstance(error, RequestError)
+
+
+def hold_to_word(error: ServiceError, stream: NodeStream, need: RouteNeed) -> ServiceError:
+    """What a node's error comes to: one that finds fault with what it has taken has broken off.
+
+    Nodes in order look at a request first, though at further prompts one after another; but an
+    answer may find no way on, or its adapter none back. What we have ended is not their word.
+    """
+    if not isinstance(error, RequestError) or not stream.is_accepted or stream.is_ours:
+        return error
+    if need.num_prompts > 1 or isinstance(error, ConstraintUnmet):
+        return error
+    if need.adapter is not None and isinstance(error, AdapterUnsupported):
+        return error
+    log.warning("taken_request_refused", node_id=stream.node_id, error=error.code)
+    return StreamBroken("The node has refused a request that it had taken.")

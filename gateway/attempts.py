@@ -19,7 +19,13 @@ from contracts.errors import (
     Retry,
     ServiceError,
 )
-from gateway.attempt_grant import create_grant, finds_fault, is_fault_of_node, read_failure
+from gateway.attempt_grant import (
+    create_grant,
+    finds_fault,
+    hold_to_word,
+    is_fault_of_node,
+    read_failure,
+)
 from gateway.hand_over import HandOver, StreamOpener
 from gateway.request_context import RequestContext
 from gateway.routing.fleet import Fleet
@@ -167,12 +173,15 @@ class Attempts:
             return
         elif isinstance(error, _NO_ROOM):
             self._fleet.note_refusal(attempt.plan.node_id, attempt.need)
-        elif finds_fault(error):
+        elif finds_fault(error, attempt.need, attempt.plan.card):
             self._note_blamed(context, attempt)
 
-    def read_failure(self, context: RequestContext, report: ErrorReport) -> ServiceError:
+    def read_failure(
+        self, context: RequestContext, attempt: Attempt, report: ErrorReport
+    ) -> ServiceError:
         """Why the node has ended the latest attempt."""
-        return read_failure(context, report, self.sources.monotonic_s())
+        error = read_failure(context, report, self.sources.monotonic_s())
+        return hold_to_word(error, attempt.stream, attempt.need)
 
     def _leave(self, attempt: Attempt) -> None:
         """The node has one request fewer. The first call counts.
@@ -215,7 +224,7 @@ class Attempts:
         right shows at another node, which is asked once. It costs no retry that others may need.
         """
         return (
-            finds_fault(error)
+            finds_fault(error, place.need, place.plan.card)
             and context.doubted == place.plan.node_id
             and self._count_attempts(context) < self.settings.max_attempts
         )
@@ -227,12 +236,14 @@ class Attempts:
         if context.doubted is None and refusals.is_doubted(node_id, attempt.need):
             context.doubted = node_id
 
-    def note_accepted(self, context: RequestContext, attempt: Attempt) -> None:
-        """The node has taken the request, and so should others have done."""
+    def note_accepted(self, context: RequestContext, attempt: Attempt, num_prompt: int) -> None:
+        """The node has taken the request, whose prompt has so many tokens, and so should others
+        have done.
+        """
         node_id, need = attempt.plan.node_id, attempt.need
         self._fleet.health.refusals.note_taken(node_id, need)
         if context.doubted is not None and context.doubted != node_id:
-            self._fleet.note_contradicted(context.doubted, need)
+            self._fleet.note_contradicted(context.doubted, need, num_prompt)
 
     def may_try_again(self, context: RequestContext, *, is_refused: bool = False) -> bool:
         """True when this request has an attempt left, and all requests together one more retry, or

@@ -18,10 +18,12 @@ from contracts.codec import encode_request
 from contracts.errors import (
     AccountSuspended,
     CapacityError,
+    RequestError,
     ServiceError,
     ServiceStopping,
     StreamBroken,
     Unauthenticated,
+    from_error_report,
 )
 from contracts.inference import (
     Failed,
@@ -100,7 +102,7 @@ class Forwarded:
     def find_error(self, last: Finished | Failed) -> ServiceError | None:
         """The error that a stream's last event stands for."""
         if isinstance(last, Failed):
-            return self._attempts.read_failure(self.context, last.error)
+            return self._attempts.read_failure(self.context, self.attempt, last.error)
         if last.reason is FinishReason.ABORTED and not self.stream.is_aborted:
             return StreamBroken("The node gave the request up.")
         return None
@@ -113,7 +115,7 @@ class Forwarded:
         error = self.find_error(last)
         if error is None:
             return None
-        if may_retry(error) and self._can_resume():
+        if may_retry(error) and self._can_resume() and not self._is_judged(last):
             return await self._resume(error)
         if not self.stream.is_aborted:  # the node has failed, though nobody can go on
             self._attempts.close(self.context, self.attempt, error)
@@ -198,6 +200,14 @@ class Forwarded:
             and not self._asker.is_lost
             and not self.stream.is_aborted
         )
+
+    def _is_judged(self, last: Finished | Failed) -> bool:
+        """True where the node finds fault with an answer that has begun: whoever went on from the
+        same tokens might as well.
+        """
+        if not self.stream.progress.token_ids or not isinstance(last, Failed):
+            return False
+        return isinstance(from_error_report(last.error), RequestError)
 
     def _create_request(self) -> GenerateRequest:
         """The request, less what the client has of its answer."""

@@ -33,7 +33,6 @@ from gateway.need_description import describe_need, explain_refusal, find_contex
 from gateway.place_search import PlaceParts, PlaceSearch
 from gateway.request_context import Asker, RequestContext, Tally
 from gateway.routing.fleet import Fleet
-from gateway.upstream.node_stream import NodeStream
 
 log = structlog.get_logger(__name__)
 _SEED_BITS: Final = 63
@@ -140,7 +139,7 @@ class Forwarder:
             context.usage = stream.read_usage()
             self._attempts.close(context, attempt, None)
             raise
-        error = self._find_error(context, stream, events[-1])
+        error = self._find_error(context, attempt, events[-1])
         if error is not None:
             context.usage = stream.read_usage()
             # A step may take longer than a node has to say that it has ended one who left.
@@ -150,13 +149,13 @@ class Forwarder:
         return events
 
     def _find_error(
-        self, context: RequestContext, stream: NodeStream, last: GenerationEvent
+        self, context: RequestContext, attempt: Attempt, last: GenerationEvent
     ) -> ServiceError | None:
         """What the latest event says instead of an answer; None when it is a part of one."""
         if type(last) is Failed:
-            return self._attempts.read_failure(context, last.error)
+            return self._attempts.read_failure(context, attempt, last.error)
         is_aborted = type(last) is Finished and last.reason is FinishReason.ABORTED
-        if is_aborted and not stream.is_aborted:
+        if is_aborted and not attempt.stream.is_aborted:
             return StreamBroken("The node gave the request up.")
         return None
 
@@ -184,7 +183,7 @@ class Forwarder:
 
         def note(num_prompt: int, num_cached: int) -> Tally:
             self._fleet.locality.note_accepted(attempt.need, plan, num_prompt, num_cached)
-            self._attempts.note_accepted(context, attempt)
+            self._attempts.note_accepted(context, attempt, num_prompt)
             return on_accepted(num_prompt, num_cached)
 
         return note

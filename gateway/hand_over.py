@@ -33,7 +33,13 @@ from contracts.kv_transfer import (
     TransferEvent,
     digest_account,
 )
-from gateway.attempt_grant import create_grant, finds_fault, is_fault_of_node, read_node_error
+from gateway.attempt_grant import (
+    create_grant,
+    finds_fault,
+    hold_to_word,
+    is_fault_of_node,
+    read_node_error,
+)
 from gateway.request_context import RequestContext
 from gateway.routing.fleet import Fleet
 from gateway.routing.route_plan import PrefillPlan, RouteNeed, RoutePlan
@@ -192,9 +198,11 @@ class HandOver:
             self._trace("")
         self._let_go()
         blaming, self._blaming = self._blaming, []
-        if self._answering is not None and self._answering.is_accepted:
+        answering, fleet = self._answering, self._parts.fleet
+        usage = answering.read_usage() if answering is not None and answering.is_accepted else None
+        if usage is not None:
             for plan in blaming:
-                self._parts.fleet.note_contradicted(plan.node_id, self._need)
+                fleet.note_contradicted(plan.node_id, self._need, usage.num_prompt_tokens)
 
     # -- the node that answers -------------------------------------------------------------------
 
@@ -355,7 +363,9 @@ class HandOver:
         if isinstance(last, Failed):
             assert self._prefill is not None, "nobody to leave"
             error = read_node_error(self._prefill.node_id, last.error)
-            if finds_fault(error) and not (stream.is_accepted or stream.is_ours):
+            error = hold_to_word(error, stream, self._need)
+            is_taken = stream.is_accepted or stream.is_ours
+            if finds_fault(error, self._need, self._prefill.card) and not is_taken:
                 self._blaming.append(self._prefill)
         self._move_on(error, is_ours=stream.is_ours)
         if not self._is_released:

@@ -109,3 +109,10 @@ def explain_refusal(fleet: Fleet, need: RouteNeed) -> bytes:
 def count_prompts(request: NodeRequest) -> int:
     """How many prompts a node has to answer."""
     return len(request.prompts) if isinstance(request, GenerateRequest) else 1
+
+
+def count_asked_tokens(request: NodeRequest) -> int:
+    """How many tokens a choice of the answer is to have room for, by the client's own word."""
+    if not isinstance(request, GenerateRequest) or request.sampling.is_max_tokens_default:
+        return 0
+    return request.sampling.max_tokens or 0

@@ -26,7 +26,7 @@ from gateway.attempts import Attempts, Place
 from gateway.auth.standing import Standing
 from gateway.fair_queue.queue import FairQueue
 from gateway.fair_queue.waiter import UNDER_WAY, Waiter, rejects_waiting, weigh
-from gateway.need_description import narrow_need
+from gateway.need_description import count_asked_tokens, narrow_need
 from gateway.request_context import Asker, RequestContext
 from gateway.routing.fleet import Fleet
 from gateway.routing.route_plan import RouteNeed, RoutePlan
@@ -85,8 +85,14 @@ class PlaceSearch:
         self._standing = parts.standing
         self._context = context
         self._request = request
-        may_wait = has_choice and not rejects_waiting(request)
-        self._need = msgspec.structs.replace(need, may_wait=True) if may_wait else need
+        if has_choice:
+            need = msgspec.structs.replace(
+                need,
+                may_wait=not rejects_waiting(request),
+                num_asked_tokens=count_asked_tokens(request),
+                num_bytes=num_bytes,
+            )
+        self._need = need
         self._num_bytes = num_bytes
         self._asker = asker
         self._tried = self._spent = _NOBODY
@@ -119,9 +125,14 @@ class PlaceSearch:
         full, the request waits as if it had just come. Raises: `failure` when there is none, and
         what `narrow` does.
         """
-        self._note(place, failure)
         if self._attempts.may_doubt(self._context, place, failure):
-            return await self._find_other_opinion(failure)
+            self._note_tried(place.plan.node_id)
+            try:
+                return await self._find_other_opinion(failure)
+            except ServiceError:
+                if not self._attempts.may_try_longer(self._context, place.plan, failure):
+                    raise
+        self._note(place, failure)
         self._need = await self.narrow(self._need)
         wanted = [msgspec.structs.replace(self._need, tried=self._tried)]
         if failure.retry is Retry.SAME:
@@ -211,6 +222,10 @@ class PlaceSearch:
         if isinstance(failure, PoolSaturated):
             node = self._fleet.roster.find(node_id)
             self._refused[node_id] = 0 if node is None else node.num_reports
+        self._note_tried(node_id)
+
+    def _note_tried(self, node_id: NodeId) -> None:
+        """The node has failed the request, once more or for the first time."""
         if node_id in self._tried:
             self._spent |= {node_id}
         self._tried |= {node_id}

@@ -162,9 +162,13 @@ class Fleet:
         if node is not None and node.has_free_place(need.model) and need.may_wait:
             self._note_refused(node_id, need)
 
-    def note_contradicted(self, node_id: NodeId, need: RouteNeed) -> None:
-        """A node has found fault with a request that another one has taken."""
-        if node_id in self._nodes:
+    def note_contradicted(self, node_id: NodeId, need: RouteNeed, num_prompt: int) -> None:
+        """A node has found fault with a request that another one has taken, which counts the tokens
+        of its prompt: that is held against it where its own context has room for them.
+        """
+        node = self._nodes.get(node_id)
+        card = None if node is None else node.cards.get(need.model)
+        if card is not None and num_prompt + need.num_asked_tokens <= card.context_window:
             self._note_refused(node_id, need)
 
     def _note_refused(self, node_id: NodeId, need: RouteNeed) -> None:

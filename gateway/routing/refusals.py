@@ -11,8 +11,8 @@ what a node refuses and another takes, as often as it likes: all that it gets re
 node alone by itself, and only a part counts for all.
 
 A node that finds fault with every request is right while clients are wrong, and looks idle as well.
-After a few in a row it is doubted: what another node then takes, it has refused. Pure: time is
-handed in.
+After a few in a row it is doubted: what another node then takes, it has refused. So is one that
+finds too long what its context seems to hold. Pure: time is handed in.
 Read next: `gateway.routing.node_health` (which has them), `gateway.routing.room`.
 """
 

@@ -184,6 +184,10 @@ class RouteNeed(msgspec.Struct, frozen=True):
     """An estimate."""
     num_output_tokens: int = 0
     """What the answer is expected to have."""
+    num_asked_tokens: int = 0
+    """Of one choice of the answer, as far as the client says."""
+    num_bytes: int = 0
+    """Of the whole request as it is sent; 0 where nobody else has the model."""
     session: int | None = None
     """The session that this belongs to, in the account's own namespace: by the client's word, or
     the conversation's opening."""

@@ -22,6 +22,7 @@ from contracts.fleet import (
     ModelLoad,
     NativeShape,
     NodeReport,
+    Task,
 )
 from contracts.grant import NONCE_BYTES, Grant, WireEnd, derive_connection_key, prove_identity
 from contracts.grant import unseal_grant as unseal
@@ -175,6 +176,8 @@ class ScriptedNode:
         self.num_hellos = 0
         self.placements: tuple[ModelPlacement, ...] | None = None
         """None: its models are on the device."""
+        self.task: str = Task.TEXT_GENERATION
+        """What all its models are for."""
         self.engine = ""
         """Whose engine its models' cards name."""
         self.max_adapter_rank = 0
@@ -184,6 +187,8 @@ class ScriptedNode:
         """Of all its models."""
         self.max_adapter_rank = 0
         """The same."""
+        self.max_prompts = 1
+        """The same, in one request."""
         self.plans: list[PlacementPlan] = []
         """What gateways have asked for."""
         self.port = 0
@@ -261,13 +266,14 @@ class ScriptedNode:
                     ModelCard(
                         name=name,
                         revision="r1",
-                        task="Text Generation",
+                        task=self.task,
                         description=f"The model {name}.",
                         context_window=self.context_window,
                         created_unix_s=1_700_000_000,
                         features=self.features,
                         engine=self.engine,
                         max_adapter_rank=self.max_adapter_rank,
+                        max_prompts=self.max_prompts,
                         native_shape=(
                             NativeShape.CHAT if name in self.chat_models else NativeShape.CLASSIC
                         ),

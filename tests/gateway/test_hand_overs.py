@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from contracts.errors import (
+    ContextTooLong,
     InvalidRequest,
     NodeUnreachable,
     PoolSaturated,
@@ -320,12 +321,25 @@ async def test_words_of_blocks_that_nobody_asked_for_end_their_stream_alone(pair
     assert read_text(await pair.gateway.run({"prompt": "Hi"})) == "last resort"
 
 
-async def test_a_node_that_finds_fault_with_every_prompt_is_left_alone(pair: Pair) -> None:
+@pytest.mark.parametrize("is_taken", [False, True], ids=["at once", "once it has taken it"])
+@pytest.mark.parametrize(
+    "error",
+    [InvalidRequest("The prompt is empty.", param="prompt"), ContextTooLong("It is too long.")],
+    ids=lambda error: error.code,
+)
+async def test_a_node_that_finds_fault_with_every_prompt_is_left_alone(
+    pair: Pair, error: ServiceError, is_taken: bool
+) -> None:
     """The node that answers, or the next one for prompts, takes them."""
 
     async def find_fault(stream: ScriptedStream) -> None:
-        await stream.fail(InvalidRequest("The prompt is empty.", param="prompt"))
+        if is_taken:
+            await stream.put(Accepted(NUM_PROMPT, NUM_CACHED))
+        await stream.fail(error)
 
+    for node in (pair.answers, pair.prompts, pair.others):
+        node.context_window = 16_384
+        await node.send_report()
     pair.prompts.script = find_fault
     for _ in range(12):
         assert read_text(await pair.gateway.run(WHOLE)) == "Hello"

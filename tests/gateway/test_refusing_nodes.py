@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
+from contracts.encoding import Encoded
 from contracts.errors import (
     ConstraintUnmet,
+    ContextTooLong,
     InvalidRequest,
     PoolSaturated,
     StoreUnavailable,
     UnsupportedFeature,
 )
-from contracts.inference import Accepted
+from contracts.fleet import Task
+from contracts.inference import Accepted, Finished, FinishReason, Usage
 from gateway.auth.principal_cache import PrincipalCache
 from gateway.auth.standing import Standing
 from tests.gateway.running_gateway import (
@@ -26,7 +29,9 @@ from tests.gateway.running_gateway import (
     wait_until_async,
 )
 from tests.gateway.scripted_node import (
+    CONTEXT_WINDOW,
     MODEL,
+    Script,
     ScriptedNode,
     ScriptedStream,
     answer_hello,
@@ -49,6 +54,11 @@ async def refuse(stream: ScriptedStream) -> None:
 async def find_fault(stream: ScriptedStream) -> None:
     """A node that has lost its tokenizer, or a request that is wrong."""
     await stream.fail(InvalidRequest("The prompt is empty.", param="prompt"))
+
+
+async def find_too_long(stream: ScriptedStream) -> None:
+    """A node that counts tokens wrongly, or a request that is too long."""
+    await stream.fail(ContextTooLong("This model's context is 4096 tokens."))
 
 
 async def swallow(stream: ScriptedStream) -> None:
@@ -214,8 +224,9 @@ async def test_a_request_that_was_taken_before_it_failed_is_asked_of_nobody_else
         assert len(near.streams) == 6
 
 
+@pytest.mark.parametrize("script", [find_fault, find_too_long])
 async def test_of_three_nodes_two_that_find_fault_with_all_do_not_confirm_each_other(
-    tmp_path: Path, database_template: Path
+    tmp_path: Path, database_template: Path, script: Script
 ) -> None:
     async with (
         run_node("node-1", "weur") as bad,
@@ -224,7 +235,7 @@ async def test_of_three_nodes_two_that_find_fault_with_all_do_not_confirm_each_o
         run_gateway(tmp_path, database_template, [bad, worse, good]) as gateway,
     ):
         await wait_until_async(lambda: are_known(gateway, 3))
-        bad.script = worse.script = find_fault
+        bad.script = worse.script = script
         replies = [await gateway.run(ASK) for _ in range(NUM_REQUESTS)]
         assert sum(reply.status == 400 for reply in replies) < 10
         assert len(good.streams) > NUM_REQUESTS - 10
@@ -256,3 +267,143 @@ async def test_a_wrong_request_stays_wrong_where_the_store_is_asked_in_vain_for_
         assert (await gateway.run(ASK)).status == 400
         assert asked
         assert far.streams == []
+
+
+@pytest.mark.parametrize("body", [ASK, ASK | {"max_tokens": 1000}], ids=["short", "and longer"])
+@pytest.mark.parametrize(
+    ("other_window", "num_believed"),
+    [(CONTEXT_WINDOW, 3), (CONTEXT_WINDOW // 2, 3), (CONTEXT_WINDOW * 2, 0)],
+    ids=["as long", "shorter", "longer"],
+)
+async def test_a_node_that_finds_all_requests_too_long_is_left_alone(
+    tmp_path: Path,
+    database_template: Path,
+    other_window: int,
+    num_believed: int,
+    body: dict[str, Any],
+) -> None:
+    """Where there is a longer context each request is asked there next, so that none is lost."""
+    async with open_pair(tmp_path, database_template) as (gateway, bad, good):
+        good.context_window, bad.script = other_window, find_too_long
+        await good.send_report()
+        replies = [await gateway.run(body) for _ in range(NUM_REQUESTS)]
+        assert [reply.status for reply in replies[:num_believed]] == [400] * num_believed
+        assert {reply.status for reply in replies[num_believed:]} == {200}
+        assert len(bad.streams) < RESERVE
+        assert len(good.streams) == NUM_REQUESTS - num_believed
+
+
+async def test_a_node_that_finds_all_texts_too_long_is_left_alone(
+    tmp_path: Path, database_template: Path
+) -> None:
+    """Of vectors only the request's length is known."""
+
+    async def encode(stream: ScriptedStream) -> None:
+        await stream.put(Accepted(7, 0))
+        await stream.put(Encoded((0,), (bytes(16),)))
+        await stream.put(Finished(FinishReason.STOP, Usage(7, 0, 0)))
+
+    async with open_pair(tmp_path, database_template) as (gateway, bad, good):
+        bad.script, good.script = find_too_long, encode
+        for node in (bad, good):
+            node.task = Task.TEXT_EMBEDDINGS
+            await node.send_report()
+        replies = [await gateway.run({"text": "Hi"}) for _ in range(NUM_REQUESTS)]
+        assert [reply.status for reply in replies] == [400] * 3 + [200] * (NUM_REQUESTS - 3)
+        assert len(bad.streams) < RESERVE
+
+
+async def test_a_node_that_takes_every_third_may_be_right_that_others_are_too_long(
+    tmp_path: Path, database_template: Path
+) -> None:
+    async with open_pair(tmp_path, database_template) as (gateway, some, other):
+
+        async def take_every_third(stream: ScriptedStream) -> None:
+            await (stream.answer("Hi") if len(some.streams) % 3 == 0 else find_too_long(stream))
+
+        some.script = take_every_third
+        replies = [await gateway.run(ASK) for _ in range(NUM_REQUESTS)]
+        assert sum(reply.status == 400 for reply in replies) == NUM_REQUESTS * 2 // 3
+        assert (len(some.streams), len(other.streams)) == (NUM_REQUESTS, 0)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "num_asked_twice"),
+    [
+        ("word " * 5000, {}, 0),
+        ("Hi", {"max_tokens": CONTEXT_WINDOW}, 0),
+        ("\U0001f9c3" * 1500, {}, NUM_REQUESTS - 3),
+    ],
+    ids=["plainly", "by what they ask for", "against appearances"],
+)
+async def test_requests_that_are_too_long_have_no_node_left_alone(
+    tmp_path: Path,
+    database_template: Path,
+    prompt: str,
+    options: dict[str, int],
+    num_asked_twice: int,
+) -> None:
+    """Most are told so by the first node; text of few bytes to the token is asked of a second."""
+    async with open_pair(tmp_path, database_template) as (gateway, near, far):
+        near.script = far.script = find_too_long
+        for number in range(NUM_REQUESTS):
+            reply = await gateway.run({"prompt": f"{number} {prompt}"} | options)
+            assert (reply.status, reply.code) == (400, 7400)
+        assert (len(near.streams), len(far.streams)) == (NUM_REQUESTS, num_asked_twice)
+        near.script = far.script = answer_hello
+        reply = await gateway.run(ASK)
+        assert (reply.status, reply.headers["x-hearth-node"]) == (200, near.node_id)
+
+
+@pytest.mark.parametrize(
+    ("num_prompt", "options", "is_contradicted"),
+    [
+        (CONTEXT_WINDOW + 1, {}, False),
+        (1500, {"max_tokens": CONTEXT_WINDOW - 1000}, False),
+        (1500, {"max_tokens": CONTEXT_WINDOW - 1500}, True),
+    ],
+    ids=["its prompt", "what it asks for", "the control"],
+)
+async def test_what_only_a_longer_context_holds_is_held_against_no_node(
+    tmp_path: Path,
+    database_template: Path,
+    num_prompt: int,
+    options: dict[str, int],
+    is_contradicted: bool,
+) -> None:
+    """The node that takes it has counted: by its appearance it had room in both."""
+
+    async def find_odd_too_long(stream: ScriptedStream) -> None:
+        await (find_too_long(stream) if b"odd" in stream.body else stream.answer("Hi"))
+
+    async with open_pair(tmp_path, database_template) as (gateway, short, long):
+        short.script = find_odd_too_long
+        long.context_window, long.num_prompt = 2 * CONTEXT_WINDOW, num_prompt
+        await long.send_report()
+        for number in range(NUM_REQUESTS):
+            prompt = f"{number} " + "odd " * 400  # of which nobody has the beginning
+            assert (await gateway.run({"prompt": prompt} | options)).status == 200
+        assert len(long.streams) == NUM_REQUESTS
+        assert (len(short.streams) < NUM_REQUESTS) == is_contradicted
+        reply = await gateway.run(ASK)
+        assert (reply.headers["x-hearth-node"] == short.node_id) != is_contradicted
+
+
+async def test_a_request_waits_for_a_longer_context_also_where_its_node_is_doubted(
+    tmp_path: Path, database_template: Path
+) -> None:
+    async with open_pair(tmp_path, database_template) as (gateway, short, long):
+        short.script = find_too_long
+        long.context_window, long.num_prompt = 2 * CONTEXT_WINDOW, CONTEXT_WINDOW + 1
+        await long.send_report()
+        for _ in range(5):
+            assert (await gateway.run(ASK)).status == 200
+        long.num_waiting = 1000
+        await long.send_report()
+        wanted = asyncio.create_task(gateway.run(ASK))
+        await wait_until(lambda: len(short.streams) == 6)
+        await asyncio.sleep(0.1)
+        assert not wanted.done()
+        long.num_waiting = 0
+        await long.send_report()
+        assert (await wanted).headers["x-hearth-node"] == long.node_id
