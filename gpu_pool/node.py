@@ -20,7 +20,7 @@ from gpu_pool.server.core_process import CoreLauncher, open_private_directory
 from gpu_pool.settings import PoolSettings
 from telemetry.log_output import configure_log
 
-CORE_COMMAND: Final = (sys.executable, "-m", "gpu_pool.engine_core")
+CORE_COMMAND: Final = (sys.executable, "-P", "-m", "gpu_pool.engine_core")
 NUM_TEXT_THREADS: Final = 2
 """Long prompts that are rendered and tokenised at the same time."""
 

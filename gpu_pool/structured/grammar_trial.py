@@ -29,13 +29,13 @@ MAX_COST_S: Final = 0.25
 DEADLINE_S: Final = 15.0
 """Of one trial, waiting for the CPU and the start of the process included."""
 _TOO_COSTLY: Final = "The schema is too complex to be enforced."
-_COMMAND: Final = (sys.executable, "-m", "gpu_pool.structured.trial_process")
+COMMAND: Final = (sys.executable, "-P", "-m", "gpu_pool.structured.trial_process")
 
 
 class GrammarTrial:
     """Trials for one model; nothing runs until the first."""
 
-    def __init__(self, settings: TrialSettings, command: tuple[str, ...] = _COMMAND) -> None:
+    def __init__(self, settings: TrialSettings, command: tuple[str, ...] = COMMAND) -> None:
         """`command` starts a trial process."""
         self._settings = settings
         self._command = command

@@ -42,7 +42,7 @@ _ENVIRON: Final = {
 }
 """What an engine's library reads from its environment: Mooncake's limits, raised; their own lines
 in the node's log, which are no JSON, left out unless something is wrong."""
-AGENT_COMMAND: Final = (sys.executable, "-m", "gpu_pool.transfer.agent")
+AGENT_COMMAND: Final = (sys.executable, "-P", "-m", "gpu_pool.transfer.agent")
 
 
 class AgentClient:

@@ -31,7 +31,7 @@ from gpu_pool.worker.rank_words import (
     from_rank_decoder,
 )
 
-_COMMAND: Final = (sys.executable, "-m", "gpu_pool.worker.rank_process")
+COMMAND: Final = (sys.executable, "-P", "-m", "gpu_pool.worker.rank_process")
 _END_S: Final = 2.0
 """How long ranks may take to end by themselves."""
 _NOTICE_S: Final = 1.0
@@ -160,7 +160,7 @@ class RankTeam:
         link = RankLink(ours)
         self._links.append(link)
         with theirs:
-            command = (*_COMMAND, str(theirs.fileno()))
+            command = (*COMMAND, str(theirs.fileno()))
             self._processes.append(
                 subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
             )

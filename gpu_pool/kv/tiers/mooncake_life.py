@@ -47,7 +47,7 @@ _ENVIRON: Final = (
     "MC_STORE_CLIENT_METRIC=0",
 )
 """What the library reads from its environment. Its own bounds are 30 s and more."""
-AGENT_COMMAND: Final = (sys.executable, "-m", "gpu_pool.kv.tiers.mooncake_agent")
+AGENT_COMMAND: Final = (sys.executable, "-P", "-m", "gpu_pool.kv.tiers.mooncake_agent")
 
 
 class Answer(NamedTuple):
