@@ -19,12 +19,14 @@ from gpu_pool.layers.rotary_embedding import (
     RotaryScaling,
     YarnScaling,
 )
-from gpu_pool.models.decoder_config import DecoderConfig
+from gpu_pool.models.decoder_config import DecoderConfig, ExpertSizes
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.plan import KvGroupKind
 
 NumLayers = Annotated[int, msgspec.Meta(le=10_000)]
 """More than any model has; lists as long as this are made before a weight is looked for."""
+_MOST_EXPERTS: Final = 1_000_000
+"""The same of all layers' experts: each has a name in these lists."""
 _FULL_ATTENTION: Final = "full_attention"
 _REACHES: Final = {
     "sliding_attention": KvGroupKind.SLIDING_WINDOW,
@@ -130,6 +132,7 @@ def read_decoder(
         raise CheckpointError(f"head_dim is {head_dim}; it must be even and positive.")
     if json.partial_rotary_factor is not None:
         require_whole_heads(json.partial_rotary_factor)
+    _bound_experts(switches.get("experts"), json.num_hidden_layers)
     if "rotary" not in switches:
         switches["rotary"] = read_rotary(json)
     return kind(
@@ -145,6 +148,14 @@ def read_decoder(
         has_tied_embeddings=json.tie_word_embeddings,
         **switches,
     )
+
+
+def _bound_experts(experts: ExpertSizes | None, num_layers: int) -> None:
+    """Raises for more experts than any model has."""
+    if experts is not None and experts.num_experts * num_layers > _MOST_EXPERTS:
+        raise CheckpointError(
+            f"{experts.num_experts} experts in {num_layers} layers are more than any model has."
+        )
 
 
 def read_reaches(

@@ -164,7 +164,7 @@ def _read_experts(json: _DeepseekJson) -> ExpertSizes | None:
         num_chosen,
         json.moe_intermediate_size,
         bool(json.norm_topk_prob),
-        frozenset(range(json.first_k_dense_replace)),
+        frozenset(range(min(json.first_k_dense_replace, json.num_hidden_layers))),
     )
 
 

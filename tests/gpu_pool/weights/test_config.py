@@ -167,6 +167,31 @@ def test_what_would_compute_something_else_is_refused_by_name(
         read_config(write(tmp_path, **changes))
 
 
+MANY = 1 << 40
+EXPERTS: dict[str, dict[str, Any]] = {
+    "Qwen3MoeForCausalLM": {"num_experts": MANY, "num_experts_per_tok": 1}
+    | {"moe_intermediate_size": 8, "decoder_sparse_step": 1},
+    "MixtralForCausalLM": {"num_local_experts": MANY},
+    "GptOssForCausalLM": {"num_local_experts": MANY, "sliding_window": 8},
+    "Llama4ForCausalLM": {"num_local_experts": MANY, "intermediate_size_mlp": 8},
+    "DeepseekV3ForCausalLM": {"n_routed_experts": MANY, "num_experts_per_tok": 1}
+    | {"moe_intermediate_size": 8, "kv_lora_rank": 8, "v_head_dim": 8}
+    | {"qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "first_k_dense_replace": MANY},
+}
+
+
+@pytest.mark.parametrize("architecture", EXPERTS)
+def test_more_experts_than_can_be_listed_are_refused(tmp_path: Path, architecture: str) -> None:
+    """Nothing is made for each of them: that would take all memory before a weight is looked for.
+    The second is a number of each that may be, in more layers than have it.
+    """
+    fields = {"num_hidden_layers": 3, "architectures": [architecture]} | EXPERTS[architecture]
+    for number, layers in ((MANY, 3), (1000, 5000)):
+        changes = {name: number if value == MANY else value for name, value in fields.items()}
+        with pytest.raises(CheckpointError, match=f"{number} experts in {layers} layers"):
+            read_config(write(tmp_path, **changes | {"num_hidden_layers": layers}))
+
+
 def test_an_architecture_that_is_not_supported_is_refused_with_all_that_are(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="`GPT2LMHeadModel` is not supported") as refused:
         read_config(write(tmp_path, architectures=["GPT2LMHeadModel"]))
