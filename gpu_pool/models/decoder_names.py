@@ -165,5 +165,5 @@ def list_ignored(config: DecoderConfig, prefix: str = "model.") -> frozenset[str
         f"{prefix}layers.{i}.self_attn.rotary_emb.inv_freq" for i in range(config.num_layers)
     }
     if config.has_tied_embeddings:
-        ignored.add("lm_head.weight")
+        ignored |= {"lm_head.weight", f"{prefix.removesuffix('model.')}lm_head.weight"}
     return frozenset(ignored)

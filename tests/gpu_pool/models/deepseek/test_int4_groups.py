@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gpu_pool.weights.config import read_config
@@ -48,6 +48,18 @@ def test_beside_what_sees_they_are_the_same(tmp_path: Path) -> None:
     packed, plain = write_kimi(tmp_path)
     let_see(packed)
     assert read_config(packed).dtype == torch.bfloat16  # as the text part says, like all else
+    assert measure_error(packed, Reference(plain)) <= MAX_ERROR
+
+
+def test_a_tied_head_that_is_stored_all_the_same_is_left_unread(tmp_path: Path) -> None:
+    packed, plain = write_kimi(tmp_path, tie_word_embeddings=True)
+    let_see(packed)
+    path = packed / "model.safetensors"
+    weights = load_file(path)
+    weights["language_model.lm_head.weight"] = torch.zeros_like(
+        weights["language_model.model.embed_tokens.weight"]
+    )
+    save_file(weights, path, {"format": "pt"})
     assert measure_error(packed, Reference(plain)) <= MAX_ERROR
 
 
