@@ -29,13 +29,19 @@ class ModelSize:
     """KV memory, and what is kept free for adapters."""
 
 
-class _ConfigJson(msgspec.Struct, frozen=True):
-    """What is read of `config.json`, which has a dtype under one of both names."""
+class _PartJson(msgspec.Struct, frozen=True):
+    """What is read of a model, or of the text part of one that sees: a dtype has either name."""
 
-    architectures: tuple[str, ...] = ()
     dtype: str | None = None
     torch_dtype: str | None = None
     quantization_config: Any = None
+
+
+class _ConfigJson(_PartJson, frozen=True):
+    """What is read of `config.json`."""
+
+    architectures: tuple[str, ...] = ()
+    text_config: _PartJson | None = None
 
 
 def expect_size(model: ServedModelSettings, engine: EngineSettings) -> ModelSize:
@@ -69,7 +75,7 @@ def _measure_loaded(
 def _choose_form(choice: DtypeChoice, engine: EngineSettings, config: _ConfigJson) -> LoadedForm:
     """What the engine makes of weights: an encoder's are always unpacked."""
     silent = "float32" if config.quantization_config is None else "bfloat16"
-    stored = config.dtype or config.torch_dtype or silent
+    stored = config.dtype or silent
     dtype = stored if choice is DtypeChoice.AUTO else choice
     itemsize = 2 if dtype == "bfloat16" else 4  # fp16 is computed in fp32
     if not set(config.architectures).isdisjoint(ENCODER_ARCHITECTURES):
@@ -82,13 +88,20 @@ def _choose_form(choice: DtypeChoice, engine: EngineSettings, config: _ConfigJso
 def _measure_stored(model: ServedModelSettings, config: _ConfigJson | None) -> int:
     """Bytes by the files' sizes. Raises: as `expect_size`."""
     stored = measure_weights(model.path)
-    is_wide = config is not None and "float32" in (config.dtype, config.torch_dtype)
+    is_wide = config is not None and config.dtype == "float32"
     return stored * 2 if model.dtype is DtypeChoice.FLOAT32 and not is_wide else stored
 
 
 def _read_config(path: Path) -> _ConfigJson | None:
-    """What the file says; None where it is malformed, which its loader will tell."""
+    """What the file says, its text part where the whole is silent; None where it is malformed,
+    which its loader will tell.
+    """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_ConfigJson)
+        config = msgspec.json.decode(path.read_bytes(), type=_ConfigJson)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OSError):
         return None
+    text = config.text_config or config
+    dtype = config.dtype or config.torch_dtype or text.dtype or text.torch_dtype
+    packing = config.quantization_config
+    packing = text.quantization_config if packing is None else packing
+    return msgspec.structs.replace(config, dtype=dtype, quantization_config=packing)

@@ -16,6 +16,7 @@ from gpu_pool.server.placement.model_size import expect_size
 from gpu_pool.weight_origin import OriginFile, WeightOrigin, measure_weights, write_origin
 from gpu_pool.weights.config import read_config
 from gpu_pool.worker.model_loading import ModelLoader
+from tests.gpu_pool.models.deepseek.kimi_checkpoint import let_see, write_kimi
 from tests.gpu_pool.models.family_check import Variant, create_driver
 from tests.gpu_pool.models.family_checkpoint import copy_checkpoint, write_checkpoint
 from tests.gpu_pool.models.gpt_oss.test_mxfp4 import write_packed as write_mxfp4
@@ -130,6 +131,17 @@ def test_each_group_of_compressed_tensors_has_its_own_bits(tmp_path: Path) -> No
     write_config(four, **config)
     for dtype in DTYPES:
         assert expect(four, dtype) == pytest.approx(load(four, dtype), rel=NEAR)
+
+
+def test_what_a_text_part_says_counts_where_the_whole_is_silent(tmp_path: Path) -> None:
+    """As a Kimi K2.5 says how its experts are packed; what sees counts, too."""
+    folder, _ = write_kimi(tmp_path)
+    for dtype, engine in ((DtypeChoice.AUTO, ON_CPU), (DtypeChoice.FLOAT32, ON_GPU)):
+        alone = expect(folder, dtype, engine)
+        seeing = copy_checkpoint(folder, tmp_path / dtype)
+        let_see(seeing)
+        itemsize = 2 if dtype is DtypeChoice.AUTO else 4
+        assert expect(seeing, dtype, engine) == alone + itemsize * (96 * 32 + 128 * 128)
 
 
 def test_an_encoder_keeps_nothing_packed(tmp_path: Path) -> None:
