@@ -243,6 +243,8 @@ class Attempts:
         node_id, need = attempt.plan.node_id, attempt.need
         self._fleet.health.refusals.note_taken(node_id, need)
         if context.doubted is not None and context.doubted != node_id:
+            if attempt.plan.card.engine:  # which may have guessed: no token is less than a byte
+                num_prompt = max(num_prompt, need.num_bytes)
             self._fleet.note_contradicted(context.doubted, need, num_prompt)
 
     def may_try_again(self, context: RequestContext, *, is_refused: bool = False) -> bool:

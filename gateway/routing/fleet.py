@@ -168,7 +168,8 @@ class Fleet:
         """
         node = self._nodes.get(node_id)
         card = None if node is None else node.cards.get(need.model)
-        if card is not None and num_prompt + need.num_asked_tokens <= card.context_window:
+        num_tokens = num_prompt + max(need.num_asked_tokens, 1)  # an answer has a token at least
+        if card is not None and num_tokens <= card.context_window:
             self._note_refused(node_id, need)
 
     def _note_refused(self, node_id: NodeId, need: RouteNeed) -> None:

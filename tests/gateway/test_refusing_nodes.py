@@ -359,10 +359,12 @@ async def test_requests_that_are_too_long_have_no_node_left_alone(
     ("num_prompt", "options", "is_contradicted"),
     [
         (CONTEXT_WINDOW + 1, {}, False),
+        (CONTEXT_WINDOW, {}, False),
+        (CONTEXT_WINDOW - 1, {}, True),
         (1500, {"max_tokens": CONTEXT_WINDOW - 1000}, False),
         (1500, {"max_tokens": CONTEXT_WINDOW - 1500}, True),
     ],
-    ids=["its prompt", "what it asks for", "the control"],
+    ids=["its prompt", "with one of an answer", "the first control", "what it asks for", "another"],
 )
 async def test_what_only_a_longer_context_holds_is_held_against_no_node(
     tmp_path: Path,
@@ -387,6 +389,28 @@ async def test_what_only_a_longer_context_holds_is_held_against_no_node(
         assert (len(short.streams) < NUM_REQUESTS) == is_contradicted
         reply = await gateway.run(ASK)
         assert (reply.headers["x-hearth-node"] == short.node_id) != is_contradicted
+
+
+@pytest.mark.parametrize(("engine", "is_contradicted"), [("openai", False), ("", True)])
+async def test_what_an_engine_has_guessed_is_held_against_no_node(
+    tmp_path: Path, database_template: Path, engine: str, is_contradicted: bool
+) -> None:
+    """It says how long a prompt was once all is over, and a guess by its bytes before. Our own has
+    counted: the control.
+    """
+
+    async def find_odd_too_long(stream: ScriptedStream) -> None:
+        await (find_too_long(stream) if b"odd" in stream.body else stream.answer("Hi"))
+
+    async with open_pair(tmp_path, database_template) as (gateway, short, long):
+        short.script = find_odd_too_long
+        long.context_window, long.num_prompt = 2 * CONTEXT_WINDOW, CONTEXT_WINDOW // 2
+        long.engine = engine
+        await long.send_report()
+        for number in range(NUM_REQUESTS):
+            prompt = f"{number} " + "odd " * (CONTEXT_WINDOW // 4)
+            assert (await gateway.run({"prompt": prompt})).status == 200
+        assert (len(short.streams) < NUM_REQUESTS) == is_contradicted
 
 
 async def test_a_request_waits_for_a_longer_context_also_where_its_node_is_doubted(
