@@ -104,7 +104,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--only", action="append", help="one policy by name; may be repeated")
     parser.add_argument("--note", default="", help="appended to the names of the rows")
     parser.add_argument("--record", action="store_true")
-    return parser.parse_args()
+    asked = parser.parse_args()
+    if asked.jobs < 1:
+        parser.error(f"--jobs is {asked.jobs}; it has to be 1 at least")
+    return asked
 
 
 if __name__ == "__main__":

@@ -1,10 +1,15 @@
 """The simulation of the router: the same every time, and worth its while on a small fleet."""
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
+from time import sleep
 
 import pytest
 
@@ -263,6 +268,40 @@ def test_areas_side_by_side_give_the_figures_of_one_after_the_other() -> None:
     )
     assert sum("TTFT p90" in line for line in alone) == 2
     assert alone == beside
+
+
+def test_areas_that_are_simulated_side_by_side_end_with_who_asked_for_them() -> None:
+    """Ctrl-C reaches all processes of a terminal: none goes on with the areas that are left."""
+    fleet = ("--nodes", "60", "--sites", "40", "--requests", "4000000", "--only", "round robin")
+    command = [sys.executable, "-m", "benchmarks.routing", *fleet, "--jobs", "2"]
+    with subprocess.Popen(
+        command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as asking:
+        try:
+            while not count_areas(asking.pid):
+                assert asking.poll() is None
+                sleep(0.1)
+            os.killpg(asking.pid, signal.SIGINT)
+            told, _ = asking.communicate(timeout=60)
+            assert b"KeyboardInterrupt" in told or b"BrokenProcessPool" in told
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(asking.pid, signal.SIGKILL)
+
+
+def count_areas(pid: int) -> int:
+    """Processes that simulate areas for this one."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    lines = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
+    return sum(b"spawn_main" in line for line in lines)
+
+
+@pytest.mark.parametrize("jobs", ["0", "-1"])
+def test_no_jobs_are_refused_with_a_sentence(jobs: str) -> None:
+    command = [sys.executable, "-m", "benchmarks.routing", "--jobs", jobs]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert f"--jobs is {jobs}" in done.stderr
 
 
 def measure_mean_way_s(scenario: Scenario) -> float:
