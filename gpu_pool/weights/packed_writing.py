@@ -226,9 +226,9 @@ class PackedWriting:
         record = self._record
         if record is None:
             raise StoppedError
-        os.ftruncate(file, 0)
-        if not is_own(file, folder):
+        if not is_own(file, folder):  # others may have given what is not to be lost this name
             raise OSError("the folder belongs to others, or others can write it")
+        os.ftruncate(file, 0)
         disk = shutil.disk_usage(folder)
         if disk.free - record.num_bytes < disk.total // _FREE_SHARE:
             raise OSError("the drive would be all but full")

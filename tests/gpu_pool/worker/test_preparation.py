@@ -138,6 +138,18 @@ def test_a_folder_that_others_can_write_gets_no_copy(model_dir: Path) -> None:
     assert prepare(model_dir) is Prepared.YES
 
 
+def test_in_a_folder_that_others_can_write_nothing_that_is_there_is_written_over(
+    model_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """They may have given a file of ours the name of what a killed writer has left."""
+    kept = tmp_path_factory.mktemp("elsewhere") / "kept"
+    kept.write_bytes(b"not to be lost")
+    model_dir.chmod(0o777)
+    (model_dir / UNFINISHED_FILE).hardlink_to(kept)
+    assert prepare(model_dir) is Prepared.NOT_TAKEN
+    assert kept.read_bytes() == b"not to be lost"
+
+
 @pytest.mark.parametrize("is_whole", [False, True], ids=["while it is written", "when it is whole"])
 def test_a_model_that_takes_anothers_place_meanwhile_keeps_its_own_copy(
     is_whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
