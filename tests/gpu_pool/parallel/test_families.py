@@ -51,7 +51,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 UNDIVIDED = {
     *ENCODER_ARCHITECTURES,  # they run on one GPU
-    *("Gemma3ForConditionalGeneration", "Llama4ForConditionalGeneration"),  # as their text parts
+    # As their text parts are.
+    "Gemma3ForConditionalGeneration",
+    "KimiK25ForConditionalGeneration",
+    "Kimi_K25ForConditionalGeneration",
+    "Llama4ForConditionalGeneration",
 }
 QUICK = ("llama", "qwen3 moe")
 """The other families are for `make test-slow`."""
