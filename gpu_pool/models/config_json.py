@@ -85,6 +85,17 @@ def decode_config(content: bytes, kind: type[StructT]) -> StructT:
         raise CheckpointError(f"config.json: {error}.") from error
 
 
+class _MultimodalJson(msgspec.Struct, frozen=True):
+    """A file whose text part is a section of its own."""
+
+    text_config: msgspec.Raw
+
+
+def read_text_part(content: bytes) -> bytes:
+    """The text part of a model that sees, as a file of its own. Raises: `CheckpointError`."""
+    return bytes(decode_config(content, _MultimodalJson).text_config)
+
+
 def require_positive(sizes: Mapping[str, float]) -> None:
     """Raises for the first that is not."""
     for name, size in sizes.items():

@@ -1,7 +1,5 @@
 """The `config.json` of DeepSeek-V2, DeepSeek-V3, Kimi K2 and, around one of these, Kimi K2.5."""
 
-import msgspec
-
 from gpu_pool.attention.reach import Reach
 from gpu_pool.layers.latent_attention import LatentSizes
 from gpu_pool.layers.routing import GroupLimit
@@ -10,6 +8,7 @@ from gpu_pool.models.config_json import (
     compute_yarn_amplitude,
     decode_config,
     read_decoder,
+    read_text_part,
     require_activation,
     require_positive,
 )
@@ -47,12 +46,6 @@ class _DeepseekJson(DecoderJson, frozen=True):
     routed_scaling_factor: float = 1.0
 
 
-class _MultimodalJson(msgspec.Struct, frozen=True):
-    """A file whose text part is a section of its own."""
-
-    text_config: msgspec.Raw
-
-
 def describe_v2(content: bytes) -> CausalNetwork:
     """A DeepSeek-V2. Raises: `CheckpointError` naming the field."""
     json = decode_config(content, _DeepseekJson)
@@ -82,8 +75,7 @@ def describe_kimi(content: bytes) -> CausalNetwork:
     """The text part of a Kimi that also sees (K2.5 and later), which is a DeepSeek-V3; what it sees
     with is left unread.
     """
-    text = bytes(decode_config(content, _MultimodalJson).text_config)
-    return describe_v3(text, "language_model.")
+    return describe_v3(read_text_part(content), "language_model.")
 
 
 def _describe(

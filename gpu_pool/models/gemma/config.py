@@ -12,6 +12,7 @@ from gpu_pool.models.config_json import (
     read_reaches,
     read_rope,
     read_rotary,
+    read_text_part,
     require_activation,
     require_positive,
 )
@@ -61,12 +62,6 @@ class _RopesJson(msgspec.Struct, frozen=True):
     rope_parameters: _LayerRopes | None = None
 
 
-class _MultimodalJson(msgspec.Struct, frozen=True):
-    """A file whose text part is a section of its own."""
-
-    text_config: msgspec.Raw
-
-
 def describe_gemma2(content: bytes) -> CausalNetwork:
     """A Gemma 2. Raises: `CheckpointError` naming the field."""
     json = decode_config(content, _GemmaJson)
@@ -99,8 +94,7 @@ def describe_gemma3(content: bytes, prefix: str = "model.") -> CausalNetwork:
 
 def describe_multimodal_gemma3(content: bytes) -> CausalNetwork:
     """The text part of a Gemma 3 that also sees; what it sees with is left unread."""
-    text = bytes(decode_config(content, _MultimodalJson).text_config)
-    return describe_gemma3(text, "language_model.model.")
+    return describe_gemma3(read_text_part(content), "language_model.model.")
 
 
 def _read(json: _GemmaJson, pattern: int, **switches: Any) -> GemmaConfig:

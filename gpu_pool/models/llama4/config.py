@@ -9,6 +9,7 @@ from gpu_pool.models.config_json import (
     read_decoder,
     read_reaches,
     read_rotary,
+    read_text_part,
     require_activation,
     require_positive,
 )
@@ -42,12 +43,6 @@ class _Llama4Json(DecoderJson, frozen=True):
     attention_bias: bool = False
 
 
-class _MultimodalJson(msgspec.Struct, frozen=True):
-    """A file whose text part is a section of its own."""
-
-    text_config: msgspec.Raw
-
-
 def describe(content: bytes, outer: str = "") -> CausalNetwork:
     """The network. Raises: `CheckpointError` naming the field."""
     json = decode_config(content, _Llama4Json)
@@ -77,8 +72,7 @@ def describe(content: bytes, outer: str = "") -> CausalNetwork:
 
 def describe_multimodal(content: bytes) -> CausalNetwork:
     """The text part of a Llama 4 that also sees; what it sees with is left unread."""
-    text = bytes(decode_config(content, _MultimodalJson).text_config)
-    return describe(text, "language_model.")
+    return describe(read_text_part(content), "language_model.")
 
 
 def _check(json: _Llama4Json) -> None:
