@@ -4,8 +4,9 @@ Owns engines, transactions and the translation of driver errors; must not know a
 Read next: `tenancy.tables`, `tenancy.directory`.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +32,8 @@ _DRIVERS: Final = {
     "postgresql+asyncpg": "postgresql+asyncpg",
 }
 _IS_WRITE: Final = "hearth_is_write"
+_WAIT_S: Final = "hearth_wait_s"
+"""How long a writer waits for its turn, an option of SQLite's engines."""
 
 
 def parse_database_url(text: str) -> URL:
@@ -68,7 +71,9 @@ def create_engine(
     """An engine that connects at first use; `statement_timeout_s` None waits without end."""
     if is_sqlite(url):
         wait_s = 3600.0 if statement_timeout_s is None else statement_timeout_s
-        engine = create_async_engine(url, connect_args={"timeout": wait_s})
+        engine = create_async_engine(
+            url, connect_args={"timeout": wait_s}, execution_options={_WAIT_S: wait_s}
+        )
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
         return engine
@@ -90,6 +95,7 @@ class Database:
         """Takes over `engine`, which `close` disposes of."""
         self._engine = engine
         self._write_engine = engine.execution_options(**{_IS_WRITE: True})
+        self._turn = asyncio.Lock()
 
     @property
     def is_postgresql(self) -> bool:
@@ -112,8 +118,27 @@ class Database:
     async def write(self) -> AsyncGenerator[AsyncConnection]:
         """A transaction, rolled back when the body raises. Raises: `StoreUnavailable`."""
         with translate_driver_errors():
-            async with self._write_engine.begin() as connection:
-                yield connection
+            async with AsyncExitStack() as connections, self._wait_for_turn():
+                entered = self._write_engine.connect()
+                connection = await connections.enter_async_context(entered)
+                async with connection.begin():
+                    yield connection
+
+    @asynccontextmanager
+    async def _wait_for_turn(self) -> AsyncGenerator[None]:
+        """Lets writers of this process write one after the other, as they came, where the database
+        does so in any order: SQLite has who waits ask again after ever longer pauses, so that
+        whoever comes last is first. Raises: `TimeoutError`.
+        """
+        if self.is_postgresql:
+            yield
+            return
+        async with asyncio.timeout(self._engine.sync_engine.get_execution_options()[_WAIT_S]):
+            await self._turn.acquire()
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     async def connect(self) -> AsyncConnection:
         """A connection without transactions; the caller closes it. Raises: `StoreUnavailable`."""

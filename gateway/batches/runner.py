@@ -10,13 +10,20 @@ import asyncio
 import contextlib
 import traceback
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
 
 from contracts.batches import BatchItem
-from contracts.errors import DeadlineExceeded, InvariantBroken, ModelCold, ServiceError
-from contracts.ids import AccountId, ModelName
+from contracts.errors import (
+    DeadlineExceeded,
+    InvariantBroken,
+    ModelCold,
+    ServiceError,
+    StoreUnavailable,
+)
+from contracts.ids import AccountId, ModelName, RequestId
 from gateway.batches.ends import MAX_LOST, TURN_FACTOR, End, find_end, find_pause_s, is_of_account
 from gateway.batches.item_forms import (
     ItemInput,
@@ -42,8 +49,8 @@ _PUT_BACK: Final = 429
 _FAILED: Final = 400
 """The statuses in metrics of items that have found no room, and of those that failed for good."""
 _NOTHING: Final = ItemInput(b"", None)
-_NUM_TRIES: Final = 5
-"""At the store, to keep an answer."""
+_MAX_AWAY_S: Final = 5.0
+"""Between two tries at a store that is away."""
 
 
 class BatchRunner:
@@ -68,7 +75,7 @@ class BatchRunner:
         self._owner = owner
         self._sources = sources
         self._lease_ms = int(settings.lease_s * 1000)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], RequestId] = {}
         self._num_of_account: Counter[AccountId] = Counter()
         self._busy_models: ShutOut[ModelName] = ShutOut()
         self._busy_accounts: ShutOut[AccountId] = ShutOut()
@@ -98,7 +105,8 @@ class BatchRunner:
             self._news.clear()
             try:
                 if self._sources.monotonic_s() - renewed_s > self._settings.lease_s / 3:
-                    await self._store.renew_batch_items(self._owner, self._lease_ms)
+                    running = list(self._tasks.values())
+                    await self._store.renew_batch_items(self._owner, running, self._lease_ms)
                     renewed_s = self._sources.monotonic_s()
                 await self._begin_items()
             except ServiceError as error:
@@ -154,8 +162,8 @@ class BatchRunner:
             self._num_of_account[item.account_id] += 1
             rank = self._num_of_account[item.account_id]
             task = asyncio.ensure_future(self._run(item, rank))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = item.request_id
+            task.add_done_callback(self._tasks.pop)
 
     def _measure_room(self) -> int:
         """How many items more may be under way."""
@@ -168,7 +176,7 @@ class BatchRunner:
         try:
             await self._run_to_end(item, rank)
         except ServiceError as error:
-            # Its lease ends, and it is run again under the same request id.
+            # Nobody renews its lease; when that ends, it is run again under the same request id.
             log.warning("batch_item_left", batch_id=item.batch_id, error=type(error).__name__)
         finally:
             self._num_of_account[item.account_id] -= 1
@@ -177,7 +185,7 @@ class BatchRunner:
             self.wake()
 
     async def _run_to_end(self, item: BatchItem, rank: int) -> None:
-        """The same. Raises: `StoreUnavailable` when its end could not be written down."""
+        """The same. Raises: `ServiceError` when its end can never be written down."""
         hopeless = self._find_hopeless(item)
         asked = _NOTHING if item.asked is None else decode_input(item.asked)
         reference = asked.reference
@@ -243,8 +251,6 @@ class BatchRunner:
     ) -> None:
         """Lets the item wait. `is_narrow`: it may not go everywhere, so that it says nothing of the
         room that others have, and its account's items of other models may find some.
-
-        Raises: `StoreUnavailable`.
         """
         pause_s = find_pause_s(error, item.num_lost, self._settings.poll_s)
         is_lost = end is End.LOST
@@ -259,17 +265,28 @@ class BatchRunner:
                 self._busy_models.add(item.model, now_s + pause_s)
                 self._busy_accounts.add(item.account_id, now_s + TURN_FACTOR * pause_s)
         pause_ms = int(pause_s * 1000) if is_lost else 0
-        await self._store.put_back_batch_item(item, self._owner, pause_ms, is_lost=is_lost)
+        await self._insist(
+            lambda: self._store.put_back_batch_item(item, self._owner, pause_ms, is_lost=is_lost)
+        )
 
     async def _finish(self, item: BatchItem, output: ItemOutput) -> None:
-        """Keeps the answer, however often that takes. Raises: `StoreUnavailable`."""
+        """Keeps the answer."""
         data = encode_item(output)
-        for _ in range(_NUM_TRIES - 1):
-            with contextlib.suppress(ServiceError):
-                await self._store.finish_batch_item(item, self._owner, data)
+        await self._insist(lambda: self._store.finish_batch_item(item, self._owner, data))
+
+    async def _insist(self, write: Callable[[], Awaitable[object]]) -> None:
+        """Writes down how an item has ended, however long the store is away: it keeps its place
+        among those under way until then, and nobody computes it again.
+        """
+        pause_s = self._settings.poll_s
+        while True:
+            try:
+                await write()
+            except StoreUnavailable:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, max(_MAX_AWAY_S, pause_s))
+            else:
                 return
-            await asyncio.sleep(self._settings.poll_s)
-        await self._store.finish_batch_item(item, self._owner, data)
 
 
 def _is_bound(context: RequestContext) -> bool:

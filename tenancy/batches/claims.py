@@ -91,9 +91,15 @@ class BatchClaimStore(Store):
             await _note_claims(connection, items, owner, now_ms + lease_ms)
         return items
 
-    async def renew_batch_items(self, owner: str, lease_ms: int) -> None:
-        """What `owner` has claimed stays its own for `lease_ms` from now."""
-        await self._hold(batch_items.c.owner == owner, lease_ms)
+    async def renew_batch_items(
+        self, owner: str, running: Collection[RequestId], lease_ms: int
+    ) -> None:
+        """What `owner` is running stays its own for `lease_ms` from now. What it has claimed beside
+        that, and may not know of since the word of it was lost, is anybody's when its lease ends.
+        """
+        if running:
+            of_owner = batch_items.c.owner == owner
+            await self._hold(and_(of_owner, batch_items.c.request_id.in_(running)), lease_ms)
 
     async def release_batch_items(self, owner: str) -> None:
         """Lets anybody run at once what `owner`, which runs nothing any more, has claimed."""

@@ -45,8 +45,12 @@ class BatchStore(Protocol):
         """
         ...
 
-    async def renew_batch_items(self, owner: str, lease_ms: int) -> None:
-        """What `owner` has claimed stays its own for `lease_ms` from now."""
+    async def renew_batch_items(
+        self, owner: str, running: Collection[RequestId], lease_ms: int
+    ) -> None:
+        """What `owner` is running stays its own for `lease_ms` from now. What it has claimed beside
+        that, and may not know of since the word of it was lost, is anybody's when its lease ends.
+        """
         ...
 
     async def finish_batch_item(self, item: BatchItem, owner: str, output: bytes) -> bool:

@@ -2,10 +2,11 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from contracts.errors import ModelCold, PoolSaturated, StreamBroken
+from contracts.errors import ModelCold, PoolSaturated, StoreUnavailable, StreamBroken
 from contracts.grant import RetentionClass
 from contracts.ids import create_request_id
 from contracts.inference import Accepted
@@ -383,6 +384,51 @@ async def test_an_answer_that_was_billed_and_lost_is_made_again_for_nothing(
     assert answer["success"]
     assert len(node.streams) == 2
     assert len(await list_records(gateway)) == 1
+
+
+async def test_an_answer_outlasts_a_store_that_is_away_and_is_made_once(
+    gateway: RunningGateway, node: ScriptedNode
+) -> None:
+    store = gateway.gateway._batches._store
+    finish, num_tries = store.finish_batch_item, 0
+
+    async def fail_often(item: object, owner: str, output: bytes) -> bool:
+        nonlocal num_tries
+        num_tries += 1
+        if num_tries < 10:
+            raise StoreUnavailable("The test's doing.")
+        return await finish(item, owner, output)  # type: ignore[arg-type]
+
+    store.finish_batch_item = fail_often  # type: ignore[method-assign]
+    try:
+        (answer,) = await run_batch(gateway, HI)
+    finally:
+        del store.finish_batch_item  # type: ignore[attr-defined]
+    assert answer["success"]
+    assert num_tries == 10
+    assert len(node.streams) == 1
+
+
+async def test_a_claim_whose_word_is_lost_is_over_with_its_lease(
+    tmp_path: Path, database_template: Path, node: ScriptedNode
+) -> None:
+    """The store has given the item away when the connection to it breaks."""
+    batches = {"poll_s": 0.05, "lease_s": 1.0}
+    async with run_gateway(tmp_path, database_template, [node], batches=batches) as gateway:
+        store = gateway.gateway._batches._store
+        claim, lost = store.claim_batch_items, []
+
+        async def lose_word(*arguments: Any, **options: Any) -> list[Any]:
+            items = await claim(*arguments, **options)
+            if items and not lost:
+                lost.extend(items)
+                raise StoreUnavailable("The test's doing.")
+            return items
+
+        store.claim_batch_items = lose_word  # type: ignore[method-assign]
+        (answer,) = await run_batch(gateway, HI)
+        assert answer["success"]
+        assert len(lost) == 1
 
 
 async def test_waiting_items_and_runs_are_in_the_metrics(gateway: RunningGateway) -> None:

@@ -54,6 +54,8 @@ key_file = "{key_file}"
 """Memory for 64 blocks, of which 48 answers want 300 and more."""
 _POLL_S: Final = 0.5
 """How often a client asks for the answers of its batch."""
+_NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None)
+"""A client waits for as long as the gateway lets it; aiohttp's own five minutes are less."""
 _PATIENCE_S: Final = 400.0
 """How long a request may wait for a place: the more storm, the slower the machine."""
 
@@ -196,7 +198,9 @@ class Fleet:
         url = gateway.base + gateway.account_path(canary.path, tenant)
         headers = {"authorization": f"Bearer {tenant.api_token}", **canary.headers}
         answer = Answer(canary)
-        request = gateway.session.post(url, data=to_bytes(canary.body), headers=headers)
+        request = gateway.session.post(
+            url, data=to_bytes(canary.body), headers=headers, timeout=_NO_TIMEOUT
+        )
         try:
             async with request as response:
                 answer.status = response.status

@@ -154,7 +154,7 @@ async def test_a_lease_that_ends_gives_the_item_to_another_under_the_same_reques
     batch = await add(tenancy, account_id, 1, b"a")
     (item,) = await claim(tenancy)
     clock.advance(LEASE_MS / 1000 - 1)
-    await tenancy.renew_batch_items("one", LEASE_MS)
+    await tenancy.renew_batch_items("one", [item.request_id], LEASE_MS)
     clock.advance(2)
     assert await claim(tenancy, owner="two") == []
     clock.advance(LEASE_MS / 1000)
@@ -164,6 +164,23 @@ async def test_a_lease_that_ends_gives_the_item_to_another_under_the_same_reques
     assert await tenancy.finish_batch_item(again, "two", b"right")
     assert not await tenancy.finish_batch_item(again, "two", b"twice")
     assert (await tenancy.read_batch(account_id, batch.batch_id)).outputs == (b"right",)
+
+
+async def test_what_its_owner_does_not_run_is_not_renewed(
+    tenancy: ActingTenancy, account_id: AccountId, clock: ManualClock
+) -> None:
+    """A claim whose word was lost, and items whose end can never be written down."""
+    await add(tenancy, account_id, 1, b"a", b"b")
+    known, forgotten = await claim(tenancy)
+    clock.advance(LEASE_MS / 1000 - 1)
+    await tenancy.renew_batch_items("two", [known.request_id, forgotten.request_id], LEASE_MS)
+    await tenancy.renew_batch_items("one", [known.request_id], LEASE_MS)
+    clock.advance(2)
+    (again,) = await claim(tenancy, owner="one")
+    assert again == msgspec.structs.replace(forgotten, num_lost=1)
+    await tenancy.renew_batch_items("one", [], LEASE_MS)
+    clock.advance(LEASE_MS / 1000)
+    assert len(await claim(tenancy, owner="two")) == 2
 
 
 async def test_an_item_that_is_put_back_waits_and_is_a_new_request(

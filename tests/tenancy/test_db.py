@@ -140,3 +140,39 @@ async def read_epoch_of(database: Database) -> int:
     """The epoch, by a query of our own."""
     async with database.read() as connection:
         return (await connection.execute(select(tenancy_epoch.c.epoch))).scalar_one()
+
+
+async def test_sqlites_writers_of_one_process_take_turns(tmp_path: Path) -> None:
+    """By itself SQLite lets whoever asks in the right moment, which is who has just written."""
+    database = Database(create_engine(parse_database_url(f"sqlite:///{tmp_path}/a.db")))
+    num_written = [0] * 10
+    widest = 0
+
+    async def write_often(number: int) -> None:
+        nonlocal widest
+        for _ in range(15):
+            async with database.write() as connection:
+                await connection.execute(select(1))
+                if min(num_written):  # all have come
+                    widest = max(widest, max(num_written) - min(num_written))
+            num_written[number] += 1
+
+    await asyncio.gather(*(write_often(number) for number in range(len(num_written))))
+    assert widest <= 2, "15 where those who wait ask again at random"
+    await database.close()
+
+
+async def test_a_writer_waits_no_longer_for_its_own_process_than_for_another(
+    tmp_path: Path,
+) -> None:
+    url = parse_database_url(f"sqlite:///{tmp_path}/a.db")
+    database = Database(create_engine(url, statement_timeout_s=0.1))
+    async with database.write():
+        with pytest.raises(StoreUnavailable):
+            async with database.write():
+                pass
+        async with database.read():  # the control: who reads waits for nobody
+            pass
+    async with database.write():  # and with the turn given on it works
+        pass
+    await database.close()

@@ -156,7 +156,7 @@ CALLS: dict[str, Callable[[ActingTenancy], Awaitable[Any]]] = {
     "create_batch": lambda t: t.create_batch(BATCH, BatchBounds(max_batches=1, max_bytes=1)),
     "read_batch": lambda t: t.read_batch(ACCOUNT, BATCH.batch_id),
     "claim_batch_items": lambda t: t.claim_batch_items("o", 1, 1),
-    "renew_batch_items": lambda t: t.renew_batch_items("o", 1),
+    "renew_batch_items": lambda t: t.renew_batch_items("o", ["r"], 1),
     "finish_batch_item": lambda t: t.finish_batch_item(ITEM, "o", b""),
     "put_back_batch_item": lambda t: t.put_back_batch_item(ITEM, "o", 1, is_lost=True),
     "release_batch_items": lambda t: t.release_batch_items("o"),
