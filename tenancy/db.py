@@ -89,7 +89,9 @@ def create_engine(
 
 
 class Database:
-    """Transactions over an engine. What the driver raises leaves as one of our errors."""
+    """Transactions over an engine, in one event loop. What the driver raises leaves as one of our
+    errors.
+    """
 
     def __init__(self, engine: AsyncEngine) -> None:
         """Takes over `engine`, which `close` disposes of."""

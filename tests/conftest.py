@@ -3,18 +3,20 @@ triton's interpreter where there is no GPU (it must be asked for before a kernel
 Arithmetic is that of an engine core, whose libraries are told before torch is imported, too.
 Lines of logs go to standard error, also those of threads that outlive the test that began them.
 What is compiled is kept, whatever the environment says: hundreds of processes are started, and each
-would compile all of Hearth anew. Threads that wait for each other's part of a product sleep: several
-processes share the cores, and one that spins takes from another what it waits for, a third of all
-CPU time. And the collector leaves the ten thousand tests alone, which it would look through every
-time and which stay to the end."""
+would compile all of Hearth anew. Threads that wait for each other's part of a product sleep:
+several processes share the cores, and one that spins takes from another what it waits for, a third
+of all CPU time. And the collector leaves the ten thousand tests alone, which it would look through
+every time and which stay to the end."""
 
 import gc
 import os
 import sys
+from collections.abc import Generator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 from gpu_pool.row_invariance import ROW_INVARIANT_ENVIRON
@@ -32,11 +34,15 @@ with suppress(ImportError):  # Linux alone has it; kernels are interpreted where
 settings.register_profile("hearth", deadline=None)
 settings.load_profile("hearth")
 configure_command_log()
-gc.disable()
 
 
-def pytest_collection_finish() -> None:
-    """From here on the collector works as in any process, on what is made from here on."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """After it the collector works as in any process, on what is made from then on."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()

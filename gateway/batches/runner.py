@@ -158,6 +158,11 @@ class BatchRunner:
             except_pairs=self._busy_pairs.list_names(now_s),
             entering=self._service.entry.place,
         )
+        if self._is_stopping:  # since they were asked for
+            for item in items:
+                has_run = item.num_lost > 0
+                await self._store.put_back_batch_item(item, self._owner, 0, is_lost=has_run)
+            return
         for item in items:
             self._num_of_account[item.account_id] += 1
             rank = self._num_of_account[item.account_id]

@@ -194,11 +194,13 @@ async def _note_claims(
 
 
 def _is_owned(item: BatchItem, owner: str) -> ColumnElement[bool]:
-    """The condition on the item as long as it is `owner`'s."""
+    """The condition on the item as long as it is `owner`'s by this claim and no later one."""
     return and_(
         batch_items.c.batch_id == item.batch_id,
         batch_items.c.item_index == item.index,
         batch_items.c.owner == owner,
+        batch_items.c.request_id == item.request_id,
+        batch_items.c.num_lost == item.num_lost,
         batch_items.c.is_done.is_(False),
     )
 

@@ -166,6 +166,20 @@ async def test_a_lease_that_ends_gives_the_item_to_another_under_the_same_reques
     assert (await tenancy.read_batch(account_id, batch.batch_id)).outputs == (b"right",)
 
 
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_a_word_that_is_repeated_changes_nothing_of_a_later_claim(
+    tenancy: ActingTenancy, account_id: AccountId, *, is_lost: bool
+) -> None:
+    """The first word had come, and its sender did not know."""
+    await add(tenancy, account_id, 1, b"a")
+    (first,) = await claim(tenancy)
+    for _ in range(2):
+        await tenancy.put_back_batch_item(first, "one", 0, is_lost=is_lost)
+        again = await claim(tenancy)
+    assert again == []
+    assert not await tenancy.finish_batch_item(first, "one", b"A")
+
+
 async def test_what_its_owner_does_not_run_is_not_renewed(
     tenancy: ActingTenancy, account_id: AccountId, clock: ManualClock
 ) -> None:
