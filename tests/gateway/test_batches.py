@@ -2,11 +2,10 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from contracts.errors import ModelCold, PoolSaturated, StoreUnavailable, StreamBroken
+from contracts.errors import ModelCold, PoolSaturated, StreamBroken
 from contracts.grant import RetentionClass
 from contracts.ids import create_request_id
 from contracts.inference import Accepted
@@ -384,119 +383,6 @@ async def test_an_answer_that_was_billed_and_lost_is_made_again_for_nothing(
     assert answer["success"]
     assert len(node.streams) == 2
     assert len(await list_records(gateway)) == 1
-
-
-async def test_an_answer_outlasts_a_store_that_is_away_and_is_made_once(
-    gateway: RunningGateway, node: ScriptedNode
-) -> None:
-    store = gateway.gateway._batches._store
-    finish, num_tries = store.finish_batch_item, 0
-
-    async def fail_often(item: object, owner: str, output: bytes) -> bool:
-        nonlocal num_tries
-        num_tries += 1
-        if num_tries < 7:
-            raise StoreUnavailable("The test's doing.")
-        return await finish(item, owner, output)  # type: ignore[arg-type]
-
-    store.finish_batch_item = fail_often  # type: ignore[method-assign]
-    try:
-        (answer,) = await run_batch(gateway, HI)
-    finally:
-        del store.finish_batch_item  # type: ignore[attr-defined]
-    assert answer["success"]
-    assert num_tries == 7
-    assert len(node.streams) == 1
-
-
-async def test_a_claim_whose_word_is_lost_is_over_with_its_lease(
-    tmp_path: Path, database_template: Path, node: ScriptedNode
-) -> None:
-    """The store has given the item away when the connection to it breaks."""
-    batches = {"poll_s": 0.05, "lease_s": 1.0}
-    async with run_gateway(tmp_path, database_template, [node], batches=batches) as gateway:
-        store = gateway.gateway._batches._store
-        claim, lost = store.claim_batch_items, []
-
-        async def lose_word(*arguments: Any, **options: Any) -> list[Any]:
-            items = await claim(*arguments, **options)
-            if items and not lost:
-                lost.extend(items)
-                raise StoreUnavailable("The test's doing.")
-            return items
-
-        store.claim_batch_items = lose_word  # type: ignore[method-assign]
-        (answer,) = await run_batch(gateway, HI)
-        assert answer["success"]
-        assert len(lost) == 1
-
-
-async def test_what_is_claimed_while_the_gateway_stops_is_given_back(
-    gateway: RunningGateway, node: ScriptedNode
-) -> None:
-    runner = gateway.gateway._batches
-    store = runner._store
-    claim, claimed, go_on = store.claim_batch_items, asyncio.Event(), asyncio.Event()
-
-    async def claim_slowly(*arguments: Any, **options: Any) -> list[Any]:
-        items = await claim(*arguments, **options)
-        if items:
-            claimed.set()
-            await go_on.wait()
-        return items
-
-    store.claim_batch_items = claim_slowly  # type: ignore[method-assign]
-    try:
-        await hand_in(gateway, HI)
-        await claimed.wait()
-        await runner.stop()
-        go_on.set()
-
-        async def is_free() -> bool:
-            return len(await claim("another", 1, 1000)) == 1
-
-        await wait_until_async(is_free)
-    finally:
-        del store.claim_batch_items  # type: ignore[attr-defined]
-    assert node.streams == []
-
-
-async def test_a_put_back_whose_word_is_lost_lets_nothing_run_twice(
-    tmp_path: Path, database_template: Path, node: ScriptedNode
-) -> None:
-    """The store takes it and is away then; it is told again while another run goes on."""
-    may_end = asyncio.Event()
-
-    async def answer(stream: ScriptedStream) -> None:
-        if len(node.streams) == 1:
-            await stream.fail(PoolSaturated("The test's doing."))
-            return
-        await may_end.wait()
-        await stream.answer("a")
-
-    node.script = answer
-    batches = {"poll_s": 0.05}
-    async with run_gateway(tmp_path, database_template, [node], batches=batches) as gateway:
-        store = gateway.gateway._batches._store
-        put_back, num_told = store.put_back_batch_item, 0
-
-        async def lose_word(*arguments: Any, **options: Any) -> None:
-            nonlocal num_told
-            await put_back(*arguments, **options)
-            num_told += 1
-            if num_told == 1:
-                await wait_until(lambda: len(node.streams) == 2)
-                raise StoreUnavailable("The test's doing.")
-
-        store.put_back_batch_item = lose_word  # type: ignore[method-assign]
-        reply = await hand_in(gateway, HI)
-        await wait_until(lambda: num_told == 2)
-        await asyncio.sleep(0.5)  # ten times what another claim would take
-        may_end.set()
-        (item,) = (await wait_for_answers(gateway, reply.json["result"]["request_id"]))["responses"]
-        assert item["success"]
-        assert len(node.streams) == 2
-        assert len(await list_records(gateway)) == 1
 
 
 async def test_waiting_items_and_runs_are_in_the_metrics(gateway: RunningGateway) -> None:
