@@ -289,7 +289,7 @@ class BatchRunner:
                 await write()
             except StoreUnavailable:
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, max(_MAX_AWAY_S, pause_s))
+                pause_s = min(2 * pause_s, _MAX_AWAY_S)
             else:
                 return
 

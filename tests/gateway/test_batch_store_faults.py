@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from contracts.errors import PoolSaturated, StoreUnavailable
 from tests.gateway.batch_client import hand_in, run_batch, wait_for_answers
 from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until, wait_until_async
@@ -14,30 +16,30 @@ HI = {"prompt": "Hi"}
 
 
 async def test_an_answer_outlasts_a_store_that_is_away_and_is_made_once(
-    gateway: RunningGateway, node: ScriptedNode
+    gateway: RunningGateway, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = gateway.gateway._batches._store
     finish, num_tries = store.finish_batch_item, 0
 
-    async def fail_often(item: object, owner: str, output: bytes) -> bool:
+    async def fail_often(*arguments: Any) -> bool:
         nonlocal num_tries
         num_tries += 1
         if num_tries < 7:
             raise StoreUnavailable("The test's doing.")
-        return await finish(item, owner, output)  # type: ignore[arg-type]
+        return await finish(*arguments)
 
-    store.finish_batch_item = fail_often  # type: ignore[method-assign]
-    try:
-        (answer,) = await run_batch(gateway, HI)
-    finally:
-        del store.finish_batch_item  # type: ignore[attr-defined]
+    monkeypatch.setattr(store, "finish_batch_item", fail_often)
+    (answer,) = await run_batch(gateway, HI)
     assert answer["success"]
     assert num_tries == 7
     assert len(node.streams) == 1
 
 
 async def test_a_claim_whose_word_is_lost_is_over_with_its_lease(
-    tmp_path: Path, database_template: Path, node: ScriptedNode
+    tmp_path: Path,
+    database_template: Path,
+    node: ScriptedNode,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The store has given the item away when the connection to it breaks."""
     batches = {"poll_s": 0.05, "lease_s": 1.0}
@@ -52,14 +54,14 @@ async def test_a_claim_whose_word_is_lost_is_over_with_its_lease(
                 raise StoreUnavailable("The test's doing.")
             return items
 
-        store.claim_batch_items = lose_word  # type: ignore[method-assign]
+        monkeypatch.setattr(store, "claim_batch_items", lose_word)
         (answer,) = await run_batch(gateway, HI)
         assert answer["success"]
         assert len(lost) == 1
 
 
 async def test_what_is_claimed_while_the_gateway_stops_is_given_back(
-    gateway: RunningGateway, node: ScriptedNode
+    gateway: RunningGateway, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = gateway.gateway._batches
     store = runner._store
@@ -72,24 +74,23 @@ async def test_what_is_claimed_while_the_gateway_stops_is_given_back(
             await go_on.wait()
         return items
 
-    store.claim_batch_items = claim_slowly  # type: ignore[method-assign]
-    try:
-        await hand_in(gateway, HI)
-        await claimed.wait()
-        await runner.stop()
-        go_on.set()
+    async def is_free() -> bool:
+        return len(await claim("another", 1, 1000)) == 1
 
-        async def is_free() -> bool:
-            return len(await claim("another", 1, 1000)) == 1
-
-        await wait_until_async(is_free)
-    finally:
-        del store.claim_batch_items  # type: ignore[attr-defined]
+    monkeypatch.setattr(store, "claim_batch_items", claim_slowly)
+    await hand_in(gateway, HI)
+    await claimed.wait()
+    await runner.stop()
+    go_on.set()
+    await wait_until_async(is_free)
     assert node.streams == []
 
 
 async def test_a_put_back_whose_word_is_lost_lets_nothing_run_twice(
-    tmp_path: Path, database_template: Path, node: ScriptedNode
+    tmp_path: Path,
+    database_template: Path,
+    node: ScriptedNode,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The store takes it and is away then; it is told again while another run goes on."""
     may_end = asyncio.Event()
@@ -115,7 +116,7 @@ async def test_a_put_back_whose_word_is_lost_lets_nothing_run_twice(
                 await wait_until(lambda: len(node.streams) == 2)
                 raise StoreUnavailable("The test's doing.")
 
-        store.put_back_batch_item = lose_word  # type: ignore[method-assign]
+        monkeypatch.setattr(store, "put_back_batch_item", lose_word)
         reply = await hand_in(gateway, HI)
         await wait_until(lambda: num_told == 2)
         await asyncio.sleep(0.5)  # ten times what another claim would take
