@@ -53,10 +53,12 @@ class BatchItem(msgspec.Struct, frozen=True, kw_only=True):
     api_token_id: ApiTokenId
     model: ModelName
     request_id: RequestId
-    """Under which it is billed. It stays the same when whoever ran the item was lost, so that the
+    """Under which it is billed. It stays the same once whoever ran the item was lost, so that the
     ledger takes one record however often it is run."""
     num_lost: int
     """How often whoever ran it was lost, or its node."""
+    claim: int
+    """Which of the item's claims this is, from 1; no two have the same."""
     due_unix_ms: int
     asked: bytes | None
     """What is asked; None when it cannot be decrypted any more."""

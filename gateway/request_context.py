@@ -209,10 +209,10 @@ class OpenRequests:
         return self._num_open * 2 >= self._limits.max_concurrent_requests
 
     def begin(
-        self, route: str, request_id: RequestId | None = None, num_runs: int = 0
+        self, route: str, request_id: RequestId | None = None, run: int = 0
     ) -> RequestContext:
         """A new request's context; `end` must follow. An item of a batch brings its own id, under
-        which it has been run `num_runs` times.
+        which no other run is its `run`-th.
         """
         self._num_open += 1
         unix_s = self._sources.unix_s()
@@ -220,7 +220,7 @@ class OpenRequests:
             request_id=request_id
             or create_request_id(int(unix_s * 1000), self._sources.random_bits(_REQUEST_ID_BITS)),
             is_repeatable=request_id is not None,
-            first_attempt=num_runs * _ATTEMPTS_OF_A_RUN,
+            first_attempt=run * _ATTEMPTS_OF_A_RUN,
             route=route,
             started_s=self._sources.monotonic_s(),
             started_unix_s=unix_s,

@@ -335,6 +335,7 @@ batch_items: Final = Table(
     Column("owner", String(100)),  # one life of a gateway process that runs it
     Column("request_id", String(36)),  # under which it may have been billed already
     Column("num_lost", Integer, nullable=False),  # how often whoever ran it was lost
+    Column("num_claims", Integer, nullable=False, server_default="0"),  # under which it ran
     Column("sealed_input", LargeBinary),  # under the account's data key; NULL once it is done
     Column("sealed_output", LargeBinary),  # likewise; NULL until then
     Index(None, "is_done", "turn_unix_us"),

@@ -160,8 +160,7 @@ class BatchRunner:
         )
         if self._is_stopping:  # since they were asked for
             for item in items:
-                has_run = item.num_lost > 0
-                await self._store.put_back_batch_item(item, self._owner, 0, is_lost=has_run)
+                await self._store.put_back_batch_item(item, self._owner, 0, is_lost=False)
             return
         for item in items:
             self._num_of_account[item.account_id] += 1
@@ -194,7 +193,7 @@ class BatchRunner:
         hopeless = self._find_hopeless(item)
         asked = _NOTHING if item.asked is None else decode_input(item.asked)
         reference = asked.reference
-        context = self._requests.begin(ROUTE, item.request_id, item.num_lost)
+        context = self._requests.begin(ROUTE, item.request_id, item.claim)
         self._requests.trace(context, (), ROUTE)
         status = _PUT_BACK
         try:

@@ -1,8 +1,8 @@
 """Who runs which item of a batch: claims with a lease, on SQLAlchemy.
 
 Owns the statements that give items to gateways and take them back. An item that was given back in
-order gets a new request id next time; one whose gateway was lost keeps its own, under which it may
-have been billed. Must not know what items ask. Read next: `tenancy.batches.store`.
+order gets a new request id next time; one that was ever lost keeps its own, under which it may have
+been billed. Must not know what items ask. Read next: `tenancy.batches.store`.
 """
 
 import json
@@ -103,16 +103,18 @@ class BatchClaimStore(Store):
 
     async def release_batch_items(self, owner: str) -> None:
         """Lets anybody run at once what `owner`, which runs nothing any more, has claimed."""
-        await self._hold(batch_items.c.owner == owner, 0, owner=None)
+        num_lost = batch_items.c.num_lost + 1
+        await self._hold(batch_items.c.owner == owner, 0, owner=None, num_lost=num_lost)
 
     async def put_back_batch_item(
         self, item: BatchItem, owner: str, pause_ms: int, *, is_lost: bool
     ) -> None:
         """Lets anybody run the item after `pause_ms`. `is_lost`: its run may have been billed, so
-        that it keeps its request id, and counts as one that came to nothing.
+        that it keeps its request id from now on, and counts as one that came to nothing.
         """
-        values: dict[str, Any] = {"owner": None}
-        if not is_lost:
+        num_lost = item.num_lost + is_lost
+        values: dict[str, Any] = {"owner": None, "num_lost": num_lost}
+        if not num_lost:
             values["request_id"] = None
         await self._hold(_is_owned(item, owner), pause_ms, **values)
 
@@ -150,6 +152,9 @@ class BatchClaimStore(Store):
         account_id, batch_id = AccountId(row["account_id"]), RequestId(row["batch_id"])
         index: int = row["item_index"]
         is_again = row["request_id"] is not None
+        # Of who gave it back the loss is counted already, but not by code of before revision 0013.
+        is_lost = is_again and (row["owner"] is not None or row["num_lost"] == 0)
+        num_lost = row["num_lost"] + is_lost
         return BatchItem(
             batch_id=batch_id,
             index=index,
@@ -157,7 +162,8 @@ class BatchClaimStore(Store):
             api_token_id=ApiTokenId(row["api_token_id"]),
             model=ModelName(row["model"]),
             request_id=RequestId(row["request_id"]) if is_again else self._create_id(now_ms),
-            num_lost=row["num_lost"] + is_again,
+            num_lost=num_lost,
+            claim=max(row["num_claims"], num_lost) + 1,
             due_unix_ms=row["due_unix_ms"],
             asked=_unseal_input(key, row["sealed_input"], account_id, batch_id, index),
         )
@@ -187,6 +193,7 @@ async def _note_claims(
             "at_index": item.index,
             "request_id": item.request_id,
             "num_lost": item.num_lost,
+            "num_claims": item.claim,
         }
         for item in items
     ]
@@ -199,8 +206,7 @@ def _is_owned(item: BatchItem, owner: str) -> ColumnElement[bool]:
         batch_items.c.batch_id == item.batch_id,
         batch_items.c.item_index == item.index,
         batch_items.c.owner == owner,
-        batch_items.c.request_id == item.request_id,
-        batch_items.c.num_lost == item.num_lost,
+        batch_items.c.num_claims == item.claim,
         batch_items.c.is_done.is_(False),
     )
 

@@ -35,6 +35,37 @@ async def test_an_answer_outlasts_a_store_that_is_away_and_is_made_once(
     assert len(node.streams) == 1
 
 
+async def test_an_answer_that_was_billed_and_lost_is_billed_once_though_it_finds_no_room_then(
+    gateway: RunningGateway, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway ends between journal and store, and the node is full when the next one runs it
+    again: twice, and over the same connection.
+    """
+    store = gateway.gateway._batches._store
+    finish, num_told = store.finish_batch_item, 0
+
+    async def lose_once(item: Any, owner: str, output: bytes) -> bool:
+        nonlocal num_told
+        num_told += 1
+        if num_told > 1:
+            return await finish(item, owner, output)
+        await store.release_batch_items(owner)  # as the next start does
+        return True
+
+    async def answer(stream: ScriptedStream) -> None:
+        if len(node.streams) in (2, 3):
+            await stream.fail(PoolSaturated("The test's doing.", retry_after_s=0.1))
+        else:
+            await stream.answer("a")
+
+    monkeypatch.setattr(store, "finish_batch_item", lose_once)
+    node.script = answer
+    (item,) = await run_batch(gateway, HI)
+    assert item["success"]
+    assert len(node.streams) == 4
+    assert len(await list_records(gateway)) == 1
+
+
 async def test_a_claim_whose_word_is_lost_is_over_with_its_lease(
     tmp_path: Path,
     database_template: Path,

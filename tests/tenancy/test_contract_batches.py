@@ -159,7 +159,7 @@ async def test_a_lease_that_ends_gives_the_item_to_another_under_the_same_reques
     assert await claim(tenancy, owner="two") == []
     clock.advance(LEASE_MS / 1000)
     (again,) = await claim(tenancy, owner="two")
-    assert again == msgspec.structs.replace(item, num_lost=1)
+    assert again == msgspec.structs.replace(item, num_lost=1, claim=2)
     assert not await tenancy.finish_batch_item(item, "one", b"late")
     assert await tenancy.finish_batch_item(again, "two", b"right")
     assert not await tenancy.finish_batch_item(again, "two", b"twice")
@@ -191,7 +191,7 @@ async def test_what_its_owner_does_not_run_is_not_renewed(
     await tenancy.renew_batch_items("one", [known.request_id], LEASE_MS)
     clock.advance(2)
     (again,) = await claim(tenancy, owner="one")
-    assert again == msgspec.structs.replace(forgotten, num_lost=1)
+    assert again == msgspec.structs.replace(forgotten, num_lost=1, claim=2)
     await tenancy.renew_batch_items("one", [], LEASE_MS)
     clock.advance(LEASE_MS / 1000)
     assert len(await claim(tenancy, owner="two")) == 2
@@ -213,6 +213,31 @@ async def test_an_item_that_is_put_back_waits_and_is_a_new_request(
     await tenancy.release_batch_items("one")
     (released,) = await claim(tenancy, owner="two")
     assert released.request_id == again.request_id
+
+
+async def test_an_item_that_was_ever_lost_keeps_its_request_id_whatever_comes(
+    tenancy: ActingTenancy, account_id: AccountId, clock: ManualClock
+) -> None:
+    """It may have been billed under it. What finds no room is no loss, and no two claims are one:
+    by their numbers a node knows that a grant is not of an earlier run.
+    """
+    await add(tenancy, account_id, 1, b"a")
+    claims = []
+    for ending in ("no room", "lost", "no room", "released", "no room", "lease over", "no room"):
+        (item,) = await claim(tenancy)
+        claims.append(item)
+        if ending == "released":
+            await tenancy.release_batch_items("one")
+        elif ending == "lease over":
+            clock.advance(LEASE_MS / 1000 + 1)
+        else:
+            await tenancy.put_back_batch_item(item, "one", 0, is_lost=ending == "lost")
+    (last,) = await claim(tenancy)
+    claims.append(last)
+    assert [item.num_lost for item in claims] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [item.claim for item in claims] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert claims[0].request_id != claims[1].request_id
+    assert len({item.request_id for item in claims[1:]}) == 1
 
 
 async def test_models_and_accounts_can_be_left_out(

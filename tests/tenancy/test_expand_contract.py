@@ -6,10 +6,12 @@ What it writes and reads is kept here as it was: statements with the columns of 
 import ipaddress
 import json
 
+import msgspec
 import pytest
 from sqlalchemy import text
 
-from contracts.ids import AccountId
+from contracts.batches import BatchBounds, NewBatch
+from contracts.ids import AccountId, ApiTokenId, ModelName, create_request_id
 from tenancy.db import Database, create_engine, parse_database_url
 from tenancy.encryption.cache_salt import derive_cache_salt
 from tenancy.encryption.key_ring import KeyRing
@@ -34,6 +36,9 @@ VALUES (:id, :account, 'old', 'hearth_pat_old0', 'active', :permissions, :digest
 """
 DISABLE_TOKEN = """
 UPDATE api_tokens SET status = 'disabled', modified_unix_us = 2 WHERE api_token_id = :id
+"""
+LOSE_ITEMS = """
+UPDATE batch_items SET owner = NULL, held_until_unix_ms = 0 WHERE request_id IS NOT NULL
 """
 SELECT_RIGHTS = "SELECT permissions, status FROM api_tokens WHERE api_token_id = :id"
 
@@ -116,3 +121,28 @@ async def test_the_older_version_notes_no_use_and_loses_none(
     await execute(database_url, DISABLE_TOKEN, id=token_id)
     disabled = await tenancy.get_api_token(account.account_id, token_id)
     assert (disabled.status, disabled.last_used_unix_s) == (ApiTokenStatus.DISABLED, 50)
+
+
+async def test_what_the_older_version_says_to_be_lost_is_known_to_be(
+    tenancy: ActingTenancy, database_url: str
+) -> None:
+    """It leaves the item its request id and counts when it claims next, which it does not here."""
+    account = await tenancy.create_account("a")
+    batch_id = create_request_id(1_700_000_000_000, 1)
+    batch = NewBatch(
+        batch_id=batch_id,
+        account_id=account.account_id,
+        api_token_id=ApiTokenId(TOKEN),
+        model=ModelName("@a/b"),
+        items=(b"a",),
+        due_unix_ms=2**50,
+        expires_unix_ms=2**50,
+    )
+    await tenancy.create_batch(batch, BatchBounds(max_batches=1, max_bytes=100))
+    (item,) = await tenancy.claim_batch_items("old", 1, 1000)
+    await execute(database_url, LOSE_ITEMS)
+    (again,) = await tenancy.claim_batch_items("new", 1, 1000)
+    assert again == msgspec.structs.replace(item, num_lost=1, claim=2)
+    await tenancy.put_back_batch_item(again, "new", 0, is_lost=False)
+    (third,) = await tenancy.claim_batch_items("new", 1, 1000)
+    assert third == msgspec.structs.replace(item, num_lost=1, claim=3)

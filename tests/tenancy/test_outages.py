@@ -64,6 +64,7 @@ ITEM = BatchItem(
     model=MODEL,
     request_id=BATCH.batch_id,
     num_lost=0,
+    claim=1,
     due_unix_ms=1,
     asked=b"a",
 )
