@@ -58,16 +58,22 @@ class Launch:
 
 
 def launch_hearth(
-    folder: Path, num_sequences: int, level: str | None, checkpoint: Path | None = None
+    folder: Path,
+    num_sequences: int,
+    level: str | None,
+    checkpoint: Path | None = None,
+    *,
+    is_prepared: bool = True,
 ) -> Launch:
     """A gateway and a node with this one model, as `hearth dev` sets them up; that of `folder`
-    unless told otherwise.
+    unless told otherwise, and prepared as `hearth models add` does: not for a `level`, whose node
+    keeps a copy of its own.
     """
     home = DevHome(folder / "hearth")
     home.create()
     ports = DevPorts(choose_port(), choose_port(), choose_port())
     checkpoint = checkpoint or folder / CHECKPOINT
-    if level is None:  # as `hearth models add` does; another level's node keeps a copy of its own
+    if level is None and is_prepared:
         prepare_copy(checkpoint, NobodyListens(), NUM_THREADS)
     models = (ServedModelSettings(name=OUR_MODEL, path=checkpoint),)
     credentials = asyncio.run(prepare(home, ports, models)).credentials

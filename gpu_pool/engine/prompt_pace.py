@@ -3,7 +3,8 @@
 Pure: times are handed in. A step that reads the weights anyway computes some tokens of prompts for
 little; beyond that they cost answers time, however quick the card is. So the bound is a time, and
 steps show how many tokens that is: full ones that were shorter let the next be larger, longer ones
-make it smaller. Read next: `planner`, `speed_meter`.
+make it smaller. What the answers take of a step does not count for prompts: with few tokens it is
+most of it. Read next: `planner`, `speed_meter`.
 """
 
 from typing import Final
@@ -18,6 +19,8 @@ _WHOLE_TOKENS: Final = 128
 _MOST_STEPS: Final = 3
 """A pause of so many steps that only generate is always allowed: where these are slow, shorter
 pauses would leave prompts too little of the time, and read all weights for a few tokens."""
+_LEAST_PART: Final = 0.05
+"""Of a step, what prompts are taken to cost where it was hardly longer than one without."""
 _GROWTH: Final = 1.25
 _SHRINKAGE: Final = 0.5
 """At most, and by step: one that was held up by something else says little."""
@@ -41,8 +44,10 @@ class PromptPace:
         """A step that computed so many tokens of prompts, and for sequences that generate."""
         if not num_decode or seconds <= 0:
             return
-        allowed_s = max(self._max_pause_s, _MOST_STEPS * self._speed.decode_step_s)
-        fitting = num_prefill * allowed_s / seconds
+        answers_s = self._speed.find_decode_step_s(num_decode)
+        allowed_s = max(self._max_pause_s, _MOST_STEPS * answers_s)
+        prompts_s = max(seconds - answers_s, _LEAST_PART * seconds)
+        fitting = num_prefill * (allowed_s - answers_s) / prompts_s
         if seconds > allowed_s and num_prefill >= _LEAST_TOKENS:
             fewer = max(min(self._num_tokens, fitting), self._num_tokens * _SHRINKAGE)
             self._num_tokens = max(fewer, _LEAST_TOKENS)

@@ -2,12 +2,15 @@
 
 Pure: times are handed in. A step that is mostly prompts tells the speed of prefill; one that only
 generates tells that of decode, of which the highest lately counts: a small batch is no slow node.
+How long such a step is depends on how many sequences it is for, which is learnt as well: where
+prompts always wait, answers become many before any step is theirs alone again.
 Read next: `core` (the caller), `prompt_pace`, `gpu_pool.prefill_cost`, `contracts.fleet.ModelLoad`.
 """
 
 from typing import Final
 
-from gpu_pool.prefill_cost import PairWeight, PrefillCost
+from gpu_pool.cost_weight import CostWeight
+from gpu_pool.prefill_cost import PrefillCost
 
 _WEIGHT: Final = 0.2
 _FADE: Final = 0.999
@@ -16,6 +19,8 @@ _MOST_TIMES: Final = 2
 that steps have become longer only together with those after it."""
 _FEW_TOKENS: Final = 32
 """A step with fewer prompt tokens than this tells nothing of prefill."""
+_MOST_UNSEEN: Final = 2.0
+"""Of so many times the sequences that steps have had lately something is known."""
 _UNKNOWN: Final = PrefillCost()
 
 
@@ -27,8 +32,12 @@ class SpeedMeter:
         self.prefill_per_s = 0.0
         self.decode_per_s = 0.0
         self.decode_step_s = 0.0
-        """A step that only generates."""
-        self._pair_weight = PairWeight()
+        """A step that only generates, as they are lately."""
+        self._num_decode = 0.0
+        """Sequences of such a step."""
+        self._row_weight = CostWeight()
+        """One more sequence, beside a step of none."""
+        self._pair_weight = CostWeight()
         self._pairs_per_s = 0.0
 
     @property
@@ -37,6 +46,13 @@ class SpeedMeter:
         weight = self._pair_weight.value
         weighed_per_s = self.prefill_per_s + weight * self._pairs_per_s
         return PrefillCost(1 / weighed_per_s, weight / weighed_per_s) if weighed_per_s else _UNKNOWN
+
+    def find_decode_step_s(self, num_decode: int) -> float:
+        """A step that only generates, for so many sequences."""
+        known = self._num_decode
+        num_decode = min(num_decode, _MOST_UNSEEN * known)
+        weight = self._row_weight.value
+        return self.decode_step_s * (1 + weight * num_decode) / (1 + weight * known)
 
     def note_step(
         self, num_prefill: int, num_decode: int, seconds: float, num_pairs: float = 0.0
@@ -54,8 +70,11 @@ class SpeedMeter:
             self._pairs_per_s = _blend(self._pairs_per_s, num_pairs / seconds)
         elif num_decode and not num_prefill:
             self.decode_per_s = max(num_decode / seconds, self.decode_per_s * _FADE)
-            known_s = self.decode_step_s
-            self.decode_step_s = _blend(known_s, min(seconds, _MOST_TIMES * known_s or seconds))
+            known_s = self.find_decode_step_s(num_decode)
+            self._row_weight.note_step(1, num_decode, seconds, known_s)
+            seconds = min(seconds, _MOST_TIMES * known_s or seconds)
+            self.decode_step_s = _blend(self.decode_step_s, seconds)
+            self._num_decode = _blend(self._num_decode, num_decode)
 
 
 def _blend(before: float, news: float) -> float:

@@ -48,6 +48,52 @@ def test_steps_show_how_many_tokens_a_pause_is_worth(
     assert least <= play(pace, lambda num_tokens: num_tokens / tokens_per_s) <= most
 
 
+@pytest.mark.parametrize(
+    ("tokens_per_s", "decode_step_s", "least", "most"),
+    [
+        (1700, 0.066, 128, 256),  # a Xeon with AMX, 16 sequences: 224 tokens in what two steps take
+        (1700, 0.040, 96, 160),
+        (300, 0.070, 32, 64),  # a slow CPU: 42 tokens
+        (28_000, 0.007, 384, 640),  # 18 of 25 ms: 504 tokens
+    ],
+)
+def test_what_answers_take_of_a_step_does_not_count_for_prompts(
+    tokens_per_s: int, decode_step_s: float, least: int, most: int
+) -> None:
+    """With few tokens most of a step is that; who takes it for theirs never lets them grow."""
+    pace = create_pace(25, decode_step_s)
+    found = play(pace, lambda num_tokens: decode_step_s + num_tokens / tokens_per_s)
+    assert least <= found <= most
+    longest_s = decode_step_s + found / tokens_per_s
+    assert longest_s <= 1.1 * max(0.025, 3 * decode_step_s)
+
+
+def test_a_bound_grows_where_answers_have_become_more_than_were_ever_alone() -> None:
+    """Prompts have waited all the time since; a step's 32 tokens are the least of it."""
+    pace = create_pace(25, 0.050)
+    assert play(pace, lambda num_tokens: 0.066 + 0.028 * num_tokens / 32) >= 64
+
+
+def test_answers_step_is_known_for_numbers_of_sequences_that_had_none() -> None:
+    """As of a CPU whose steps take longer with each sequence: of one that has been in a step of 1
+    and in steps of 8, up to twice as many are believed to go on in the same way.
+    """
+    speed = SpeedMeter()
+    assert speed.find_decode_step_s(8) == 0
+    for _ in range(3):
+        speed.note_step(0, 8, 0.138)
+    assert speed.find_decode_step_s(16) == pytest.approx(0.138, rel=0.02)  # nothing to go by yet
+    for _ in range(20):
+        speed.note_step(0, 1, 0.071)
+        speed.note_step(0, 8, 0.138)
+    assert speed.find_decode_step_s(1) == pytest.approx(0.071, rel=0.1)
+    assert speed.find_decode_step_s(8) == pytest.approx(0.138, rel=0.1)
+    assert speed.find_decode_step_s(10) == pytest.approx(0.157, rel=0.1)
+    assert speed.find_decode_step_s(1000) < 0.2
+    speed.note_step(0, 8, 60.0)  # held up by something else
+    assert speed.find_decode_step_s(8) < 0.2
+
+
 def test_what_is_not_bounded_has_the_whole_step() -> None:
     unbounded = create_pace(0, 0.005)
     assert play(unbounded, lambda _: 10.0) == unbounded.bound(ROOM) == ROOM
