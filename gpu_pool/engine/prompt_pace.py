@@ -14,8 +14,8 @@ from gpu_pool.engine.speed_meter import SpeedMeter
 _MS: Final = 1000
 _LEAST_TOKENS: Final = 32
 """A core begins with so few. Fewer would be computed no faster: a step has costs of its own."""
-_WHOLE_TOKENS: Final = 128
-"""Larger bounds are multiples of this, so that shapes recur; smaller ones of the least."""
+_BOUNDS_OF_A_DOUBLING: Final = 4
+"""Bounds that there are from one to its double, so that shapes recur."""
 _MOST_STEPS: Final = 3
 """A pause of so many steps that only generate is always allowed: where these are slow, shorter
 pauses would leave prompts too little of the time, and read all weights for a few tokens."""
@@ -58,5 +58,7 @@ class PromptPace:
     @property
     def _whole_tokens(self) -> int:
         """The bound as steps have it."""
-        unit = _WHOLE_TOKENS if self._num_tokens >= _WHOLE_TOKENS else _LEAST_TOKENS
-        return int(self._num_tokens) // unit * unit
+        num_tokens = int(self._num_tokens)
+        doubling = 1 << num_tokens.bit_length() - 1
+        unit = max(_LEAST_TOKENS, doubling // _BOUNDS_OF_A_DOUBLING)
+        return num_tokens // unit * unit
