@@ -17,9 +17,18 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from contracts.ids import AccountId
-from contracts.inference import Failed, Finished, FinishReason, GenerationEvent
+from contracts.inference import (
+    Delta,
+    Failed,
+    Finished,
+    FinishReason,
+    GenerateRequest,
+    GenerationEvent,
+    TokenLogprob,
+)
 from gpu_pool.model_store import BUNDLED_PATH
 from tests.fixtures.engine_process import MODEL, EngineProcess
 from tests.fixtures.free_port import find_port
@@ -135,18 +144,27 @@ def in_minutes(minutes: int) -> int:
 
 
 async def generate(
-    node: NodeAddress, text: str, max_tokens: int = 6, **grant: Any
+    node: NodeAddress, request: GenerateRequest, **grant: Any
 ) -> list[GenerationEvent]:
     """All events of one request."""
     async with GatewayClient(node) as client:
-        request = ask(MODEL, text, max_tokens=max_tokens, temperature=0.0)
         stream = await client.open(request, deadline_unix_ms=in_minutes(3), **grant)
         return await stream.read_all(timeout_s=120)
 
 
+def list_scores(events: list[GenerationEvent]) -> list[TokenLogprob]:
+    """One for each token of the answer."""
+    return [score for event in events if isinstance(event, Delta) for score in event.logprobs]
+
+
+def list_tokens(events: list[GenerationEvent]) -> list[bytes]:
+    """The tokens of an answer with scores."""
+    return [score.token for score in list_scores(events)]
+
+
 async def test_its_answers_come_as_it_gives_them(vllm: Vllm, node: NodeAddress) -> None:
     told = vllm.ask("Hello")
-    events = await generate(node, "Hello")
+    events = await generate(node, ask(MODEL, max_tokens=6))
     last = events[-1]
     assert isinstance(last, Finished), last
     assert join_text(events) == told["choices"][0]["message"]["content"] != ""
@@ -155,10 +173,29 @@ async def test_its_answers_come_as_it_gives_them(vllm: Vllm, node: NodeAddress) 
     assert last.usage.num_completion_tokens == told["usage"]["completion_tokens"] == 6
 
 
+async def test_what_is_asked_for_beside_text_reaches_it(vllm: Vllm, node: NodeAddress) -> None:
+    """Scores with alternatives, a string to stop at, words that are kept out."""
+    plain = join_text(await generate(node, ask(MODEL, max_tokens=12)))
+    scored = await generate(node, ask(MODEL, max_tokens=12, num_logprobs=2))
+    scores = list_scores(scored)
+    assert join_text(scored) == plain
+    assert len(scores) == 12
+    assert all(len(score.top) == 2 for score in scores)
+    word = plain.split()[1]
+    stopped = await generate(node, ask(MODEL, max_tokens=12, stop=(word,)))
+    assert join_text(stopped) == plain.partition(word)[0]
+    # Of a word whose spelling behind a space has another length vLLM keeps out the other one only.
+    request = ask(MODEL, max_tokens=12, num_logprobs=0)
+    without = list_tokens(await generate(node, replace(request, bad_words=("!",))))
+    assert without
+    assert b"!" not in without
+    assert b"!" in list_tokens(scored)  # the control
+
+
 async def test_no_account_finds_what_another_has_asked(vllm: Vllm, node: NodeAddress) -> None:
     cached: list[int] = []
     for account in (ANN, BOB, ANN, BOB):
-        last = (await generate(node, LONG, **account))[-1]
+        last = (await generate(node, ask(MODEL, LONG, max_tokens=6), **account))[-1]
         assert isinstance(last, Finished), last
         cached.append(last.usage.num_cached_tokens)
     assert cached[:2] == [0, 0]
@@ -172,16 +209,16 @@ async def test_its_death_ends_what_it_was_at_and_its_return_is_noticed(
     vllm: Vllm, node: NodeAddress
 ) -> None:
     async with GatewayClient(node) as client:
-        request = ask(MODEL, "Hello", max_tokens=1900, temperature=0.0, ignore_eos=True)
+        request = ask(MODEL, max_tokens=1900, ignore_eos=True)
         stream = await client.open(request, deadline_unix_ms=in_minutes(3))
         for _ in range(4):
             await stream.next(timeout_s=120)
         vllm.kill()
         last = (await stream.read_all(timeout_s=60))[-1]
         assert isinstance(last, Failed), last
-        refused = (await generate(node, "Hello"))[-1]
+        refused = (await generate(node, ask(MODEL, max_tokens=6)))[-1]
         assert isinstance(refused, Failed), refused
     vllm.start()
     await wait_until(lambda: fetch_status(node.url + "/health/ready") == 200, timeout_s=60)
-    last = (await generate(node, "Hello"))[-1]
+    last = (await generate(node, ask(MODEL, max_tokens=6)))[-1]
     assert isinstance(last, Finished), last
