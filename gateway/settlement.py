@@ -10,7 +10,7 @@ from collections.abc import Callable
 import structlog
 
 from contracts.errors import LimitError
-from contracts.ids import GatewayId, ModelName
+from contracts.ids import GatewayId, ModelName, RequestId, create_request_id
 from contracts.inference import GenerateRequest, NodeRequest, Usage
 from contracts.pricing import FREE, Charge, TokenCounts
 from contracts.usage import Outcome, UsageRecord, to_token_counts
@@ -69,7 +69,12 @@ class Books:
         place = self.open_usage.take()
         try:
             reservation, state = await self._admission.admit(
-                principal, context.request_id, request, num_body_bytes, context_window
+                principal,
+                context.request_id,
+                _find_period_id(context),
+                request,
+                num_body_bytes,
+                context_window,
             )
         except BaseException as error:
             self.open_usage.end(place)
@@ -199,3 +204,12 @@ class Settlement:
             charge.cost_nano,
             charge.num_microneurons,
         )
+
+
+def _find_period_id(context: RequestContext) -> RequestId:
+    """An id of the day on whose budgets the request draws: an item of a batch may have been begun
+    on an earlier one, of which nothing may be left.
+    """
+    if not context.is_repeatable:
+        return context.request_id
+    return create_request_id(int(context.started_unix_s * 1000), 0)

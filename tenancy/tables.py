@@ -334,7 +334,8 @@ batch_items: Final = Table(
     Column("held_until_unix_ms", BigInteger, nullable=False),  # nobody may claim it before
     Column("owner", String(100)),  # one life of a gateway process that runs it
     Column("request_id", String(36)),  # under which it may have been billed already
-    Column("num_lost", Integer, nullable=False),  # how often whoever ran it was lost
+    # How often whoever ran it was lost. Of what has a request id a claim counts one more.
+    Column("num_lost", Integer, nullable=False),
     Column("num_claims", Integer, nullable=False, server_default="0"),  # under which it ran
     Column("sealed_input", LargeBinary),  # under the account's data key; NULL once it is done
     Column("sealed_output", LargeBinary),  # likewise; NULL until then

@@ -56,11 +56,13 @@ class Admission:
         self,
         principal: Principal,
         request_id: RequestId,
+        period_id: RequestId,
         request: NodeRequest,
         num_body_bytes: int,
         context_window: int,
     ) -> tuple[Reservation, RateState | None]:
-        """What the request holds from now on, and where its limit on requests stands.
+        """What the request holds from now on, and where its limit on requests stands. Budgets are
+        those of the day and month of `period_id`.
 
         Raises: `PriceUnknown`, `LimitError` leaves, `StoreUnavailable`.
         """
@@ -74,7 +76,7 @@ class Admission:
         num_prompt, num_output = bound_tokens(request, num_body_bytes, context_window)
         bound = FREE if price is None else bound_charge(price, num_prompt, num_output)
         need = RateNeed(request_id, quotas, num_prompt + num_output)
-        hold = await self._budgets.hold(quotas, bound, request_id)
+        hold = await self._budgets.hold(quotas, bound, period_id)
         try:
             state = await self._limiter.reserve(need)
         except BaseException:

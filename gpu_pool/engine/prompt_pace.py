@@ -21,6 +21,8 @@ _MOST_STEPS: Final = 3
 pauses would leave prompts too little of the time, and read all weights for a few tokens."""
 _LEAST_PART: Final = 0.05
 """Of a step, what prompts are taken to cost where it was hardly longer than one without."""
+_AIM: Final = 0.9
+"""Of what seems to fit: steps are not of one length."""
 _GROWTH: Final = 1.25
 _SHRINKAGE: Final = 0.5
 """At most, and by step: one that was held up by something else says little."""
@@ -52,12 +54,14 @@ class PromptPace:
             fewer = max(min(self._num_tokens, fitting), self._num_tokens * _SHRINKAGE)
             self._num_tokens = max(fewer, _LEAST_TOKENS)
         elif num_prefill >= self._whole_tokens:
-            more = min(fitting, self._num_tokens * _GROWTH, self._most)
+            more = min(_AIM * fitting, self._num_tokens * _GROWTH, self._most)
             self._num_tokens = max(more, self._num_tokens)
 
     @property
     def _whole_tokens(self) -> int:
         """The bound as steps have it."""
+        if self._num_tokens >= self._most:
+            return int(self._most)
         num_tokens = int(self._num_tokens)
         doubling = 1 << num_tokens.bit_length() - 1
         unit = max(_LEAST_TOKENS, doubling // _BOUNDS_OF_A_DOUBLING)

@@ -21,6 +21,8 @@ _FEW_TOKENS: Final = 32
 """A step with fewer prompt tokens than this tells nothing of prefill."""
 _MOST_UNSEEN: Final = 2.0
 """Of so many times the sequences that steps have had lately something is known."""
+_ALIKE: Final = 0.5
+"""Sequences by which a step hardly differs from those before it."""
 _UNKNOWN: Final = PrefillCost()
 
 
@@ -49,10 +51,9 @@ class SpeedMeter:
 
     def find_decode_step_s(self, num_decode: int) -> float:
         """A step that only generates, for so many sequences."""
-        known = self._num_decode
-        num_decode = min(num_decode, _MOST_UNSEEN * known)
-        weight = self._row_weight.value
-        return self.decode_step_s * (1 + weight * num_decode) / (1 + weight * known)
+        weight, known = self._row_weight.value, self._num_decode
+        believed = min(num_decode, _MOST_UNSEEN * known)
+        return self.decode_step_s * (1 + weight * believed) / (1 + weight * known)
 
     def note_step(
         self, num_prefill: int, num_decode: int, seconds: float, num_pairs: float = 0.0
@@ -62,16 +63,20 @@ class SpeedMeter:
         """
         if seconds <= 0:
             return
+        known_s = self.find_decode_step_s(num_decode)
+        if num_prefill and num_decode and seconds < known_s:  # of which answers took a part only
+            self.decode_step_s *= seconds / known_s
         if num_prefill >= _FEW_TOKENS and num_prefill > num_decode:
             cost = self.prefill_cost
-            known_s = num_prefill * cost.s_per_token + num_pairs * cost.s_per_pair
-            self._pair_weight.note_step(num_prefill, num_pairs, seconds, known_s)
+            prefill_s = num_prefill * cost.s_per_token + num_pairs * cost.s_per_pair
+            self._pair_weight.note_step(num_prefill, num_pairs, seconds, prefill_s)
             self.prefill_per_s = _blend(self.prefill_per_s, num_prefill / seconds)
             self._pairs_per_s = _blend(self._pairs_per_s, num_pairs / seconds)
         elif num_decode and not num_prefill:
             self.decode_per_s = max(num_decode / seconds, self.decode_per_s * _FADE)
-            known_s = self.find_decode_step_s(num_decode)
-            self._row_weight.note_step(1, num_decode, seconds, known_s)
+            # The first step may be slow, and steps alike would push out what others have taught.
+            if known_s and abs(num_decode - self._num_decode) > _ALIKE:
+                self._row_weight.note_step(1, num_decode, seconds, known_s)
             seconds = min(seconds, _MOST_TIMES * known_s or seconds)
             self.decode_step_s = _blend(self.decode_step_s, seconds)
             self._num_decode = _blend(self._num_decode, num_decode)

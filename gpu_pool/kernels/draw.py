@@ -82,7 +82,7 @@ def draw_reference(logits_RV: Tensor, parameters: DrawParameters) -> Tensor:
     random = [row for row, temperature in enumerate(temperatures) if temperature > 0]
     if len(random) == len(temperatures):
         return _refuse_garbage(logits_RV, _race(logits_RV, parameters))
-    token_ids_R = logits_RV.max(-1).indices  # in a third of what `argmax` takes
+    token_ids_R = logits_RV.max(-1).indices  # sooner than `argmax`
     if random:
         index = torch.tensor(random, device=logits_RV.device)
         token_ids_R[index] = _race(logits_RV[index], parameters.select(index))

@@ -103,8 +103,7 @@ class BatchClaimStore(Store):
 
     async def release_batch_items(self, owner: str) -> None:
         """Lets anybody run at once what `owner`, which runs nothing any more, has claimed."""
-        num_lost = batch_items.c.num_lost + 1
-        await self._hold(batch_items.c.owner == owner, 0, owner=None, num_lost=num_lost)
+        await self._hold(batch_items.c.owner == owner, 0, owner=None)
 
     async def put_back_batch_item(
         self, item: BatchItem, owner: str, pause_ms: int, *, is_lost: bool
@@ -112,9 +111,10 @@ class BatchClaimStore(Store):
         """Lets anybody run the item after `pause_ms`. `is_lost`: its run may have been billed, so
         that it keeps its request id from now on, and counts as one that came to nothing.
         """
-        num_lost = item.num_lost + is_lost
-        values: dict[str, Any] = {"owner": None, "num_lost": num_lost}
-        if not num_lost:
+        values: dict[str, Any] = {"owner": None}
+        if not is_lost and item.num_lost:
+            values["num_lost"] = item.num_lost - 1  # the next claim counts it again
+        elif not is_lost:
             values["request_id"] = None
         await self._hold(_is_owned(item, owner), pause_ms, **values)
 
@@ -152,9 +152,7 @@ class BatchClaimStore(Store):
         account_id, batch_id = AccountId(row["account_id"]), RequestId(row["batch_id"])
         index: int = row["item_index"]
         is_again = row["request_id"] is not None
-        # Of who gave it back the loss is counted already, but not by code of before revision 0013.
-        is_lost = is_again and (row["owner"] is not None or row["num_lost"] == 0)
-        num_lost = row["num_lost"] + is_lost
+        num_lost = row["num_lost"] + is_again
         return BatchItem(
             batch_id=batch_id,
             index=index,

@@ -1,16 +1,21 @@
 """Items of batches while the database is away, or what it was told is not known to have come."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from contracts.errors import PoolSaturated, StoreUnavailable
+from contracts.ids import ApiTokenId, GatewayId, create_request_id
+from contracts.pricing import TokenCounts
+from contracts.usage import MS_PER_DAY, Outcome, UsageRecord
 from tests.gateway.batch_client import hand_in, run_batch, wait_for_answers
 from tests.gateway.running_gateway import RunningGateway, run_gateway, wait_until, wait_until_async
-from tests.gateway.scripted_node import ScriptedNode, ScriptedStream
-from tests.gateway.test_money import list_records
+from tests.gateway.scripted_node import MODEL, ScriptedNode, ScriptedStream
+from tests.gateway.test_money import list_records, set_limits
 
 HI = {"prompt": "Hi"}
 
@@ -64,6 +69,46 @@ async def test_an_answer_that_was_billed_and_lost_is_billed_once_though_it_finds
     assert item["success"]
     assert len(node.streams) == 4
     assert len(await list_records(gateway)) == 1
+
+
+async def test_what_was_lost_yesterday_draws_on_todays_budget_and_is_billed_then(
+    gateway: RunningGateway, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its request id is yesterday's, of whose budget nothing is left."""
+    store = gateway.gateway._batches._store
+    claim = store.claim_batch_items
+    yesterday_ms = int(time.time() * 1000) - MS_PER_DAY
+    lost_id = create_request_id(yesterday_ms, 1)
+
+    async def claim_lost(*arguments: Any, **options: Any) -> list[Any]:
+        items = await claim(*arguments, **options)
+        return [replace(item, request_id=lost_id, num_lost=1) for item in items]
+
+    await set_limits(gateway, neurons_per_day=1000)
+    spent = UsageRecord(
+        create_request_id(yesterday_ms, 2),
+        gateway.tenant.account_id,
+        ApiTokenId("1" * 32),
+        MODEL,
+        None,
+        None,
+        GatewayId("gateway-1"),
+        yesterday_ms,
+        Outcome.COMPLETE,
+        TokenCounts(1, 0, 1, 0),
+        1,
+        1,
+        10**10,
+    )
+    assert await gateway.tenancy.append_usage([spent], "tests") == 1
+    monkeypatch.setattr(store, "claim_batch_items", claim_lost)
+    (item,) = await run_batch(gateway, HI)
+    assert item["success"], item
+    await list_records(gateway)  # when it is empty, the ledger has all
+    records = await gateway.tenancy.list_usage_records(
+        gateway.tenant.account_id, yesterday_ms // MS_PER_DAY, limit=10
+    )
+    assert {record.request_id for record in records} == {spent.request_id, lost_id}
 
 
 async def test_a_claim_whose_word_is_lost_is_over_with_its_lease(

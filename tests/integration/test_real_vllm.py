@@ -103,7 +103,7 @@ class Vllm:
 
     def kill(self) -> None:
         """Ends it and all that it has started with SIGKILL."""
-        if self.process is not None:
+        if self.process is not None and self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(10)
 

@@ -40,6 +40,7 @@ UPDATE api_tokens SET status = 'disabled', modified_unix_us = 2 WHERE api_token_
 LOSE_ITEMS = """
 UPDATE batch_items SET owner = NULL, held_until_unix_ms = 0 WHERE request_id IS NOT NULL
 """
+SELECT_ITEMS = "SELECT num_lost, request_id FROM batch_items"
 SELECT_RIGHTS = "SELECT permissions, status FROM api_tokens WHERE api_token_id = :id"
 
 
@@ -123,10 +124,16 @@ async def test_the_older_version_notes_no_use_and_loses_none(
     assert (disabled.status, disabled.last_used_unix_s) == (ApiTokenStatus.DISABLED, 50)
 
 
-async def test_what_the_older_version_says_to_be_lost_is_known_to_be(
+async def test_losses_of_items_are_counted_alike_by_the_older_version(
     tenancy: ActingTenancy, database_url: str
 ) -> None:
-    """It leaves the item its request id and counts when it claims next, which it does not here."""
+    """It leaves an item its request id, and counts one more with each claim that finds an id."""
+
+    async def count_as_before() -> int:
+        ((num_lost, request_id),) = await execute(database_url, SELECT_ITEMS)
+        assert isinstance(num_lost, int)
+        return num_lost + (request_id is not None)
+
     account = await tenancy.create_account("a")
     batch_id = create_request_id(1_700_000_000_000, 1)
     batch = NewBatch(
@@ -144,5 +151,12 @@ async def test_what_the_older_version_says_to_be_lost_is_known_to_be(
     (again,) = await tenancy.claim_batch_items("new", 1, 1000)
     assert again == msgspec.structs.replace(item, num_lost=1, claim=2)
     await tenancy.put_back_batch_item(again, "new", 0, is_lost=False)
+    assert await count_as_before() == 1
     (third,) = await tenancy.claim_batch_items("new", 1, 1000)
     assert third == msgspec.structs.replace(item, num_lost=1, claim=3)
+    await tenancy.release_batch_items("new")
+    assert await count_as_before() == 2
+    (fourth,) = await tenancy.claim_batch_items("new", 1, 1000)
+    assert fourth == msgspec.structs.replace(item, num_lost=2, claim=4)
+    await tenancy.put_back_batch_item(fourth, "new", 0, is_lost=True)
+    assert await count_as_before() == 3

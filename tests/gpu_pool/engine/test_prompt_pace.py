@@ -94,6 +94,49 @@ def test_answers_step_is_known_for_numbers_of_sequences_that_had_none() -> None:
     assert speed.find_decode_step_s(8) < 0.2
 
 
+def test_a_first_step_that_was_slow_does_not_make_sequences_dear() -> None:
+    """Kernels are compiled in it; steps take as long whatever they are for."""
+    speed = SpeedMeter()
+    speed.note_step(0, 8, 30.0)
+    for number in range(200):
+        speed.note_step(0, 1 + number % 8, 0.030)
+    assert speed.find_decode_step_s(1) == pytest.approx(0.030, rel=0.05)
+    assert speed.find_decode_step_s(9) == pytest.approx(0.030, rel=0.05)
+
+
+def test_what_sequences_take_is_not_forgotten_where_they_stay_as_many() -> None:
+    speed = SpeedMeter()
+    for _ in range(10):
+        for num_decode in (1, 4, 8, 16):
+            speed.note_step(0, num_decode, 0.060 + 0.0085 * num_decode)
+    for _ in range(400):
+        speed.note_step(0, 16, 0.060 + 0.0085 * 16)
+    assert speed.find_decode_step_s(1) == pytest.approx(0.0685, rel=0.15)
+
+
+def test_a_step_beside_prompts_says_how_short_one_without_is_at_most() -> None:
+    """Contexts were long, or the machine was busy; prompts have waited ever since."""
+    speed = SpeedMeter()
+    speed.note_step(0, 8, 0.060)
+    pace = PromptPace(25, ROOM, speed)
+    for _ in range(60):
+        num_tokens = pace.bound(ROOM)
+        seconds = 0.030 + num_tokens / 2000
+        speed.note_step(num_tokens, 8, seconds)
+        pace.note_step(num_tokens, 8, seconds)
+    assert speed.find_decode_step_s(8) == pytest.approx(0.046)  # what a step of 32 tokens took
+    assert 0.030 + pace.bound(ROOM) / 2000 <= 3 * 0.046
+
+
+def test_a_room_that_is_no_power_of_two_can_be_used_up() -> None:
+    speed = SpeedMeter()
+    speed.note_step(0, 8, 0.007)
+    pace = PromptPace(25, 6000, speed)
+    for _ in range(60):
+        pace.note_step(pace.bound(6000), 8, 0.008)
+    assert pace.bound(6000) == 6000
+
+
 def test_what_is_not_bounded_has_the_whole_step() -> None:
     unbounded = create_pace(0, 0.005)
     assert play(unbounded, lambda _: 10.0) == unbounded.bound(ROOM) == ROOM
