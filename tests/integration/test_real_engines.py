@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from contracts.inference import Finished, FinishReason
+from contracts.inference import Finished, FinishReason, GenerationEvent
 from gpu_pool.model_store import BUNDLED_NAME, BUNDLED_PATH
 from migrations.upgrade import upgrade_database
 from tests.fixtures.engine_process import MODEL, EngineProcess
@@ -93,12 +93,19 @@ async def test_transformers_own_server_is_an_engine(tmp_path: Path) -> None:
         async with GatewayClient(at) as client:
             stream = await client.open(ask(MODEL, max_tokens=6), deadline_unix_ms=in_minutes(3))
             events = await stream.read_all(timeout_s=120)
-        last = events[-1]
-        assert isinstance(last, Finished), last
-        assert join_text(events) == told["choices"][0]["message"]["content"] != ""
-        assert last.reason is FinishReason.LENGTH
-        assert last.usage.num_prompt_tokens == told["usage"]["prompt_tokens"]
-        assert last.usage.num_completion_tokens == told["usage"]["completion_tokens"] == 6
+        require_as_told(events, told, max_tokens=6)
+
+
+def require_as_told(
+    events: list[GenerationEvent], told: dict[str, Any], *, max_tokens: int
+) -> None:
+    """Asserts that a node's events are a whole answer that the engine has told directly."""
+    last = events[-1]
+    assert isinstance(last, Finished), last
+    assert join_text(events) == told["choices"][0]["message"]["content"] != ""
+    assert last.reason is FinishReason.LENGTH
+    assert last.usage.num_prompt_tokens == told["usage"]["prompt_tokens"]
+    assert last.usage.num_completion_tokens == told["usage"]["completion_tokens"] == max_tokens
 
 
 def in_minutes(minutes: int) -> int:

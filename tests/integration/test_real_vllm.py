@@ -24,7 +24,6 @@ from contracts.inference import (
     Delta,
     Failed,
     Finished,
-    FinishReason,
     GenerateRequest,
     GenerationEvent,
     TokenLogprob,
@@ -35,6 +34,7 @@ from tests.fixtures.free_port import find_port
 from tests.fixtures.gateway_client import GatewayClient, NodeAddress, ask, join_text
 from tests.fixtures.node_process import fetch_status, wait_until
 from tests.gpu_pool.server.upstream.conftest import address_of, start_node
+from tests.integration.test_real_engines import in_minutes, require_as_told
 
 PYTHON = os.environ.get("HEARTH_VLLM", "")
 pytestmark = [
@@ -138,11 +138,6 @@ def node(vllm: Vllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeA
         yield address_of(started)
 
 
-def in_minutes(minutes: int) -> int:
-    """Then, in milliseconds since 1970."""
-    return int(time.time() + 60 * minutes) * 1000
-
-
 async def generate(
     node: NodeAddress, request: GenerateRequest, **grant: Any
 ) -> list[GenerationEvent]:
@@ -163,14 +158,8 @@ def list_tokens(events: list[GenerationEvent]) -> list[bytes]:
 
 
 async def test_its_answers_come_as_it_gives_them(vllm: Vllm, node: NodeAddress) -> None:
-    told = vllm.ask("Hello")
     events = await generate(node, ask(MODEL, max_tokens=6))
-    last = events[-1]
-    assert isinstance(last, Finished), last
-    assert join_text(events) == told["choices"][0]["message"]["content"] != ""
-    assert last.reason is FinishReason.LENGTH
-    assert last.usage.num_prompt_tokens == told["usage"]["prompt_tokens"]
-    assert last.usage.num_completion_tokens == told["usage"]["completion_tokens"] == 6
+    require_as_told(events, vllm.ask("Hello"), max_tokens=6)
 
 
 async def test_what_is_asked_for_beside_text_reaches_it(vllm: Vllm, node: NodeAddress) -> None:
