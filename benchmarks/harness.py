@@ -113,17 +113,22 @@ def print_figures(figures: Sequence[Figure]) -> None:
     Console(width=120).print(table)
 
 
-def conclude(faults: Sequence[str], folder: Path, what: str) -> int:
+def conclude(faults: Sequence[str], folder: Path, what: str, left_out: Sequence[str] = ()) -> int:
     """The exit status of a proof: its first faults are shown and `what` stays in `folder`, or all
-    held and the folder goes.
+    held and the folder goes. What was `left_out` is named: it has not been shown to hold.
     """
+    for each in left_out:
+        print("NOT RUN", each)
     for fault in faults[:SHOWN_FAULTS]:
         print("FAULT", fault)
     if faults:
         print(f"{len(faults)} faults; {what} are in {folder}")
         return 1
     shutil.rmtree(folder)
-    print("everything holds")
+    if left_out:
+        print(f"what was run holds; {len(left_out)} things were NOT RUN, see above")
+    else:
+        print("everything holds")
     return 0
 
 

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from cli.tenancy_command import AccountIdArgument, TenancyDesk, tenancy_command
 from cli.terminal import format_unix_s, print_table
-from contracts.ids import AccountId, RegionId
+from contracts.ids import RESERVED_PLACES, AccountId, RegionId
 from tenancy.administration import Administration
 from tenancy.changes import AccountChange
 from tenancy.interfaces import Account, AccountStatus
@@ -211,8 +211,12 @@ def purge(
 
 
 def format_names(names: Sequence[str] | None) -> str:
-    """The regions or jurisdictions that are allowed, in a word."""
-    return _ANY if names is None else ",".join(names) or _NONE
+    """The regions or jurisdictions that are allowed, in a word; in quotes what is taken for a name
+    and is none.
+    """
+    if names is None:
+        return _ANY
+    return ",".join(f'"{name}"' if name in RESERVED_PLACES else name for name in names) or _NONE
 
 
 def _describe_regions(account: Account) -> str:
@@ -255,7 +259,7 @@ def _require_names(names: Sequence[str], option: str, hint: str) -> None:
     """Raises: `typer.BadParameter` for a word that is no place's name: whoever wrote it means all
     of them or none, and would get neither.
     """
-    for word in (_ANY, _NONE):
+    for word in RESERVED_PLACES:
         if word in names:
             raise typer.BadParameter(f"No place is called `{word}` here. {hint}", param_hint=option)
 

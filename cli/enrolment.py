@@ -8,7 +8,6 @@ token. Read next: `contracts.enrolment`, `contracts.pair_key`, `gateway.upstream
 
 import os
 import secrets
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -23,11 +22,10 @@ from cli.tenancy_access import record_first
 from cli.terminal import CommandFailed
 from contracts.enrolment import Enrolment, format_enrolment, parse_enrolment
 from contracts.ids import (
-    JURISDICTION_FORM,
     GatewayId,
     NodeId,
     RegionId,
-    is_jurisdiction,
+    find_jurisdiction_fault,
     is_node_id,
 )
 from contracts.pair_key import PAIR_KEY_BYTES, PairKey, PairKeys, format_pair_keys
@@ -215,9 +213,9 @@ def remove(
     from gateway.settings import PREFIX, GatewaySettings
 
     settings = read_settings(GatewaySettings, config, PREFIX, os.environ)
-    if settings.membership is None:
-        raise CommandFailed(f"{config} has no `membership`: take the node's section away.")
-    folder = settings.membership.folder
+    folder = None if settings.membership is None else settings.membership.folder
+    if folder is None or not os.path.lexists(folder / f"{node}.toml"):
+        raise CommandFailed(_explain_stranger(node, config, settings, folder))
     try:
         read_enrolment(folder, NodeId(node))
         record_first(config, lambda log: log.note_removal(NodeId(node), settings.gateway_id))
@@ -225,6 +223,24 @@ def remove(
     except (OSError, SettingsError) as error:
         raise CommandFailed(f"{node} is not enrolled here: {error}") from error
     print(f"{node} is no member of {settings.gateway_id} any more.")
+
+
+def _explain_stranger(
+    node: str, config: Path, settings: "GatewaySettings", folder: Path | None
+) -> str:
+    """Why a node that is not enrolled cannot be removed, and what can be done instead."""
+    for known in settings.nodes:
+        if known.node_id == node:
+            return (
+                f"{node} is no enrolled member but a node of the settings: take its `[[nodes]]` "
+                f"section out of {config}, restart the gateway, and remove {known.key_file}."
+            )
+    if folder is None:
+        return f"{config} has no `membership`, and no `[[nodes]]` of the name {node}."
+    return (
+        f"{node} is not enrolled here: there is no {folder / node}.toml, and no `[[nodes]]` of "
+        f"that name in {config}. `hearth nodes` lists who is there."
+    )
 
 
 def _write_member(
@@ -254,9 +270,7 @@ def _write_member(
 
 
 def _check_section(node: str, url: str, region: str, allow_plaintext: bool) -> None:
-    """Raises: `CommandFailed` for a section with which no gateway would start; says when plain text
-    needs the operator's word.
-    """
+    """Raises: `CommandFailed` for a section with which no gateway would start."""
     from gateway.settings import NodeSettings
 
     section = NodeSettings(
@@ -270,13 +284,12 @@ def _check_section(node: str, url: str, region: str, allow_plaintext: bool) -> N
         raise CommandFailed(str(error)) from error
     try:
         msgspec.structs.replace(section, allow_plaintext=allow_plaintext)
-    except ValueError:
-        print(
+    except ValueError as error:
+        raise CommandFailed(
             f"The gateway refuses {url}, for the way to another machine would not be encrypted: "
-            "give a wss:// URL, or, on a network that is itself trusted, `--allow-plaintext` "
-            "(`allow_plaintext = true` in a section).\n",
-            file=sys.stderr,
-        )
+            "give a wss:// URL, or say `--allow-plaintext` where the network is itself trusted. "
+            "Nothing has been written."
+        ) from error
 
 
 def _find_jurisdiction(settings: "GatewaySettings", region: RegionId, said: str | None) -> str:
@@ -286,8 +299,9 @@ def _find_jurisdiction(settings: "GatewaySettings", region: RegionId, said: str 
     regions would never find the node, for another law than the catalogue's, with which the gateway
     would believe nothing that the node says, and for what names none.
     """
-    if said and not is_jurisdiction(said):
-        raise CommandFailed(f"`{said}` names no jurisdiction: it takes {JURISDICTION_FORM}.")
+    fault = find_jurisdiction_fault(said) if said else None
+    if fault is not None:
+        raise CommandFailed(fault)
     catalogue = {known.name: known.jurisdiction for known in settings.routing.regions}
     law = catalogue.get(region)
     if law is None and catalogue and region != settings.region:

@@ -95,16 +95,17 @@ def undrain(
 
 
 def format_row(node: NodeState, unix_s: float) -> tuple[str, ...]:
-    """The cells of one line."""
+    """The cells of one line. What one had to do that is away was so when it went."""
     num_ready = sum(load.is_ready for load in node.loads)
+    num_models = len(node.models) + len(node.failed)
     age_s = node.report_age_s
     return (
         node.node_id,
         node.region or NONE,
         describe_role(node) if node.region else NONE,
         describe_state(node, unix_s),
-        f"{num_ready} of {len(node.models) + len(node.failed)} ready",
-        str(node.num_requests),
+        f"{num_ready} of {num_models} ready" if node.is_connected else NONE,
+        str(node.num_requests) if node.is_connected else NONE,
         NONE if age_s is None else f"{age_s:.1f} s ago",
     )
 
@@ -118,15 +119,24 @@ def describe_role(node: NodeState) -> str:
 
 def describe_state(node: NodeState, unix_s: float) -> str:
     """What a node is up to, in a few words."""
-    words = ["connected" if node.is_connected else "away" if node.region else "never seen"]
+    words = [_describe_link(node)]
     if node.heartbeat_age_s is not None and node.heartbeat_age_s > SILENT_S:
         words.append(f"silent in the store for {node.heartbeat_age_s:.0f} s")
-    if node.is_draining:
+    if node.is_draining and node.is_connected:
         words.append("stopping")
     if node.drain is not None:
         left_s = _measure_left_s(node.drain, unix_s)
         words.append("drained" if left_s is None else f"drained, streams move in {left_s:.0f} s")
     return ", ".join(words)
+
+
+def _describe_link(node: NodeState) -> str:
+    """Whether a node is there, and what is wrong with what it says."""
+    if node.is_connected:
+        return "connected" if node.refusal is None else f"connected, but {node.refusal}"
+    if node.refusal is not None:
+        return f"refused: {node.refusal}"
+    return "away" if node.region else "never seen"
 
 
 def _measure_left_s(drain: NodeDrain, unix_s: float) -> float | None:

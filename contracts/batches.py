@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from contracts.ids import AccountId, ApiTokenId, ModelName, RequestId
+from contracts.usage import NodePlace
 
 
 class BatchState(StrEnum):
@@ -59,6 +60,9 @@ class BatchItem(msgspec.Struct, frozen=True, kw_only=True):
     """How often whoever ran it was lost, or its node."""
     claim: int
     """Which of the item's claims this is, from 1; no two have the same."""
+    earlier_places: tuple[NodePlace, ...] | None = ()
+    """Where runs before this one may have computed something of it, in order. None: unknown, as
+    whoever had it was lost."""
     due_unix_ms: int
     asked: bytes | None
     """What is asked; None when it cannot be decrypted any more."""

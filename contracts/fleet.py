@@ -24,6 +24,8 @@ said of each, and all names of sessions and prompts.
 """
 MAX_SESSIONS = 1024
 """That a report names."""
+COMPARED_SEQUENCES = 64
+"""For which nodes say how long a step takes them."""
 
 
 class ModelFeature(StrEnum):
@@ -108,7 +110,11 @@ class ModelLoad(msgspec.Struct, frozen=True, kw_only=True):
     prefill_tokens_per_s: _Rate = 0.0
     """As measured lately under load; 0: not yet."""
     decode_tokens_per_s: _Rate = 0.0
-    """The same for generated tokens, of all sequences together."""
+    """The same for generated tokens, of all sequences together: the most there were lately."""
+    decode_step_s: _Rate = 0.0
+    """Of a step that only generates, for `COMPARED_SEQUENCES`, as far as the node's steps tell: by
+    this nodes are compared, of which one is no faster for having more to do. Seconds; 0: not yet.
+    """
     max_running: _Count = 0
     """Requests that it computes at the same time; 0: the node does not say."""
     num_hung: _Count = 0

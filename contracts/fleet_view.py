@@ -105,6 +105,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     """Another one that hot standby thinks better; None: it does not."""
     heartbeat_age_s: float | None = None
     """Since it last wrote into the store of members; None for a node of the settings."""
+    refusal: str | None = None
+    """Why what it says of itself now, here or in that store, is not believed; None: it is."""
 
     @property
     def num_requests(self) -> int:

@@ -41,6 +41,8 @@ JURISDICTION_FORM: Final = (
     "`eu`"
 )
 """What `is_jurisdiction` asks for, in words."""
+RESERVED_PLACES: Final = ("any", "none")
+"""No region or jurisdiction is called so: lists and commands say it of all of them, or of none."""
 
 
 def is_account_id(text: str) -> bool:
@@ -57,7 +59,23 @@ def is_jurisdiction(text: str) -> bool:
     """True when `text` can name whose law holds somewhere. Names are compared as they are written,
     so that each has one spelling.
     """
-    return _JURISDICTION.fullmatch(text) is not None
+    return _JURISDICTION.fullmatch(text) is not None and text not in RESERVED_PLACES
+
+
+def find_region_fault(name: str) -> str | None:
+    """Why no region can be called `name`, as a sentence; None: one can."""
+    if name in RESERVED_PLACES:
+        return f"No region is called `{name}`: the word stands for all of them, or for none."
+    return None if is_node_id(name) else f"`{name}` is not a region's name."
+
+
+def find_jurisdiction_fault(name: str) -> str | None:
+    """Why no jurisdiction can be called `name`, as a sentence; None: one can."""
+    if name in RESERVED_PLACES:
+        return f"No jurisdiction is called `{name}`: the word stands for all of them, or for none."
+    if is_jurisdiction(name):
+        return None
+    return f"`{name}` names no jurisdiction: it takes {JURISDICTION_FORM}."
 
 
 def is_model_name(text: str) -> bool:

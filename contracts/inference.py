@@ -15,8 +15,16 @@ from contracts.errors import ErrorReport
 from contracts.ids import ModelName
 
 SCHEMA_VERSION: Final = 1
+MAX_ECHO_CHARS: Final = 16 * 1024 * 1024
+"""Characters of its prompts that a request's answers may repeat, all of them together: more than
+any request has, so that only several answers to a long prompt come to it."""
 TokenCount = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 """Tokens of one request as a node counts them; what is read from the wire lies in these bounds."""
+
+TokenIds = tuple[Annotated[int, msgspec.Meta(ge=0, lt=2**32)], ...]
+"""Of an answer. Others cannot be read from the wire: another node may have to go on from them."""
+RESUMPTION: Final = "resumption"
+"""The `param` of a node's error that finds fault with what another has said of an answer."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +170,7 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     what it still holds back. Units: characters of the answer's parts.
     """
 
-    token_ids: tuple[int, ...] = ()
+    token_ids: TokenIds = ()
     num_text_chars: int = 0
     num_reasoning_chars: int = 0
     num_calls: int = 0
@@ -274,6 +282,15 @@ class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
         if self.num_reasoning_tokens > self.num_completion_tokens:
             raise ValueError("more tokens of reasoning than of the answer")
 
+    def raise_to(self, least: "Usage") -> "Usage":
+        """The same with no fewer tokens than `least`; cached ones, which are cheaper, stay."""
+        return Usage(
+            max(self.num_prompt_tokens, least.num_prompt_tokens),
+            self.num_cached_tokens,
+            max(self.num_completion_tokens, least.num_completion_tokens),
+            max(self.num_reasoning_tokens, least.num_reasoning_tokens),
+        )
+
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     """How likely a token was among all others, before sampling's filters.
@@ -312,7 +329,7 @@ class Delta(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
     """More text, and the tokens it came from (none while a character is incomplete)."""
 
     text: str
-    token_ids: tuple[int, ...]
+    token_ids: TokenIds
     choice_index: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
     """One entry per token of the text, when the request asked for them."""
@@ -322,7 +339,7 @@ class ReasoningDelta(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """More of what the model thinks before it answers."""
 
     text: str
-    token_ids: tuple[int, ...]
+    token_ids: TokenIds
     choice_index: int = 0
 
 
@@ -335,7 +352,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True, array_like=True, tag=7):
     name: str
     arguments: str
     """The next piece of a JSON text."""
-    token_ids: tuple[int, ...]
+    token_ids: TokenIds
     choice_index: int = 0
 
 

@@ -45,10 +45,11 @@ class HeartbeatRefusal(StrEnum):
 class HeartbeatRefused(Exception):
     """What lies in the store under a node's name is not to be believed."""
 
-    def __init__(self, reason: HeartbeatRefusal) -> None:
-        """`reason` is for counting."""
+    def __init__(self, reason: HeartbeatRefusal, words: str = "") -> None:
+        """`reason` is for counting; `words` say more of it."""
         super().__init__(reason)
         self.reason: Final = reason
+        self.words: Final = words
 
 
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True):

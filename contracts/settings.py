@@ -7,7 +7,7 @@ Must not know which settings exist: each process owns its own struct.
 
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -83,6 +83,17 @@ def list_option_names(kind: type[msgspec.Struct], prefix: str = "") -> tuple[str
         else:
             names.append(prefix + field.encode_name)
     return tuple(sorted(names))
+
+
+def require_distinct(what: str, names: Iterable[str]) -> None:
+    """Raises: `ValueError` for a name that comes twice among those of `what`: which one of the two
+    sections was meant, nobody could say.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{what} `{name}` is listed twice.")
+        seen.add(name)
 
 
 def _copy_table(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ or prices. Read next: `contracts.pricing`.
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -26,6 +26,13 @@ class Outcome(StrEnum):
     """It broke off on our side; what the client had received until then is charged."""
 
 
+class NodePlace(NamedTuple):
+    """A node, and the region in which it was."""
+
+    node_id: NodeId
+    region: RegionId
+
+
 class UsageRecord(msgspec.Struct, frozen=True, array_like=True):
     """One row of the ledger. Later versions add fields at the end, with defaults."""
 
@@ -34,6 +41,7 @@ class UsageRecord(msgspec.Struct, frozen=True, array_like=True):
     api_token_id: ApiTokenId
     model: ModelName
     node_id: NodeId | None
+    """The node that had the request last, and its region."""
     region: RegionId | None
     gateway_id: GatewayId
     finished_unix_ms: int
@@ -43,6 +51,11 @@ class UsageRecord(msgspec.Struct, frozen=True, array_like=True):
     """None: the account pays nothing."""
     cost_nano: int
     num_microneurons: int
+    earlier_places: tuple[NodePlace, ...] | None = None
+    """Where else something of it may have been computed before that, in order and each once: nodes
+    that were lost with it or left, and those that computed its prompt for another. Nearly always
+    empty. None: unknown, as the gateway was of a version that did not tell, or another has died
+    that ran the item of a batch before."""
 
 
 def to_token_counts(usage: Usage) -> TokenCounts:
@@ -53,6 +66,11 @@ def to_token_counts(usage: Usage) -> TokenCounts:
         usage.num_completion_tokens - usage.num_reasoning_tokens,
         usage.num_reasoning_tokens,
     )
+
+
+def list_places(places: tuple[NodePlace, ...]) -> list[dict[str, str]]:
+    """The places as JSON has them."""
+    return [{"node_id": place.node_id, "region": place.region} for place in places]
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -32,6 +32,9 @@ CONNECTION_STREAM: Final = 0
 FRAGMENT_BYTES: Final = 64 * 1024
 """Bodies travel in pieces of at most this size, so that an abort overtakes a long one."""
 MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
+"""Whoever gets a larger one closes the connection, and so all that is on it."""
+MAX_AHEAD: Final = 256
+"""Deltas beyond its credit that a node sends where the end of a choice or stream waits for them."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -61,7 +64,8 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag=11):
     """Starts a stream. `body` is the first fragment of a msgpack `NodeRequest`.
 
     Units: `credit` counts the deltas of any kind (text, reasoning, tool calls) that the node may
-    send before it has to merge further ones.
+    send before it has to merge further ones. `MAX_AHEAD` more may go before the end of a choice or
+    of the stream; what is left then waits for credit, and the end waits for it.
     """
 
     sealed_grant: bytes

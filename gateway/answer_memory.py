@@ -3,7 +3,8 @@
 A client that has lost an answer asks again with the same `Idempotency-Key`. Owns what is kept, for
 how long and how much of it; memory is bounded per account and in all, and belongs to this process.
 A request that failed before its first byte leaves no trace and may run again; one that a client
-left is aborted as ever. Must not know HTTP. Read next: `gateway.request_path`.
+left is aborted as ever. Must not know HTTP, nor to whom an answer may be given.
+Read next: `gateway.request_path`, `gateway.replays`.
 """
 
 import asyncio
@@ -14,21 +15,30 @@ from dataclasses import dataclass
 from typing import Final
 
 from contracts.errors import Conflict, InvalidRequest
-from contracts.ids import AccountId
+from contracts.ids import AccountId, RegionId
 from gateway.settings import IdempotencySettings
 
 MAX_KEY_BYTES: Final = 255
 _HEADER: Final = b"idempotency-key"
 
 
+@dataclass(frozen=True, slots=True)
+class KeptAnswer:
+    """An answer that may be given again."""
+
+    body: bytes
+    region: RegionId | None
+    """Where it was computed; None where nothing was."""
+
+
 @dataclass(eq=False, slots=True)
 class Entry:
-    """One key: its request is under way until `body` or `is_spent` is set."""
+    """One key: its request is under way until `answer` or `is_spent` is set."""
 
     fingerprint: bytes
     created_s: float
     done: asyncio.Future[None]
-    body: bytes | None = None
+    answer: KeptAnswer | None = None
     """The whole answer, once there is one."""
     is_spent: bool = False
     """True: the answer was given and cannot be given again."""
@@ -39,14 +49,16 @@ class Claim:
 
     __slots__ = ("_entry", "_settle")
 
-    def __init__(self, entry: Entry, settle: Callable[[Entry, bytes | None, bool], None]) -> None:
+    def __init__(
+        self, entry: Entry, settle: Callable[[Entry, KeptAnswer | None, bool], None]
+    ) -> None:
         """Made by `AnswerMemory.claim`."""
         self._entry = entry
         self._settle = settle
 
-    def keep(self, body: bytes) -> None:
-        """The answer, to be given again to whoever asks with the key."""
-        self._settle(self._entry, body, False)
+    def keep(self, body: bytes, region: RegionId | None) -> None:
+        """The answer, to be given again to whoever asks with the key, and where it was computed."""
+        self._settle(self._entry, KeptAnswer(body, region), False)
 
     def spend(self) -> None:
         """The answer has begun as a stream, or nothing may remain of it: whoever asks with the key
@@ -62,7 +74,7 @@ class Claim:
 class NoClaim:
     """Stands for the claim of a request without a key."""
 
-    def keep(self, body: bytes) -> None:
+    def keep(self, body: bytes, region: RegionId | None) -> None:
         """Nothing is kept."""
 
     def spend(self) -> None:
@@ -97,7 +109,7 @@ class AnswerMemory:
 
     async def claim(
         self, account_id: AccountId, key: bytes, *request: bytes | bytearray, scope: bytes = b""
-    ) -> Claim | bytes:
+    ) -> Claim | KeptAnswer:
         """The answer that was given to `key` before, or else the right to make it.
 
         While another request with the key is under way, its end is awaited. `request` is what must
@@ -116,8 +128,8 @@ class AnswerMemory:
                 return self._begin(account_id, key, fingerprint)
             if entry.fingerprint != fingerprint:
                 raise InvalidRequest("The `Idempotency-Key` was used with another request.")
-            if entry.body is not None:
-                return entry.body
+            if entry.answer is not None:
+                return entry.answer
             if entry.is_spent:
                 raise Conflict(
                     "The `Idempotency-Key` belongs to an answer that was given already, and was a "
@@ -148,30 +160,35 @@ class AnswerMemory:
         if len(memory.entries) > self._settings.max_keys_per_account:
             self._drop(account_id, next(iter(memory.entries)))
 
-        def settle(entry: Entry, body: bytes | None, is_spent: bool) -> None:
+        def settle(entry: Entry, answer: KeptAnswer | None, is_spent: bool) -> None:
             if not entry.done.done():
                 entry.done.set_result(None)
-                self._settle(account_id, key, entry, body, is_spent)
+                self._settle(account_id, key, entry, answer, is_spent)
 
         return Claim(entry, settle)
 
     def _settle(
-        self, account_id: AccountId, key: bytes, entry: Entry, body: bytes | None, is_spent: bool
+        self,
+        account_id: AccountId,
+        key: bytes,
+        entry: Entry,
+        answer: KeptAnswer | None,
+        is_spent: bool,
     ) -> None:
         """Notes how a request ended; its entry may have been pushed out meanwhile."""
         memory = self._accounts.get(account_id)
         if memory is None or memory.entries.get(key) is not entry:
             return
-        if body is None and not is_spent:
+        if answer is None and not is_spent:
             self._drop(account_id, key)
             return
         limit = self._settings.max_bytes_per_account
-        if body is None or len(body) > limit:
+        if answer is None or len(answer.body) > limit:
             entry.is_spent = True
             return
-        entry.body = body
-        memory.num_bytes += len(body)
-        self._num_bytes += len(body)
+        entry.answer = answer
+        memory.num_bytes += len(answer.body)
+        self._num_bytes += len(answer.body)
         while memory.num_bytes > limit:
             self._drop(account_id, next(iter(memory.entries)))
         while self._num_bytes > self._settings.max_bytes:
@@ -182,9 +199,9 @@ class AnswerMemory:
         """Takes an entry out, and its account with its last."""
         memory = self._accounts[account_id]
         entry = memory.entries.pop(key)
-        if entry.body is not None:
-            memory.num_bytes -= len(entry.body)
-            self._num_bytes -= len(entry.body)
+        if entry.answer is not None:
+            memory.num_bytes -= len(entry.answer.body)
+            self._num_bytes -= len(entry.answer.body)
         if not memory.entries:
             del self._accounts[account_id]
 

@@ -92,7 +92,7 @@ class AnswerPath:
     ) -> int:
         """The status of what the desk has said, once it is sent."""
         if reply.is_new:
-            claim.keep(reply.body)
+            claim.keep(reply.body, None)  # nothing has been computed yet
         if exchange.is_blocked:
             await exchange.drain()
         exchange.reply(200, reply.body, self._requests.format_headers(context))
@@ -151,6 +151,6 @@ def _settle(claim: Claim | NoClaim, context: RequestContext, reply: bytes) -> No
     """Lets the answer be given again, unless nothing may remain of it."""
     assert context.principal is not None
     if context.principal.may_be_kept:
-        claim.keep(reply)
+        claim.keep(reply, context.region)
     else:
         claim.spend()

@@ -80,6 +80,7 @@ class Gateway:
             self._tasks.start("token_uses", self._token_uses.run, lambda: None)
             self._tasks.start("traffic_history", self._history.run, lambda: None)
             self._tasks.start("fair_queue", self._pool.forwarding.queue.run, lambda: None)
+            self._tasks.start("attempts", self._pool.forwarding.attempts.watch.run, lambda: None)
             self._tasks.start("drains", self._pool.drains.run, lambda: None)
             await self._pool.links.start()
             self._tasks.start("membership", self._pool.membership.run, lambda: None)

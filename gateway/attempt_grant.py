@@ -10,11 +10,13 @@ import structlog
 from contracts.errors import (
     AccessError,
     AdapterUnsupported,
+    CapacityError,
     ConstraintUnmet,
     ContextTooLong,
     DeadlineExceeded,
     ErrorReport,
     InternalError,
+    InvalidRequest,
     NodeUnreachable,
     RequestError,
     ServiceError,
@@ -25,14 +27,19 @@ from contracts.errors import (
 from contracts.fleet import ModelCard
 from contracts.grant import Grant
 from contracts.ids import NodeId
+from contracts.inference import RESUMPTION
 from contracts.prefix_keys import pack_keys
 from gateway.request_context import RequestContext
+from gateway.routing.prefix_keys import hash_owner
 from gateway.routing.route_plan import PrefillPlan, RouteNeed, RoutePlan
+from gateway.routing.wishes import format_explanation
 from gateway.upstream.node_stream import NodeStream
 
 log = structlog.get_logger(__name__)
 _SKEW_S: Final = 1.0
 """By which clocks may differ without anybody being to blame."""
+_REFUSALS: Final = (RequestError, AccessError, CapacityError, NodeUnreachable)
+"""What nodes say of what they have not begun; the last one of an engine of others behind them."""
 _FEW_BYTES: Final = 2
 """Of a request for each token of its prompt: text has about four, and much text hardly fewer."""
 
@@ -60,6 +67,18 @@ def create_grant(
         prefixes=pack_keys(need.prefix_keys),
         cached_share=plan.num_cached_tokens / max(num_prompt_tokens, 1),
     )
+
+
+def explain_choice(context: RequestContext, plan: RoutePlan) -> None:
+    """Tells a client that asks why the node was chosen."""
+    if context.wants_explanation:
+        context.explanation = format_explanation(plan, context.queued_s)
+
+
+def find_owner(context: RequestContext, need: RouteNeed) -> int:
+    """Stands for the account, also where its need does not say whose it is."""
+    assert context.principal is not None
+    return need.owner or hash_owner(context.principal.cache_salt)
 
 
 def read_node_error(node_id: NodeId | None, report: ErrorReport) -> ServiceError:
@@ -93,6 +112,17 @@ def is_fault_of_node(error: ServiceError) -> bool:
     )
 
 
+def is_refusal(report: ErrorReport, stream: NodeStream) -> bool:
+    """True where a node has said that it takes the request or prompt not, for want of room or since
+    something is wrong with it: then nothing of it was computed there.
+
+    Whatever else ends one that was not accepted leaves that open: nodes accept once they compute.
+    """
+    if stream.is_accepted or stream.is_cut:
+        return False
+    return isinstance(from_error_report(report), _REFUSALS)
+
+
 def finds_fault(error: ServiceError, need: RouteNeed, card: ModelCard) -> bool:
     """True for what nodes in order say of a request that is wrong, whichever of them is asked. How
     long one may be differs from node to node: that counts where the context that the node offers
@@ -108,8 +138,12 @@ def hold_to_word(error: ServiceError, stream: NodeStream, need: RouteNeed) -> Se
     """What a node's error comes to: one that finds fault with what it has taken has broken off.
 
     Nodes in order look at a request first, though at further prompts one after another; but an
-    answer may find no way on, or its adapter none back. What we have ended is not their word.
+    answer may find no way on, or its adapter none back. What we have ended is not their word. Who
+    goes on may find fault with what another node has said.
     """
+    if isinstance(error, InvalidRequest) and error.param == RESUMPTION:
+        log.warning("answer_cannot_go_on", node_id=stream.node_id, reason=error.message)
+        return StreamBroken("The node that began this answer has said what none can go on from.")
     if not isinstance(error, RequestError) or not stream.is_accepted or stream.is_ours:
         return error
     if need.num_prompts > 1 or isinstance(error, ConstraintUnmet):

@@ -1,7 +1,7 @@
-"""One request at one node: its place there, its grant, its end, and whether another may follow.
+"""One request at one node: its place there, its grant and its end.
 
 Owns what all attempts have in common, those before the first byte and those that go on with half an
-answer. Read next: `gateway.forwarding`, `gateway.continuation`.
+answer. Read next: `gateway.forwarding`, `gateway.continuation`, `gateway.retries`.
 """
 
 from collections.abc import Callable
@@ -11,33 +11,33 @@ from typing import Final
 import msgspec
 
 from contracts.errors import (
-    ContextTooLong,
     DeadlineExceeded,
     ErrorReport,
     ModelCold,
     PoolSaturated,
-    Retry,
     ServiceError,
+    StreamBroken,
 )
 from gateway.attempt_grant import (
     create_grant,
+    explain_choice,
+    find_owner,
     finds_fault,
     hold_to_word,
-    is_fault_of_node,
+    is_refusal,
     read_failure,
 )
+from gateway.attempt_watch import AttemptWatch
 from gateway.hand_over import HandOver, StreamOpener
 from gateway.request_context import RequestContext
+from gateway.retries import Retries
 from gateway.routing.fleet import Fleet
-from gateway.routing.retry_budget import RetryBudget
 from gateway.routing.route_plan import RouteNeed, RoutePlan
-from gateway.routing.wishes import format_explanation
 from gateway.settings import RoutingSettings
 from gateway.sources import Sources
 from gateway.telemetry import Step, Telemetry
 from gateway.upstream.node_stream import NodeStream
 
-_RETRIES_PER_S: Final = 1.0
 _NO_ROOM: Final = (PoolSaturated, ModelCold)
 """What nodes say, or we of them, that have no room whoever asks."""
 
@@ -63,8 +63,12 @@ class Attempt:
     """Of the prompt, where another node computes it."""
     is_continuation: bool = False
     """True where a part of the answer had come before."""
+    is_refused: bool = False
+    """True once the node has said that it does not take the request."""
     is_open: bool = True
     """False once the request is done with it."""
+    was_late: bool = False
+    """The node has taken its grant for passed, and nothing else."""
     has_place: bool = True
     """False once the node has said its last word: it has room for another."""
 
@@ -91,16 +95,12 @@ class Attempts:
         sources: Sources,
     ) -> None:
         """`fleet` chooses, `opener` reaches."""
-        self.settings: Final = settings
+        self.retries: Final = Retries(fleet, settings, sources)
         self.sources: Final = sources
         self._fleet = fleet
         self._opener = opener
+        self.watch: Final = AttemptWatch(fleet, sources)
         self._telemetry = telemetry
-        self._budget = RetryBudget(settings.retry_reserve, _RETRIES_PER_S, sources.monotonic_s())
-
-    def earn(self) -> None:
-        """A request has come in: it pays for a part of a retry."""
-        self._budget.earn()
 
     def plan(self, context: RequestContext, need: RouteNeed) -> RoutePlan:
         """A node, where the request counts from now on. Raises: what routing raises."""
@@ -118,11 +118,11 @@ class Attempts:
         """
         need, plan = place.need, place.plan
         context.node_id, context.region = plan.node_id, plan.region
-        if context.wants_explanation:
-            context.explanation = format_explanation(plan, context.queued_s)
+        explain_choice(context, plan)
         context.num_attempts += 1
         if context.num_attempts > 1:
             self._telemetry.count_retry()
+            context.is_refused = False
         self.note(context, need, plan)
         number = context.first_attempt + context.num_attempts
         opened_s = self.sources.monotonic_s()
@@ -130,12 +130,16 @@ class Attempts:
             grant = create_grant(context, need, plan, number)
             stream, hand_over = self._opener.open(context, need, plan, grant, body)
         except BaseException as error:
+            context.is_refused = True
             if place.note_over is not None:
                 place.note_over(None)
             self._fleet.release(plan)
             code = error.code if isinstance(error, ServiceError) else type(error).__name__
             self._trace(context, plan, (number, False), opened_s, code)
             raise
+        self.watch.add(stream, plan, find_owner(context, need))
+        if context.seen:
+            context.note_moved(context)
         attempt = Attempt(place, stream, number, opened_s, hand_over)
         stream.on_over = lambda: self._leave(attempt)
         return attempt
@@ -160,15 +164,22 @@ class Attempts:
         numbered = attempt.number, attempt.is_continuation
         code = "" if error is None else error.code
         self._trace(context, attempt.plan, numbered, attempt.opened_s, code)
+        has_failed = self.watch.end(attempt.stream, error)
         attempt.stream.on_over = None
         self._leave(attempt)
         if attempt.hand_over is not None:
             attempt.hand_over.close()
+        owner = find_owner(context, attempt.need)
         if error is None:
             if attempt.stream.is_over and not attempt.stream.is_aborted:
-                self._fleet.health.note_success(attempt.plan.node_id)
-        elif is_fault_of_node(error) and not attempt.stream.is_ours:
-            self._fleet.note_failure(attempt.plan.node_id)
+                self._fleet.health.clock.note_taken()
+                self._fleet.health.note_success(attempt.plan.node_id, owner)
+            return
+        _note_left(context, attempt)
+        if has_failed and attempt.was_late and self._fleet.is_clock_doubted():
+            return  # the node is right
+        if has_failed:
+            self._fleet.note_failure(attempt.plan.node_id, owner)
         elif attempt.stream.is_accepted or attempt.stream.is_ours:
             return
         elif isinstance(error, _NO_ROOM):
@@ -180,7 +191,12 @@ class Attempts:
         self, context: RequestContext, attempt: Attempt, report: ErrorReport
     ) -> ServiceError:
         """Why the node has ended the latest attempt."""
+        attempt.is_refused = is_refusal(report, attempt.stream)
         error = read_failure(context, report, self.sources.monotonic_s())
+        is_early = report.code == DeadlineExceeded.code and isinstance(error, StreamBroken)
+        if is_early and not attempt.stream.is_accepted and not attempt.was_late:
+            attempt.was_late = True
+            self._fleet.note_late(attempt.plan.node_id)
         return hold_to_word(error, attempt.stream, attempt.need)
 
     def _leave(self, attempt: Attempt) -> None:
@@ -207,28 +223,6 @@ class Attempts:
         ended_s = self.sources.monotonic_s()
         context.trace.note_attempt(numbered, opened_s, ended_s, choice, error)
 
-    def may_try_longer(self, context: RequestContext, plan: RoutePlan, error: ServiceError) -> bool:
-        """True when the request was too long for its node, and has an attempt left for a node with
-        a longer context: those of a model have as much as their memory has room for.
-
-        That is nobody's trouble, and costs no retry that others may need.
-        """
-        return (
-            isinstance(error, ContextTooLong)
-            and self._count_attempts(context) < self.settings.max_attempts
-            and self._fleet.roster.has_longer(plan.card)
-        )
-
-    def may_doubt(self, context: RequestContext, place: Place, error: ServiceError) -> bool:
-        """True when the node finds fault with the request, as it does with all of its kind: who is
-        right shows at another node, which is asked once. It costs no retry that others may need.
-        """
-        return (
-            finds_fault(error, place.need, place.plan.card)
-            and context.doubted == place.plan.node_id
-            and self._count_attempts(context) < self.settings.max_attempts
-        )
-
     def _note_blamed(self, context: RequestContext, attempt: Attempt) -> None:
         """The node has found fault with the request, before it took it."""
         node_id, refusals = attempt.plan.node_id, self._fleet.health.refusals
@@ -242,30 +236,18 @@ class Attempts:
         """
         node_id, need = attempt.plan.node_id, attempt.need
         self._fleet.health.refusals.note_taken(node_id, need)
+        self._fleet.health.clock.note_taken()
         if context.doubted is not None and context.doubted != node_id:
             if attempt.plan.card.engine:  # which may have guessed: no token is less than a byte
                 num_prompt = max(num_prompt, need.num_bytes)
             self._fleet.note_contradicted(context.doubted, need, num_prompt)
 
-    def may_try_again(self, context: RequestContext, *, is_refused: bool = False) -> bool:
-        """True when this request has an attempt left, and all requests together one more retry, or
-        one more of those that nodes have only refused.
 
-        Leaving a node that is being emptied is neither: operators want it of all that run there.
-        """
-        node_id = context.node_id
-        node = None if node_id is None else self._fleet.roster.find(node_id)
-        if node is not None and node.is_leaving and node.node_id not in context.emptied:
-            context.emptied |= {node.node_id}
-            return True
-        has_attempt = self._count_attempts(context) < self.settings.max_attempts
-        return has_attempt and self._budget.spend(self.sources.monotonic_s(), is_refused=is_refused)
-
-    def _count_attempts(self, context: RequestContext) -> int:
-        """Those that count against the request's bound."""
-        return context.num_attempts - len(context.emptied)
-
-
-def may_retry(error: ServiceError) -> bool:
-    """True when another attempt could end better, within the same deadline."""
-    return error.retry in (Retry.SAME, Retry.ELSEWHERE) and not isinstance(error, DeadlineExceeded)
+def _note_left(context: RequestContext, attempt: Attempt) -> None:
+    """The attempt has failed: where it was something may have been computed, unless it was refused
+    there.
+    """
+    if attempt.is_refused:
+        context.is_refused = True
+    else:
+        context.note_seen(attempt.plan.node_id, attempt.plan.region)

@@ -34,9 +34,10 @@ from contracts.inference import (
     NodeRequest,
     Usage,
 )
-from gateway.attempts import Attempt, Attempts, Place, may_retry
+from gateway.attempts import Attempt, Attempts, Place
 from gateway.place_search import PlaceSearch
 from gateway.request_context import Asker, RequestContext, add_usages
+from gateway.retries import may_retry
 from gateway.routing.route_plan import RouteNeed
 from gateway.upstream.node_stream import NodeStream
 
@@ -127,7 +128,7 @@ class Forwarded:
         progress, plan = before.stream.progress, before.plan
         min_context = self._find_min_context()
         attempts.close(context, before, error)
-        if not attempts.may_try_again(context):
+        if not attempts.retries.may_try_again(context, has_begun=True):
             return None
         need = msgspec.structs.replace(
             before.need,
@@ -164,7 +165,7 @@ class Forwarded:
         A node that has failed may do so again when it is back, if no other does.
         """
         attempts, context = self._attempts, self.context
-        end_s = attempts.sources.monotonic_s() + attempts.settings.resume_patience_s
+        end_s = attempts.sources.monotonic_s() + attempts.retries.settings.resume_patience_s
         while not self._asker.is_lost:
             try:
                 need = await self._search.narrow(need)

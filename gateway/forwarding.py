@@ -6,18 +6,14 @@ Must not know dialects. Read next: `gateway.place_search`, `gateway.upstream.lin
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
 import structlog
 
 from contracts.codec import encode_request
-from contracts.errors import (
-    CapacityError,
-    ServiceError,
-    StreamBroken,
-)
-from contracts.ids import ModelName
+from contracts.errors import DeadlineExceeded, ServiceError, StreamBroken
 from contracts.inference import (
     Failed,
     Finished,
@@ -26,12 +22,14 @@ from contracts.inference import (
     GenerationEvent,
     NodeRequest,
 )
-from gateway.attempts import Attempt, Attempts, may_retry
+from gateway.attempts import Attempt, Attempts, Place
 from gateway.continuation import Forwarded
 from gateway.entry import Entry
 from gateway.need_description import describe_need, explain_refusal, find_context_window
 from gateway.place_search import PlaceParts, PlaceSearch
+from gateway.replays import Replays
 from gateway.request_context import Asker, RequestContext, Tally
+from gateway.retries import may_retry
 from gateway.routing.fleet import Fleet
 
 log = structlog.get_logger(__name__)
@@ -44,10 +42,12 @@ class Forwarder:
     def __init__(self, fleet: Fleet, attempts: Attempts, parts: PlaceParts) -> None:
         """`fleet` chooses, `attempts` carry; `parts` are what searches for places need."""
         self.find_model: Final = fleet.roster.find_model
+        self.find_context_window: Final = partial(find_context_window, fleet)
         self._fleet = fleet
         self._attempts = attempts
         self._parts = parts
-        self.entry: Final = Entry(fleet.roster, is_strict=attempts.settings.strict_entry)
+        self.entry: Final = Entry(fleet.roster, is_strict=attempts.retries.settings.strict_entry)
+        self.replays: Final = Replays(fleet.roster.laws, parts.standing)
 
     async def forward(
         self,
@@ -65,7 +65,7 @@ class Forwarder:
         Raises: what routing raises, and the node's own error when no attempt is left.
         """
         attempts = self._attempts
-        attempts.earn()
+        attempts.retries.earn()
         has_choice = self._fleet.has_choice(request.model)
         if has_choice:
             request = self._draw_seed(request)
@@ -89,26 +89,18 @@ class Forwarder:
                     else on_accepted
                 )
                 attempt.stream.on_accepted = listener
+                if isinstance(request, GenerateRequest):
+                    attempt.stream.num_answers = request.num_answers
                 events = await self._try(context, attempt, is_streaming(request), asker)
                 return Forwarded(attempts, context, request, search, attempt, events, asker)
             except ServiceError as error:
-                is_refused = isinstance(error, CapacityError)
-                if asker.is_lost or not (
-                    attempts.may_try_longer(context, place.plan, error)
-                    or (may_retry(error) and attempts.may_try_again(context, is_refused=is_refused))
-                    or (has_choice and attempts.may_doubt(context, place, error))
-                ):
+                if asker.is_lost or not self._may_go_on(context, place, error, has_choice):
+                    if may_retry(error) and not attempts.retries.has_time(context):
+                        raise DeadlineExceeded("The request took longer than it may.") from error
                     raise
                 failure = error
             context.set_usage_aside()
             place = await search.find_after(place, failure)
-
-    def find_context_window(self, context: RequestContext, model: ModelName) -> int:
-        """The model's context in tokens, the longest that any node offers.
-
-        Raises: what routing raises for a model that no node has.
-        """
-        return find_context_window(self._fleet, context, model)
 
     def release(self, forwarded: Forwarded) -> None:
         """The request is over: its place is free, and a stream that was cut short is aborted."""
@@ -121,6 +113,17 @@ class Forwarder:
         self._attempts.close(forwarded.context, attempt, None)
 
     # -- parts -----------------------------------------------------------------------------------
+
+    def _may_go_on(
+        self, context: RequestContext, place: Place, error: ServiceError, has_choice: bool
+    ) -> bool:
+        """True when another attempt may end better than with `error`."""
+        retries = self._attempts.retries
+        return (
+            retries.may_try_longer(context, place.plan, error)
+            or (may_retry(error) and retries.may_try_again(context, has_begun=False))
+            or (has_choice and retries.may_doubt(context, place.need, place.plan, error))
+        )
 
     async def _try(
         self,

@@ -26,6 +26,7 @@ class Forwarding:
 
     queue: FairQueue
     forwarder: Forwarder
+    attempts: Attempts
 
 
 def create_forwarding(
@@ -43,4 +44,4 @@ def create_forwarding(
     opener = StreamOpener(hand_overs)
     attempts = Attempts(fleet, opener, telemetry, routing, sources)
     parts = PlaceParts(attempts, fleet, queue, standing)
-    return Forwarding(queue, Forwarder(fleet, attempts, parts))
+    return Forwarding(queue, Forwarder(fleet, attempts, parts), attempts)

@@ -38,6 +38,7 @@ from gateway.attempt_grant import (
     finds_fault,
     hold_to_word,
     is_fault_of_node,
+    is_refusal,
     read_node_error,
 )
 from gateway.request_context import RequestContext
@@ -130,6 +131,8 @@ class HandOver:
         self._prefill: PrefillPlan | None = plan.prefill
         """Who computes the prompt now; None once nobody does."""
         self._num_tries = 0
+        self._is_first_time = True
+        """The node that computes the prompt now has had nothing of the request before."""
         self._asked: tuple[int, float] | None = None
         """The attempt at the prompt that is under way, and since when."""
         self._answering: NodeStream | None = None
@@ -249,7 +252,7 @@ class HandOver:
                 meter.note(num_tokens, seconds, now_s)
         elif self._prefill is not None and self._has_had_its_time():
             self._was_late = True
-            self._parts.fleet.note_failure(self._prefill.node_id)
+            self._parts.fleet.note_failure(self._prefill.node_id, self._need.owner)
 
     def _has_had_its_time(self) -> bool:
         """True when the prompt's node has been silent for so long, or has taken so long in all,
@@ -293,6 +296,7 @@ class HandOver:
             except ServiceError as error:
                 self._move_on(error)
                 continue
+            self._note_asked(prefill)
             self._computing, self._num_export_bytes, self._is_exported = stream, 0, False
             stream.on_transfer = self._hear_computing
             stream.listen(self._take)
@@ -300,6 +304,11 @@ class HandOver:
         if self._answering is not None:
             self._is_stopped = True
             self._answering.send_transfer(KvStop())
+
+    def _note_asked(self, prefill: PrefillPlan) -> None:
+        """The prompt is on its way to that node."""
+        self._is_first_time = self._context.note_seen(prefill.node_id, prefill.region)
+        self._context.note_moved(self._context)
 
     def _is_lawful(self) -> bool:
         """True where the node may have the prompt by now. Nothing here waits for the store: where
@@ -349,7 +358,7 @@ class HandOver:
                 self._answering.note_prompt(event.num_prompt_tokens, event.num_cached_tokens)
             elif isinstance(event, Finished) and self._is_released:
                 if not self._was_late:
-                    self._parts.fleet.health.note_success(stream.node_id)
+                    self._parts.fleet.health.note_success(stream.node_id, self._need.owner)
                 self._trace("")
                 self._computing = None
                 self._let_go()
@@ -364,6 +373,8 @@ class HandOver:
             assert self._prefill is not None, "nobody to leave"
             error = read_node_error(self._prefill.node_id, last.error)
             error = hold_to_word(error, stream, self._need)
+            if self._is_first_time and is_refusal(last.error, stream):
+                self._context.forget_seen(self._prefill.node_id, self._prefill.region)
             is_taken = stream.is_accepted or stream.is_ours
             if finds_fault(error, self._need, self._prefill.card) and not is_taken:
                 self._blaming.append(self._prefill)
@@ -385,7 +396,7 @@ class HandOver:
         )
         self._trace(error.code)
         if is_fault_of_node(error) and not self._was_late and not is_ours:
-            fleet.note_failure(prefill.node_id)
+            fleet.note_failure(prefill.node_id, self._need.owner)
         self._let_go()
         if self._is_released or self._num_tries >= _MAX_TRIES:
             return

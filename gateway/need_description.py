@@ -6,16 +6,19 @@ else is law. Read next: `gateway.routing.locality` (prompts), `gateway.routing.r
 
 import msgspec
 
+from contracts.errors import ResidencyViolation
 from contracts.ids import ModelName
 from contracts.inference import GenerateRequest, NodeRequest
 from gateway.request_context import Asker, RequestContext
 from gateway.routing.fleet import Fleet
+from gateway.routing.prefill_choice import MAX_EXPLAINED
 from gateway.routing.region_policy import (
     find_allowed,
     find_disputed,
     find_jurisdictions,
     list_preferred,
 )
+from gateway.routing.residency_words import describe_residency
 from gateway.routing.route_plan import RouteNeed
 from gateway.routing.wishes import format_refusal, intersect, narrow, read_wishes
 from tenancy.interfaces import Principal
@@ -90,6 +93,13 @@ def narrow_need(fleet: Fleet, need: RouteNeed, current: Principal, generation: i
     )
 
 
+def explain_residency(fleet: Fleet, context: RequestContext, asker: Asker) -> ResidencyViolation:
+    """The refusal of a request that may go to no region with its model, in its own words."""
+    assert context.principal is not None
+    wishes, rules = read_wishes(asker.headers), context.principal.region_rules
+    return ResidencyViolation(describe_residency(rules, wishes, fleet.roster.laws))
+
+
 def find_context_window(fleet: Fleet, context: RequestContext, model: ModelName) -> int:
     """The model's context in tokens, the longest that any node offers.
 
@@ -102,8 +112,9 @@ def find_context_window(fleet: Fleet, context: RequestContext, model: ModelName)
 
 
 def explain_refusal(fleet: Fleet, need: RouteNeed) -> bytes:
-    """A header line that says why each node was passed over."""
-    return format_refusal(fleet.list_rejections(need))
+    """A header line that says why each node was passed over, or how many more there are."""
+    num_more = max(len(fleet.roster.nodes) - MAX_EXPLAINED, 0)
+    return format_refusal(fleet.list_rejections(need), num_more)
 
 
 def count_prompts(request: NodeRequest) -> int:

@@ -15,6 +15,7 @@ import msgspec
 from contracts.errors import (
     ContextTooLong,
     PoolSaturated,
+    ResidencyViolation,
     Retry,
     ServiceError,
     StoreUnavailable,
@@ -26,7 +27,7 @@ from gateway.attempts import Attempts, Place
 from gateway.auth.standing import Standing
 from gateway.fair_queue.queue import FairQueue
 from gateway.fair_queue.waiter import UNDER_WAY, Waiter, rejects_waiting, weigh
-from gateway.need_description import count_asked_tokens, narrow_need
+from gateway.need_description import count_asked_tokens, explain_residency, narrow_need
 from gateway.request_context import Asker, RequestContext
 from gateway.routing.fleet import Fleet
 from gateway.routing.route_plan import RouteNeed, RoutePlan
@@ -110,10 +111,12 @@ class PlaceSearch:
                 waiter = self._create_waiter(self._need, self._find_end_s())
                 place = await self._wait(waiter, may_refuse=True)
             return place
+        except ResidencyViolation:
+            error = explain_residency(self._fleet, self._context, self._asker)
+            self._note_refusal(error, began_s)
+            raise error from None
         except ServiceError as error:
-            self._attempts.note(self._context, self._need, error.message)
-            ended_s = self._attempts.sources.monotonic_s()
-            self._context.trace.note_routing(began_s, ended_s, None, error.code)
+            self._note_refusal(error, began_s)
             raise
 
     async def find_after(self, place: Place, failure: ServiceError) -> Place:
@@ -125,12 +128,12 @@ class PlaceSearch:
         full, the request waits as if it had just come. Raises: `failure` when there is none, and
         what `narrow` does.
         """
-        if self._attempts.may_doubt(self._context, place, failure):
+        if self._attempts.retries.may_doubt(self._context, place.need, place.plan, failure):
             self._note_tried(place.plan.node_id)
             try:
                 return await self._find_other_opinion(failure)
             except ServiceError:
-                if not self._attempts.may_try_longer(self._context, place.plan, failure):
+                if not self._attempts.retries.may_try_longer(self._context, place.plan, failure):
                     raise
         self._note(place, failure)
         self._need = await self.narrow(self._need)
@@ -178,6 +181,12 @@ class PlaceSearch:
                 return Place(need, self._attempts.plan(self._context, wanted))
         raise failure
 
+    def _note_refusal(self, error: ServiceError, began_s: float) -> None:
+        """Operators and traces are told that no place was found."""
+        self._attempts.note(self._context, self._need, error.message)
+        ended_s = self._attempts.sources.monotonic_s()
+        self._context.trace.note_routing(began_s, ended_s, None, error.code)
+
     async def narrow(self, need: RouteNeed) -> RouteNeed:
         """`need` with no region that the account's rules do not allow by now, where laws may have
         changed as well as rules.
@@ -193,9 +202,15 @@ class PlaceSearch:
         return narrow_need(self._fleet, need, current, self._standing.generation)
 
     async def find_to_resume(self, need: RouteNeed, end_s: float) -> Place | None:
-        """A place for an answer that has begun, by `end_s` of the monotonic clock."""
+        """A place for an answer that has begun, by `end_s` of the monotonic clock.
+
+        Raises: `StoreUnavailable` where there was one and nobody could say whether it may be taken,
+        which may be over before `end_s`.
+        """
         try:
             return await self._wait(self._create_waiter(need, end_s, UNDER_WAY), may_refuse=False)
+        except StoreUnavailable:
+            raise
         except ServiceError:
             return None
 
@@ -297,4 +312,6 @@ class PlaceSearch:
 
     def _find_patience_end_s(self) -> float:
         """Until when one waits that was lost with its node."""
-        return self._attempts.sources.monotonic_s() + self._attempts.settings.resume_patience_s
+        return (
+            self._attempts.sources.monotonic_s() + self._attempts.retries.settings.resume_patience_s
+        )

@@ -73,6 +73,11 @@ def create_pool(
 
 def watch_nodes(telemetry: Telemetry, fleet: Fleet, links: NodeLinks, sources: Sources) -> None:
     """Adds what metrics say of each node."""
+
+    def read_troubled() -> dict[str, float]:
+        troubled = fleet.list_troubled()
+        return {node_id: float(node_id in troubled) for node_id in links.up}
+
     telemetry.watch_each("hearth_gateway_link_up", "1 while connected.", "node", lambda: links.up)
     telemetry.watch_each(
         "hearth_gateway_report_age_seconds",
@@ -86,9 +91,14 @@ def watch_nodes(telemetry: Telemetry, fleet: Fleet, links: NodeLinks, sources: S
     )
     telemetry.watch_each(
         "hearth_gateway_node_troubled",
-        "1 while its breaker is open or it is on probation.",
+        "1 while its breaker is open or it is on probation, for everybody or for an account.",
         "node",
-        lambda: {node_id: float(node_id in fleet.list_troubled()) for node_id in links.up},
+        read_troubled,
+    )
+    telemetry.watch_gauge(
+        "hearth_gateway_clock_doubted",
+        "1 while most nodes take what this gateway grants for passed.",
+        lambda: float(fleet.is_clock_doubted()),
     )
     telemetry.watch_each(
         "hearth_gateway_role_suggested",

@@ -13,6 +13,7 @@ import msgspec
 from contracts.errors import PoolSaturated
 from contracts.ids import AccountId, ModelName, NodeId, RegionId, RequestId, create_request_id
 from contracts.inference import Usage
+from contracts.usage import NodePlace
 from gateway.fair_share import is_fair
 from gateway.request_trace import NOT_TRACED, RequestEnd, RequestTrace, Tracer
 from gateway.settings import LimitSettings
@@ -78,6 +79,10 @@ def create_tally() -> Tally:
     return [0, 0, 0, 0]
 
 
+def _keep_nothing(context: "RequestContext") -> None:
+    """Nobody writes down where the request is."""
+
+
 class RequestContext(msgspec.Struct):
     """One request, from its headers to its settlement.
 
@@ -101,6 +106,15 @@ class RequestContext(msgspec.Struct):
     num_attempts: int = 0
     first_attempt: int = 0
     """Attempts are numbered from here: a node takes no number twice under the same request id."""
+    is_refused: bool = False
+    """The node of the latest attempt was not reached, or has refused it before it took it."""
+    seen: tuple[NodePlace, ...] = ()
+    """Where something of it may have been computed, in order, besides at the node that has it."""
+    has_unknown_runs: bool = False
+    """An item of a batch that was begun before, nobody knows where."""
+    usage_place: int = -1
+    """Of the file of open usage, in which `note_moved` writes down where it is now."""
+    note_moved: Callable[["RequestContext"], None] = _keep_nothing
     emptied: frozenset[NodeId] = frozenset()
     """Nodes that it left because they were to be emptied: at each of them one attempt is free."""
     doubted: NodeId | None = None
@@ -143,6 +157,25 @@ class RequestContext(msgspec.Struct):
     def set_usage_aside(self) -> None:
         """The attempt is over and another follows."""
         self.usage_of_retried, self.usage = self.usage_of_all, None
+
+    def note_seen(self, node_id: NodeId, region: RegionId) -> bool:
+        """Something may have been computed there; False where that was known."""
+        place = NodePlace(node_id, region)
+        if place in self.seen:
+            return False
+        self.seen += (place,)
+        return True
+
+    def forget_seen(self, node_id: NodeId, region: RegionId) -> None:
+        """Nothing has been computed there after all."""
+        self.seen = tuple(one for one in self.seen if one != NodePlace(node_id, region))
+
+    def list_places(self) -> tuple[NodePlace, ...]:
+        """Everywhere that something may have been computed, in order, where it is now last."""
+        if self.node_id is None or self.region is None or self.is_refused:
+            return self.seen
+        now = NodePlace(self.node_id, self.region)
+        return (*(one for one in self.seen if one != now), now)
 
 
 def describe_end(context: RequestContext, status: int) -> RequestEnd:

@@ -12,13 +12,14 @@ from typing import Final
 import structlog
 
 from contracts.errors import InvariantBroken, ServiceError
-from gateway.answer_memory import AnswerMemory, NoClaim, find_key
+from gateway.answer_memory import AnswerMemory, KeptAnswer, NoClaim, find_key
 from gateway.answer_path import AnswerPath
 from gateway.answering import answer_error
 from gateway.auth.authenticator import Authenticator
 from gateway.forwarding import Forwarder
 from gateway.inference_call import InferenceCall
 from gateway.middleware.exchange import HttpExchange
+from gateway.replays import describe_narrowing
 from gateway.request_context import OpenRequests, Recorder, RequestContext
 from gateway.telemetry import Telemetry
 
@@ -104,16 +105,31 @@ class RequestPath:
         if key is None:
             return await self._path.answer(call, context, exchange, body, _NO_CLAIM)
         named = call.route.name.encode(), (call.model or "").encode()
+        narrowing = describe_narrowing(exchange.headers)
         # Who may not use every model gets its own answers alone: another's could be one of those.
         scope = b"" if principal.models is None else principal.api_token_id.encode()
-        claim = await self._memory.claim(principal.account_id, key, *named, body, scope=scope)
-        if isinstance(claim, bytes):
-            exchange.reply(200, claim, _REPLAYED + self._requests.format_headers(context))
-            return 200
+        claim = await self._memory.claim(
+            principal.account_id, key, *named, narrowing, body, scope=scope
+        )
+        if isinstance(claim, KeptAnswer):
+            return await self._give_again(context, exchange, claim)
         try:
             return await self._path.answer(call, context, exchange, body, claim)
         finally:
             claim.forget()  # unless it was settled before
+
+    async def _give_again(
+        self, context: RequestContext, exchange: HttpExchange, answer: KeptAnswer
+    ) -> int:
+        """The status of an answer of before, once it is sent again. Raises: `ServiceError` leaves,
+        where the account's rules do not allow by now where it was computed.
+        """
+        lines = _REPLAYED + self._requests.format_headers(context)
+        if answer.region is not None:
+            await self._forwarder.replays.require(context, answer.region)
+            lines += b"x-hearth-region: " + answer.region.encode() + b"\r\n"
+        exchange.reply(200, answer.body, lines)
+        return 200
 
     async def _refuse(
         self,

@@ -16,17 +16,17 @@ import msgspec
 
 from contracts.adapters import MAX_ADAPTER_BYTES
 from contracts.ids import (
-    JURISDICTION_FORM,
     AccountId,
     GatewayId,
     NodeId,
     RegionId,
+    find_jurisdiction_fault,
+    find_region_fault,
     is_account_id,
-    is_jurisdiction,
     is_node_id,
 )
 from contracts.sections import LogSettings, MetricsSettings, Port, TlsSettings, TracingSettings
-from contracts.settings import Secret
+from contracts.settings import Secret, require_distinct
 
 PREFIX: Final = "HEARTH_GATEWAY"
 DEFAULT_HEADS_NAME: Final = "audit_heads.jsonl"
@@ -95,8 +95,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Raises: `ValueError` for a malformed id or URL, or plain text over a network."""
         if not is_node_id(self.node_id):
             raise ValueError(f"`{self.node_id}` is not a node id.")
-        if self.region is not None and not is_node_id(self.region):
-            raise ValueError(f"`{self.region}` is not a region's name.")
+        if self.region is not None:
+            _require_region(self.region)
         parts = urlsplit(self.url)
         if parts.scheme not in ("ws", "wss") or not parts.hostname:
             raise ValueError(f"The URL of node {self.node_id} must be ws://host:port or wss://…")
@@ -331,12 +331,10 @@ class RegionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raises: `ValueError` for a malformed name, jurisdiction or origin."""
-        if not is_node_id(self.name):
-            raise ValueError(f"`{self.name}` is not a region's name.")
-        if not is_jurisdiction(self.jurisdiction):
-            raise ValueError(
-                f"`{self.jurisdiction}` names no jurisdiction: it takes {JURISDICTION_FORM}."
-            )
+        _require_region(self.name)
+        fault = find_jurisdiction_fault(self.jurisdiction)
+        if fault is not None:
+            raise ValueError(fault)
         if self.entry is not None and _ORIGIN.fullmatch(self.entry) is None:
             raise ValueError(f"`{self.entry}` is not an origin such as https://weur.example.com.")
 
@@ -365,6 +363,12 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     one more."""
     resume_patience_s: Seconds = 10.0
     """How long an answer that broke off may wait for a node that can go on with it."""
+
+    def __post_init__(self) -> None:
+        """Raises: `ValueError` for a region that is named twice: one would hold, unseen, and its
+        jurisdiction decides where accounts may go.
+        """
+        require_distinct("The region", (region.name for region in self.regions))
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -416,12 +420,18 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
 
     def __post_init__(self) -> None:
-        """Raises: `ValueError` for a malformed gateway id or a node that is named twice."""
+        """Raises: `ValueError` for a malformed id or region, or a node that is named twice."""
         if not is_node_id(self.gateway_id):
             raise ValueError(f"`{self.gateway_id}` is not a gateway id.")
-        names = [node.node_id for node in self.nodes]
-        if len(names) != len(set(names)):
-            raise ValueError("Two nodes have the same `node_id`.")
+        _require_region(self.region)
+        require_distinct("The `node_id`", (node.node_id for node in self.nodes))
+
+
+def _require_region(name: str) -> None:
+    """Raises: `ValueError` for what no region can be called."""
+    fault = find_region_fault(name)
+    if fault is not None:
+        raise ValueError(fault)
 
 
 def _is_loopback(host: str) -> bool:

@@ -66,7 +66,8 @@ class Books:
         principal = context.principal
         assert principal is not None
         self.journal.require_room()
-        place = self.open_usage.take()
+        place = context.usage_place = self.open_usage.take()
+        context.note_moved = self.note_moved
         try:
             reservation, state = await self._admission.admit(
                 principal,
@@ -87,6 +88,13 @@ class Books:
             self._limited.add(reservation)
         is_streamed = isinstance(request, GenerateRequest) and request.stream
         return Settlement(self, context, reservation, place, is_streamed=is_streamed)
+
+    def note_moved(self, context: RequestContext) -> None:
+        """Another node has the request, or a part of it: should this process die, the record says
+        so.
+        """
+        *earlier, last = context.list_places()
+        self.open_usage.amend(context.usage_place, context.request_id, last, tuple(earlier))
 
     def forget(self, reservation: Reservation) -> None:
         """The request holds nothing any more."""
@@ -165,6 +173,7 @@ class Settlement:
             self._books.count_usage(self._context.model, consumed)
         if usage is None or not (usage.num_prompt_tokens or usage.num_completion_tokens):
             self._reservation.settle(NOTHING, FREE)
+            await self._record_vain(outcome)
             return
         tokens = self._limit(to_token_counts(usage))
         charge = self._reservation.charge(tokens) if is_charged else FREE
@@ -173,6 +182,13 @@ class Settlement:
             return
         record = self._create_record(outcome, tokens, charge, is_charged)
         await self._books.journal.append(record)
+
+    async def _record_vain(self, outcome: Outcome) -> None:
+        """Records a request of which nothing is left, if a node had taken it before it failed."""
+        lost = self._context.usage_of_retried
+        if lost is not None and lost.num_prompt_tokens and not self._context.is_repeatable:
+            record = self._create_record(outcome, NOTHING, FREE, is_charged=False)
+            await self._books.journal.append(record)
 
     def _limit(self, told: TokenCounts) -> TokenCounts:
         """What counts of `told`: no node makes anybody pay more than was asked of it."""
@@ -189,13 +205,19 @@ class Settlement:
         books, context, price = self._books, self._context, self._reservation.price
         principal = context.principal
         assert principal is not None
+        node_id, region, earlier = context.node_id, context.region, ()
+        if context.seen:
+            *before, (node_id, region) = context.list_places()
+            earlier = tuple(before)
+        if context.has_unknown_runs:
+            earlier = None
         return UsageRecord(
             context.request_id,
             principal.account_id,
             principal.api_token_id,
             context.model,
-            context.node_id,
-            context.region,
+            node_id,
+            region,
             books.gateway_id,
             int(books.sources.unix_s() * 1000),
             outcome,
@@ -203,6 +225,7 @@ class Settlement:
             price.version if price is not None and is_charged else None,
             charge.cost_nano,
             charge.num_microneurons,
+            earlier,
         )
 
 

@@ -9,10 +9,16 @@ from typing import Annotated, Final
 
 import msgspec
 
-from contracts.ids import JURISDICTION_FORM, NodeId, RegionId, is_jurisdiction, is_node_id
+from contracts.ids import (
+    NodeId,
+    RegionId,
+    find_jurisdiction_fault,
+    find_region_fault,
+    is_node_id,
+)
 from contracts.node_roles import NodeRole
 from contracts.sections import LogSettings, MetricsSettings, TracingSettings
-from contracts.settings import Secret
+from contracts.settings import Secret, require_distinct
 from gpu_pool.connection_settings import GatewaySettings, ListenSettings, MembershipSettings
 from gpu_pool.model_settings import EngineSettings, ServedModelSettings
 from gpu_pool.room_settings import AdapterSettings, PlacementSettings
@@ -81,19 +87,15 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
 
     def __post_init__(self) -> None:
-        """Checks the shape of id and jurisdiction, and that nothing is named twice."""
+        """Checks the shape of id, region and jurisdiction, and that nothing is named twice."""
         if not is_node_id(self.node_id):
             raise ValueError("node_id has letters, digits, `-`, `_`, `.`; at most 63")
-        if self.jurisdiction and not is_jurisdiction(self.jurisdiction):
-            raise ValueError(
-                f"`{self.jurisdiction}` names no jurisdiction: it takes {JURISDICTION_FORM}"
-            )
-        for what, names in (
-            ("model", [model.name for model in (*self.models, *self.upstreams)]),
-            ("gateway", [gateway.gateway_id for gateway in self.gateways]),
-        ):
-            if len(set(names)) < len(names):
-                raise ValueError(f"a {what} is listed twice")
+        law = self.jurisdiction
+        fault = find_region_fault(self.region) or (law and find_jurisdiction_fault(law))
+        if fault:
+            raise ValueError(fault)
+        require_distinct("The model", (model.name for model in (*self.models, *self.upstreams)))
+        require_distinct("The gateway", (gateway.gateway_id for gateway in self.gateways))
         self._check_roles()
         self._check_shared_kv()
         self._check_stores()

@@ -13,7 +13,7 @@ import msgspec
 from contracts.ids import ModelName
 from contracts.placement import ServiceClass
 from contracts.sections import LogSettings
-from contracts.settings import Secret
+from contracts.settings import Secret, require_distinct
 
 PREFIX: Final = "HEARTH_STANDBY"
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -127,6 +127,4 @@ class StandbySettings(msgspec.Struct, frozen=True, kw_only=True):
         """Raises: `ValueError` without a gateway, or for a model that is named twice."""
         if not self.gateways:
             raise ValueError("`gateways` names none.")
-        names = [model.name for model in self.models]
-        if len(names) != len(set(names)):
-            raise ValueError("Two models have the same `name`.")
+        require_distinct("The model", (model.name for model in self.models))

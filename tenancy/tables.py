@@ -254,6 +254,8 @@ usage_ledger: Final = Table(
     Column("price_version", Integer),  # NULL: nothing was charged
     Column("cost_nano", BigInteger, nullable=False),
     Column("num_microneurons", BigInteger, nullable=False),
+    # Where else it was computed before that; NULL: unknown.
+    Column("earlier_places", JSON(none_as_null=True)),
     Index(None, "account_id", "day", "request_id"),
     postgresql_partition_by="RANGE (day)",
 )
@@ -337,6 +339,8 @@ batch_items: Final = Table(
     # How often whoever ran it was lost. Of what has a request id a claim counts one more.
     Column("num_lost", Integer, nullable=False),
     Column("num_claims", Integer, nullable=False, server_default="0"),  # under which it ran
+    # Where runs that were put back have been, and `num_lost` as it is if no others were lost.
+    Column("earlier_places", JSON(none_as_null=True)),
     Column("sealed_input", LargeBinary),  # under the account's data key; NULL once it is done
     Column("sealed_output", LargeBinary),  # likewise; NULL until then
     Index(None, "is_done", "turn_unix_us"),

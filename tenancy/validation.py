@@ -14,6 +14,7 @@ from contracts.finetunes import MAX_FINETUNE_NAME, MAX_FINETUNE_TEXT
 from contracts.ids import (
     JURISDICTION_FORM,
     MAX_MODEL_NAME_LENGTH,
+    RESERVED_PLACES,
     RegionId,
     is_finetune_id,
     is_jurisdiction,
@@ -115,8 +116,17 @@ def check_jurisdictions(names: Iterable[str] | None, param: str) -> list[str] | 
 
 
 def _list_unique(names: Iterable[str], param: str) -> list[str]:
-    """`names` without repetitions, of which there are not too many."""
+    """`names` without repetitions, of which there are not too many, and each is of one place:
+    whoever lists `any` means all of them, and would be bound to a place that is nowhere.
+    """
     unique = list(dict.fromkeys(names))
+    for word in RESERVED_PLACES:
+        if word in unique:
+            raise InvalidRequest(
+                f"No place is called `{word}`, which `{param}` names; an empty list stands for "
+                "none, and where a list is what is allowed, null stands for any.",
+                param=param,
+            )
     if len(unique) > MAX_REGIONS:
         raise InvalidRequest(f"`{param}` has at most {MAX_REGIONS} names.", param=param)
     return unique

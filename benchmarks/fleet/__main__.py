@@ -1,6 +1,7 @@
 """`make prove-fleet`, or `python -m benchmarks.fleet`: the fleet under load, replaced or hurt.
 
 Needs PostgreSQL's and Redis' (or Valkey's) programs; as root each site has a network of its own.
+Without, there are no black holes, and what it prints in the end says so.
 Exit status 1 and a list of faults if anything does not hold. Read next: `benchmarks.fleet.proof`.
 """
 
@@ -44,7 +45,8 @@ def main() -> int:
     if arguments.record:
         append_figures("fleet.csv", figures, describe_circumstances(("torch", "aiohttp")))
     faults = [fault for verdict in verdicts for fault in verdict.faults]
-    return conclude(faults, folder, "logs")
+    left_out = [each for verdict in verdicts for each in verdict.left_out]
+    return conclude(faults, folder, "logs", left_out)
 
 
 def read_arguments() -> argparse.Namespace:

@@ -7,7 +7,7 @@ Owns what counts as a fault and how it is worded. Read next: `benchmarks.fleet.p
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from contracts.usage import Outcome as LedgerOutcome
 from contracts.usage import UsageRecord, read_unix_ms
 
 GIVEN_UP = "hand_over_given_up"
+LET_GO = "member_dismissed"
 CAME, OVER = "a request has come", "a request is over"
 ABORTED_WITHIN_S = 1.0
 """After the kill of a gateway no node computes any longer for it."""
@@ -228,6 +229,36 @@ def count_travelled(arrivals: Iterable[Arrival]) -> int:
     for one in arrivals:
         nodes[one.request_id].add(one.node)
     return sum(len(visited) > 1 for visited in nodes.values())
+
+
+def find_move_faults(
+    num_moved: int, drained: Collection[str], kills: Collection[Downtime]
+) -> list[str]:
+    """Drains, or kills, after which no request was at a second node: nobody had to be moved, so
+    that it was not shown that anybody can be.
+    """
+    if num_moved or not (drained or kills):
+        return []
+    what = f"{', '.join(drained)} drained" if drained else "processes killed"
+    return [f"{what}, and no request was at a second node, so that nothing was tried"]
+
+
+def find_member_faults(members: Mapping[str, int], enrolled: Collection[str]) -> list[str]:
+    """Gateways that do not have the enrolled nodes as members in the end; `members` counts them."""
+    return [
+        f"{gateway} has {count} members of {len(enrolled)}"
+        for gateway, count in members.items()
+        if count != len(enrolled)
+    ]
+
+
+def count_let_go(log: Path, since_unix_s: float) -> int:
+    """How often a gateway let a member go since a moment, by its log."""
+    since = datetime.fromtimestamp(since_unix_s, UTC)
+    return sum(
+        entry.get("event") == LET_GO and datetime.fromisoformat(entry["timestamp"]) >= since
+        for entry in _read_entries(log)
+    )
 
 
 def count_given_up(log: Path, since_unix_s: float) -> Counter[str]:

@@ -1,8 +1,18 @@
 """Which processes the fleet has, what they are told, and whom they serve.
 
 Two gateways of two workers each, four nodes in three regions, hot standby, PostgreSQL and Redis;
-small: two gateways and two nodes. Owns settings, keys and accounts. Read next:
-`benchmarks.fleet.proof`.
+small: two gateways and two nodes. Two of the four nodes are enrolled and found by what they write
+in Redis, the others are named in every gateway's settings. A worker is a process of its own with an
+id, ports, a journal and keys of its own: no port is shared, clients choose among all four.
+
+What is not as it is by default, and why: `routing.silence_s` is 3 instead of 10, so that a black
+hole or a frozen process is noticed in the time that an event has here; `resume_patience_s` 60
+instead of 10 and `retry_reserve` 4,096 instead of 256, since on two cores all streams of a node
+wait longer for a place elsewhere, many at once, than they would on cards of their own: that every
+answer ends is what is shown, not how soon. `membership.gone_after_s` is 4 instead of 30, so that a
+black hole outlasts it.
+
+Owns settings, keys and accounts. Read next: `benchmarks.fleet.members`, `benchmarks.fleet.proof`.
 """
 
 import itertools
@@ -12,7 +22,7 @@ import secrets
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +32,12 @@ import aiohttp
 import asyncpg
 import msgspec
 
+from benchmarks.fleet.members import (
+    describe_to_gateway,
+    describe_to_node,
+    enrol_members,
+    name_key,
+)
 from benchmarks.fleet.processes import Member, is_healthy, wait_until
 from benchmarks.fleet.sites import HUB, STORE, Sites
 from benchmarks.fleet.stores import create_postgres, create_redis
@@ -39,6 +55,8 @@ REGIONS = {"weur": "eu", "enam": "us", "apac": "jp"}
 LATENCIES_MS = {("weur", "enam"): 20, ("weur", "apac"): 40, ("enam", "apac"): 30}
 NODES = {"weur-1": "weur", "weur-2": "weur", "enam-1": "enam", "apac-1": "apac"}
 GATEWAYS = {"gw-1a": "weur", "gw-1b": "weur", "gw-2a": "enam", "gw-2b": "enam"}
+MEMBERS = frozenset({"weur-1", "apac-1"})
+"""Enrolled ones: one that is killed, and one that a black hole surrounds."""
 SMALL_NODES = {"weur-1": "weur", "weur-2": "weur"}
 SMALL_GATEWAYS = {"gw-1a": "weur", "gw-2a": "enam"}
 RULES = (
@@ -73,9 +91,11 @@ class Shape:
     """Settings of nodes by their names, besides those that all have here."""
     has_metrics: bool = False
     """True: each node answers `/metrics` on a port of its own."""
+    members: Set[str] = frozenset()
+    """Nodes that are in no gateway's settings: they are enrolled, and say that they are there."""
 
 
-WHOLE = Shape(NODES, GATEWAYS, 3)
+WHOLE = Shape(NODES, GATEWAYS, 3, members=MEMBERS)
 SMALL = Shape(SMALL_NODES, SMALL_GATEWAYS, 2, has_standby=False)
 SPLIT_KV_BYTES = 96 << 20
 """For the streams under way and few prefixes besides, so that most prompts are computed."""
@@ -86,6 +106,7 @@ SPLIT = Shape(
 )
 NOTICE_S, GRACE_S, SILENCE_S = 2.0, 60, 3.0
 _HAND_OVERS = re.compile(r'^hearth_gateway_hand_overs_total\{outcome="(\w+)"\} (\S+)', re.MULTILINE)
+_MEMBERS = re.compile(r"^hearth_gateway_members (\S+)", re.MULTILINE)
 _ROUTING = {"silence_s": SILENCE_S, "resume_patience_s": 60.0, "retry_reserve": 4096}
 
 
@@ -106,6 +127,10 @@ class Fleet:
     session: aiohttp.ClientSession
     roles: Mapping[str, str]
     """Those of the shape."""
+    enrolled: Set[str] = frozenset()
+    """Nodes that have come by themselves."""
+    database: str = ""
+    """Where PostgreSQL is."""
     members: dict[str, Member] = field(default_factory=dict)
     urls: dict[str, str] = field(default_factory=dict)
     """Of the gateways' ports for tenants."""
@@ -144,12 +169,37 @@ class Fleet:
     async def count_hand_overs(self) -> Counter[str]:
         """How the hand-overs of all gateways have ended so far."""
         counts: Counter[str] = Counter()
-        for url in self.admin_urls.values():
-            headers = {"authorization": f"Bearer {self.operator}"}
-            async with self.session.get(f"{url}/metrics", headers=headers) as response:
-                found = _HAND_OVERS.findall(await response.text())
+        for gateway in self.gateways:
+            found = _HAND_OVERS.findall(await self._read_metrics(gateway))
             counts.update({outcome: int(float(value)) for outcome, value in found})
         return counts
+
+    async def count_members(self) -> dict[str, int]:
+        """How many nodes each gateway has by enrolment and heartbeat."""
+        counts: dict[str, int] = {}
+        for gateway in self.gateways:
+            found = _MEMBERS.findall(await self._read_metrics(gateway))
+            counts[gateway] = sum(int(float(value)) for value in found)
+        return counts
+
+    async def _read_metrics(self, gateway: str) -> str:
+        headers = {"authorization": f"Bearer {self.operator}"}
+        url = f"{self.admin_urls[gateway]}/metrics"
+        async with self.session.get(url, headers=headers) as response:
+            return await response.text()
+
+    async def wait_database(self) -> None:
+        """Returns once PostgreSQL takes connections."""
+
+        async def answers() -> bool:
+            try:
+                connection: Any = await asyncpg.connect(self.database, timeout=5)
+            except (OSError, asyncpg.PostgresError):
+                return False
+            await connection.close()
+            return True
+
+        await wait_until(answers, "PostgreSQL")
 
     async def is_serving(self, gateway: str, node: str) -> bool:
         """True when `gateway` has the node as one that serves."""
@@ -180,15 +230,16 @@ async def run_fleet(folder: Path, sites: Sites, shape: Shape) -> AsyncGenerator[
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-        fleet = Fleet(sites, session, shape.roles)
+        fleet = Fleet(sites, session, shape.roles, shape.members)
         database_port, redis_port = next(ports), next(ports)
         fleet.members["postgres"] = create_postgres(folder, hub, database_port)
         fleet.members["redis"] = create_redis(folder, sites, redis_port)
-        database = f"postgresql://hearth@{hub}:{database_port}/postgres"
+        fleet.database = f"postgresql://hearth@{hub}:{database_port}/postgres"
+        stores = fleet.database, f"redis://{sites.find_address(STORE)}:{redis_port}/0"
         try:
             for store in ("postgres", "redis"):
                 fleet.members[store].start()
-            fleet.tenancy = await _prepare_tenancy(fleet, folder, database, shape.num_tenants)
+            fleet.tenancy = await _prepare_tenancy(fleet, folder, shape.num_tenants)
             node_ports = {name: next(ports) for name in nodes}
             for name, site in nodes.items():
                 port = node_ports[name]
@@ -197,21 +248,27 @@ async def run_fleet(folder: Path, sites: Sites, shape: Shape) -> AsyncGenerator[
                 if metrics_port is not None:
                     fleet.metrics_urls[name] = f"http://{address}:{metrics_port}/metrics"
                 listen = address, port, metrics_port
-                file = _write_node(folder, name, site, listen, shape)
+                file = _write_node(folder, name, stores[1], listen, shape)
                 url = f"http://{address}:{port}/health/ready"
                 _add(fleet, folder, name, site, ["node", "--config", str(file)], url)
+            named = [
+                _describe_node(name, f"ws://{sites.find_address(site)}:{node_ports[name]}")
+                for name, site in nodes.items()
+                if name not in shape.members
+            ]
             for name, site in gateways.items():
                 port, admin_port = next(ports), next(ports)
                 address = sites.find_address(site)
-                stores = database, f"redis://{sites.find_address(STORE)}:{redis_port}/0"
                 listen = {"host": address, "port": port}, {"host": address, "port": admin_port}
-                file = _write_gateway(folder, name, site, listen, stores, sites, node_ports)
+                file = _write_gateway(folder, name, listen, stores, shape, named)
                 fleet.urls[name] = f"http://{address}:{port}"
                 fleet.admin_urls[name] = f"http://{address}:{admin_port}"
                 url = f"{fleet.admin_urls[name]}/health/ready"
                 _add(fleet, folder, name, site, ["gateway", "--config", str(file)], url)
             if shape.has_standby:
                 _add_standby(fleet, folder)
+            enrolled = {name: nodes[name] for name in nodes if name in shape.members}
+            await enrol_members(folder, enrolled, gateways)
             for member in list(fleet.members.values())[2:]:
                 member.start()
             for name in (*nodes, *gateways):
@@ -248,24 +305,13 @@ def _add_standby(fleet: Fleet, folder: Path) -> None:
     )
 
 
-async def _prepare_tenancy(
-    fleet: Fleet, folder: Path, database: str, num_tenants: int
-) -> SqlTenancy:
+async def _prepare_tenancy(fleet: Fleet, folder: Path, num_tenants: int) -> SqlTenancy:
     """Schema, key ring, an operator and the accounts."""
-
-    async def answers() -> bool:
-        try:
-            connection: Any = await asyncpg.connect(database, timeout=5)
-        except (OSError, asyncpg.PostgresError):
-            return False
-        await connection.close()
-        return True
-
-    await wait_until(answers, "PostgreSQL")
-    await upgrade_database_async(database)
+    await fleet.wait_database()
+    await upgrade_database_async(fleet.database)
     ring = create_key_ring_file(folder / "key_ring.json", secrets.token_bytes)
     heads = HeadFile(folder / "heads.jsonl")
-    tenancy = create_tenancy(database, ring, time.time, secrets.token_bytes, heads)
+    tenancy = create_tenancy(fleet.database, ring, time.time, secrets.token_bytes, heads)
     acting = tenancy.act_as(Actor(ActorKind.COMMAND_LINE, "fleet"))
     fleet.operator = (await acting.create_operator("fleet")).value.reveal()
     for rules in RULES[:num_tenants]:
@@ -283,13 +329,18 @@ async def _prepare_tenancy(
 
 
 def _write_node(
-    folder: Path, name: str, region: str, listen: tuple[str, int, int | None], shape: Shape
+    folder: Path, name: str, store_url: str, listen: tuple[str, int, int | None], shape: Shape
 ) -> Path:
-    """Settings and pair keys of a node. `listen`: address, port and the one for metrics."""
+    """Settings and pair keys of a node; one that is enrolled gets its keys by that. `listen`:
+    address, port and the one for metrics.
+    """
     address, port, metrics_port = listen
-    keys = []
+    region, is_member = shape.nodes[name], name in shape.members
+    keys: list[dict[str, str]] = []
     for gateway in shape.gateways:
-        file = _write_secret(folder / f"{gateway}--{name}.key", secrets.token_hex(32))
+        file = name_key(folder, gateway, name)
+        if not is_member:
+            _write_secret(file, secrets.token_hex(32))
         keys.append({"gateway_id": gateway, "key_file": str(file)})
     model = {"path": str(shape.folder), "dtype": shape.dtype}
     table: dict[str, Any] = {
@@ -303,6 +354,8 @@ def _write_node(
         "gateways": keys,
         "models": [model | {"name": one} for one in shape.models],
     }
+    if is_member:
+        table["membership"] = describe_to_node(address, port, store_url)
     if shape.roles:
         table["role"] = shape.roles[name]
         table["transfer"] = {"engine": "nixl"}
@@ -317,23 +370,14 @@ def _write_node(
 def _write_gateway(
     folder: Path,
     name: str,
-    region: str,
     listen: tuple[dict[str, Any], dict[str, Any]],
     stores: tuple[str, str],
-    sites: Sites,
-    node_ports: dict[str, int],
+    shape: Shape,
+    named: list[dict[str, Any]],
 ) -> Path:
-    """Settings of one worker of a gateway, with a journal of its own."""
-    nodes = [
-        {
-            "node_id": node,
-            "region": NODES[node],
-            "url": f"ws://{sites.find_address(NODES[node])}:{port}",
-            "key_file": str(folder / f"{name}--{node}.key"),
-            "allow_plaintext": True,
-        }
-        for node, port in node_ports.items()
-    ]
+    """Settings of one worker of a gateway, with a journal of its own, and the `named` nodes."""
+    region = shape.gateways[name]
+    keys = {node["node_id"]: str(name_key(folder, name, node["node_id"])) for node in named}
     regions = [
         {"name": other, "jurisdiction": law, "latency_ms": _find_latency(region, other)}
         for other, law in REGIONS.items()
@@ -351,9 +395,16 @@ def _write_gateway(
         "shared_limits": {"url": stores[1], "lease_s": 5.0, "num_gateways": 4},
         "routing": _ROUTING,
         "routing.regions": regions,
-        "nodes": nodes,
+        "nodes": [node | {"key_file": keys[node["node_id"]]} for node in named],
     }
+    if shape.members:
+        table["membership"] = describe_to_gateway(folder, name, stores[1])
     return _write_toml(folder / f"{name}.toml", table)
+
+
+def _describe_node(name: str, url: str) -> dict[str, Any]:
+    """A node in a gateway's settings, but for the key."""
+    return {"node_id": name, "region": NODES[name], "url": url, "allow_plaintext": True}
 
 
 def _find_latency(region: str, other: str) -> float:

@@ -7,17 +7,20 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from benchmarks.fleet.checks import (
     count_given_up,
+    count_let_go,
     count_travelled,
     find_abort_faults,
     find_client_faults,
     find_ledger_faults,
+    find_member_faults,
+    find_move_faults,
     find_residency_faults,
     find_unseen_faults,
     measure_aborts,
@@ -42,6 +45,8 @@ class Verdict:
 
     figures: list[Figure]
     faults: list[str]
+    left_out: list[str] = field(default_factory=list[str])
+    """What was not tried."""
 
 
 async def prove(fleet: Fleet, folder: Path, what: str, num_streams: int) -> Verdict:
@@ -85,13 +90,18 @@ async def prove(fleet: Fleet, folder: Path, what: str, num_streams: int) -> Verd
     if {NODES[one.node] for one in arrivals} != {NODES[node] for node in fleet.nodes}:
         faults.append("not every region was used, so that the law was not tried")
     retried = count_travelled(arrivals)
-    if scenario.kills and not retried:  # a quiet restart may have to move nobody
-        faults.append("no request was at a second node, so that nothing was tried")
+    faults += find_move_faults(retried, scenario.drained, scenario.kills)
+    members = await fleet.count_members()
+    logs = [folder / f"{gateway}.log" for gateway in fleet.gateways]
+    num_let_go = sum(count_let_go(log, began_unix_s) for log in logs)
+    faults += find_member_faults(members, fleet.enrolled)
+    if fleet.enrolled and not (num_let_go or scenario.left_out):
+        faults.append("no member was let go and came back, so that nothing was tried")
     if fleet.roles and not handed_over["landed"]:
         faults.append("no prompt was handed over, so that nothing was tried")
     given_up = Counter[str]()
-    for gateway in fleet.gateways if fleet.roles else ():
-        given_up += count_given_up(folder / f"{gateway}.log", began_unix_s)
+    for log in logs if fleet.roles else ():
+        given_up += count_given_up(log, began_unix_s)
     counts = {
         "streams at once": num_streams,
         "requests": len(outcomes),
@@ -105,6 +115,9 @@ async def prove(fleet: Fleet, folder: Path, what: str, num_streams: int) -> Verd
         "connections turned away": load.num_turned_away,
         "requests at nodes, by the law": len(arrivals),
         "rows of the ledger": len(records),
+        "nodes that were drained": len(scenario.drained),
+        "members that every gateway has": min(members.values()),
+        "members let go": num_let_go,
         **{f"hand-overs {outcome}": n for outcome, n in sorted(handed_over.items())},
         **{f"given up: {reason}": n for reason, n in sorted(given_up.items())},
         "faults": len(faults),
@@ -113,7 +126,7 @@ async def prove(fleet: Fleet, folder: Path, what: str, num_streams: int) -> Verd
         Figure(what, "hearth", key, "count", num_streams, n, n, n) for key, n in counts.items()
     ]
     times = _measure_kills(list(aborts_s.values()), load, scenario, what)
-    return Verdict([*counts_of, *times], faults)
+    return Verdict([*counts_of, *times], faults, scenario.left_out)
 
 
 def _spread(num_questions: int, num_streams: int) -> list[int]:

@@ -5,6 +5,7 @@ python -m benchmarks.routing --nodes 8 --requests 16000 --utilisation 0.75 --cap
 python -m benchmarks.routing --nodes 8 --gateways 4             # requests come in at any of four
 python -m benchmarks.routing --nodes 8 --gateways 4 --silent    # which do not hear of each other's
 python -m benchmarks.routing --nodes 8 --gateways 4 --silent prompts # but of sessions: the header
+python -m benchmarks.routing --nodes 8 --places 48               # more wait for a place
 python -m benchmarks.routing --nodes 32 --fail-every 300         # nodes die and come back
 python -m benchmarks.routing --nodes 2000 --sites 330           # sites near their users
 python -m benchmarks.routing --nodes 2000 --sites 330 --jobs 8  # areas of the world side by side
@@ -62,6 +63,7 @@ def _describe(name: str, num_nodes: int, figures: Figures) -> list[Figure]:
         ("TTFT p50", "ms", [figures.find_ttft_s(0.5) * 1000]),
         ("TTFT p90", "ms", [figures.find_ttft_s(0.9) * 1000]),
         ("tokens held, max/mean each second", "ratio of nodes", balance.held),
+        ("tokens held, max/mean of 30 s", "ratio of nodes", balance.carried),
         ("tokens computed, max/mean each 30 s", "ratio of nodes", balance.computed),
         ("tokens computed, max/mean", "ratio of nodes", balance.compare_totals()),
         ("cached input tokens", "share", [figures.hit_ratio]),
@@ -96,12 +98,19 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--tenants", type=int, default=40)
     parser.add_argument("--capacity", type=int, default=CAPACITY, help="of a node's cache, tokens")
     parser.add_argument("--prefill", type=float, default=PREFILL_PER_S, help="tokens per second")
+    parser.add_argument("--places", type=int, default=0, help="of a node; 0: as many as come")
     parser.add_argument("--utilisation", type=float, default=0.8)
     parser.add_argument("--fail-every", type=float, default=0, help="a node, seconds; 0: never")
     parser.add_argument("--fail-for", type=float, default=30.0, help="until it is back, seconds")
     parser.add_argument("--jobs", type=int, default=1, help="areas at a time, each in a process")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", action="append", help="one policy by name; may be repeated")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=[*OURS, *RULES],
+        metavar="POLICY",
+        help="may be repeated; any of: " + ", ".join([*OURS, *RULES]),
+    )
     parser.add_argument("--note", default="", help="appended to the names of the rows")
     parser.add_argument("--record", action="store_true")
     asked = parser.parse_args()

@@ -113,7 +113,7 @@ def _run_area(
 
 def _create_scenario(asked: argparse.Namespace) -> Scenario:
     """The fleet that is asked for, with cold caches."""
-    machine = Machine(asked.capacity, asked.prefill)
+    machine = Machine(asked.capacity, asked.prefill, asked.places)
     if not asked.sites:
         return create_pool(asked.nodes, asked.gateways, machine)
     if asked.central:

@@ -107,7 +107,10 @@ class Production:
             return None
         self.decision_s.append(time.thread_time() - began_s)
         self._plans[number] = fleet, plan
-        return self._places[plan.node_id]
+        place = self._places[plan.node_id]
+        num_cached = self._nodes[place].count_hit(request)
+        fleet.locality.note_accepted(need, plan, request.num_prompt, num_cached)
+        return place
 
     def end(self, number: int, request: SimRequest) -> None:
         """Gives the place back; a node that has died has not answered."""

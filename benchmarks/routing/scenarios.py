@@ -22,6 +22,8 @@ class Machine:
 
     capacity: int = CAPACITY
     prefill_per_s: float = PREFILL_PER_S
+    num_places: int = 0
+    """Requests at the same time; 0: without a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,4 +137,7 @@ def _draw_demand(
 
 
 def _create_node(place: int, region: RegionId, machine: Machine) -> SimulatedNode:
-    return SimulatedNode(NodeId(str(place)), region, machine.capacity, machine.prefill_per_s)
+    node_id = NodeId(str(place))
+    return SimulatedNode(
+        node_id, region, machine.capacity, machine.prefill_per_s, machine.num_places
+    )

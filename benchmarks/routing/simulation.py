@@ -102,6 +102,8 @@ def simulate(
         run.take(number, request)
     run.pass_turns(end_s)
     run.go_on_to(end_s)
+    if not run.figures.balance.carried:  # all of it was shorter than a window
+        run.figures.balance.end_window()
     run.figures.warm_s = clock.now_s - warm_s
     return run.figures
 

@@ -134,6 +134,7 @@ class SimulatedCore:
                     num_coming=load.num_coming,
                     prefill_tokens_per_s=load.prefill_per_s,
                     decode_tokens_per_s=load.decode_per_s,
+                    decode_step_s=load.decode_step_s,
                 ),
             ),
             role=self.role,

@@ -71,9 +71,12 @@ class Findings:
     def expecting(
         self, area: Area, what: str, advice: str, *errors: type[Exception]
     ) -> Generator[None]:
-        """Turns one of `errors` into a problem: `what`, and what the error says."""
+        """Turns one of `errors` into a problem: `what`, what the error says, and its cause, where
+        it has not said that itself.
+        """
         try:
             yield
         except errors as error:
-            cause = "" if error.__cause__ is None else f" ({error.__cause__})"
-            self.add(area, Level.PROBLEM, f"{what}: {error}{cause}", advice)
+            said, cause = str(error), str(error.__cause__ or "")
+            more = f" ({cause})" if cause.strip() and cause.strip(". ") not in said else ""
+            self.add(area, Level.PROBLEM, f"{what}: {said}{more}", advice)

@@ -87,6 +87,7 @@ def create_listeners(
 ) -> Listeners:
     """All ports, not yet bound. Raises: `InvariantBroken` for a route that demands nothing."""
     readiness = Readiness(services.fleet.has_ready_model)
+    readiness.require(lambda: not services.fleet.is_clock_doubted())
     guard = Guard(requests, authenticators, services.telemetry, Turns())
     cross_origin = CrossOrigin(settings.cross_origin)
     tenants = create_tenant_routes(services, readiness.is_ready)

@@ -4,6 +4,7 @@ Owns the mapping from routes to tenancy's drains; must not know how streams are 
 names a tenant. Read next: `gateway.routing.drain_desk`, `gateway.routing.fleet`.
 """
 
+from math import isfinite
 from typing import Annotated, Final
 
 import msgspec
@@ -70,9 +71,16 @@ class NodePages:
         self._renew_key = services.renew_key
 
     async def list(self, request: Request, caller: Caller) -> Response:
-        """Every node with its last report, and those that are enrolled and have not come."""
-        absent = [create_unknown(node_id) for node_id in self._membership.list_absent()]
-        return reply([self._describe(node) for node in (*self._fleet.roster.snapshots, *absent)])
+        """Every node with its last report, and those that are enrolled and are not in the fleet, as
+        they were if they have been.
+        """
+        roster = self._fleet.roster
+        former = {node.node_id: node for node in roster.absent if isfinite(node.reported_s)}
+        absent = [
+            former.get(node_id) or create_unknown(node_id)
+            for node_id in self._membership.list_absent()
+        ]
+        return reply([self._describe(node) for node in (*roster.snapshots, *absent)])
 
     async def drain(self, request: Request, caller: Caller) -> Response:
         """The node gets nothing new: from here at once, from other gateways within two seconds."""
@@ -123,4 +131,6 @@ class NodePages:
             role=node.role,
             suggested_role=node.suggested_role,
             heartbeat_age_s=None if heard_s is None else round(heard_s, 3),
+            refusal=self._fleet.roster.find_refusal(node.node_id)
+            or self._membership.find_refusal(node.node_id),
         )

@@ -51,6 +51,6 @@ def create_authenticators(
         StandbyCredential(standby),
         addresses,
         cache,
-        Standing(cache, tenancy),
+        Standing(cache, tenancy, sources),
         uses,
     )

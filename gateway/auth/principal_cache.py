@@ -55,6 +55,22 @@ class PrincipalCache:
         """False once nothing follows the store any more: its states are not told apart then."""
         return self._is_trusted
 
+    @property
+    def is_confirmed(self) -> bool:
+        """True while the store said lately enough that nothing has changed since this generation
+        began. A gateway that is cut off from it, or was frozen, has heard of no change.
+        """
+        return self._sources.monotonic_s() - self._confirmed_s <= self._settings.max_staleness_s
+
+    @property
+    def max_age_s(self) -> float:
+        """How old what the store has said may be where nobody can tell of changes since then."""
+        return self._settings.max_staleness_s
+
+    def is_recent(self, asked_s: float) -> bool:
+        """True when what the store was asked then is no older than that."""
+        return self._sources.monotonic_s() - asked_s <= self._settings.max_staleness_s
+
     def add_follower(self, refresh: Callable[[], Awaitable[None]]) -> None:
         """Has `refresh` awaited with each new epoch, which counts as seen once it returns."""
         self._followers.append(refresh)
@@ -72,10 +88,7 @@ class PrincipalCache:
 
     def peek(self, digest: bytes) -> Principal | None:
         """The principal if it is known here and still to be trusted."""
-        age_s = self._sources.monotonic_s() - self._confirmed_s
-        if age_s > self._settings.max_staleness_s:
-            return None
-        return self._principals.get(digest)
+        return self._principals.get(digest) if self.is_confirmed else None
 
     def was_good(self, digest: bytes) -> bool:
         """True when the credential had a principal once, before something changed in the store."""
@@ -88,11 +101,9 @@ class PrincipalCache:
         """
         if self._directory.digest_api_token(value) is None:
             return None  # it cannot be a credential, whatever the store holds
-        now_s = self._sources.monotonic_s()
-        is_stale = now_s - self._confirmed_s > self._settings.max_staleness_s
-        if is_stale and self._is_trusted:
+        if self._is_trusted and not self.is_confirmed:
             raise StoreUnavailable("Credentials cannot be checked right now.", retry_after_s=1)
-        if self._rejections.get(digest, 0.0) > now_s:
+        if self._rejections.get(digest, 0.0) > self._sources.monotonic_s():
             return None
         return await self._look_up(value, digest)
 

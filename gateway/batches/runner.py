@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import msgspec
 import structlog
 
 from contracts.batches import BatchItem
@@ -194,6 +195,8 @@ class BatchRunner:
         asked = _NOTHING if item.asked is None else decode_input(item.asked)
         reference = asked.reference
         context = self._requests.begin(ROUTE, item.request_id, item.claim)
+        context.seen = item.earlier_places or ()
+        context.has_unknown_runs = item.earlier_places is None
         self._requests.trace(context, (), ROUTE)
         status = _PUT_BACK
         try:
@@ -210,6 +213,9 @@ class BatchRunner:
             end = End.FAILED if error is hopeless else find_end(error, item.num_lost)
             if end is not End.FAILED:
                 is_narrow = bool(asked.headers) or _is_bound(context)
+                if item.earlier_places is not None:
+                    places = context.list_places()
+                    item = msgspec.structs.replace(item, earlier_places=places)
                 await self._put_back(item, error, end, is_narrow=is_narrow)
                 return
             output = create_failed(reference, error)

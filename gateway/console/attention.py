@@ -29,7 +29,9 @@ def list_concerns(fleet: Fleet, now_s: float) -> list[Concern]:
     for node in fleet.roster.snapshots:
         name = node.node_id
         if not node.is_connected:
+            refusal = fleet.roster.find_refusal(name)
             told = "has never connected" if node.region is None else "is not connected"
+            told = told if refusal is None else f"is refused: {refusal}"
             concerns.append(Concern(name, f"This node {told}.", True))
         elif now_s - node.reported_s > _REPORT_LATE_S:
             concerns.append(Concern(name, "This node has not reported for a while.", True))

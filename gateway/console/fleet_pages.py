@@ -188,7 +188,8 @@ class FleetPages:
         troubled = self._parts.fleet.health.list_troubled(now_s)
         regions: dict[str, list[ShownNode]] = {}
         for node in self._parts.fleet.roster.snapshots:
-            shown = _to_shown(node, now_s, troubled.get(node.node_id))
+            is_refused = self._parts.fleet.roster.find_refusal(node.node_id) is not None
+            shown = _to_shown(node, now_s, troubled.get(node.node_id), is_refused=is_refused)
             regions.setdefault(node.region or "", []).append(shown)
         return self._parts.renderer.show(
             request, caller, "fleet.html", regions=sorted(regions.items(), key=_order)
@@ -207,12 +208,15 @@ def _to_replica(node: NodeSnapshot, name: ModelName) -> Replica:
     )
 
 
-def _to_shown(node: NodeSnapshot, now_s: float, trouble: Rejection | None) -> ShownNode:
+def _to_shown(
+    node: NodeSnapshot, now_s: float, trouble: Rejection | None, *, is_refused: bool
+) -> ShownNode:
     """The node, its state in a word."""
     age_s = None if node.region is None else now_s - node.reported_s
     state, tone = "serving", "good"
     if not node.is_connected:
-        state, tone = ("away", "bad") if node.region else ("never seen", "bad")
+        state, tone = "away" if node.region else "never seen", "bad"
+        state = "refused" if is_refused else state
     elif trouble is Rejection.BREAKER_OPEN:
         state, tone = "left alone after failures", "bad"
     elif trouble is not None:

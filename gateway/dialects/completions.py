@@ -5,12 +5,19 @@ what evaluation programs come for. Source: OpenAI's API reference.
 Read next: `gateway.dialects.completion_replies`.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
 
 from contracts.errors import InvalidRequest
-from contracts.inference import GenerateRequest, PlainPrompt, TextPrompt, TokenPrompt
+from contracts.inference import (
+    MAX_ECHO_CHARS,
+    GenerateRequest,
+    PlainPrompt,
+    TextPrompt,
+    TokenPrompt,
+)
 from gateway.dialects.chat_fields import StreamOptions
 from gateway.dialects.completion_replies import Completion, CompletionForm
 from gateway.dialects.dialect import Body, Dialect, FindModel, ParsedRequest
@@ -71,6 +78,8 @@ def parse_completion(body: Body, model: str | None, find_model: FindModel) -> Pa
             f"`prompt` and `n` ask for {num_answers} answers; a request may have {MAX_ANSWERS}.",
             param="prompt",
         )
+    if fields.echo:
+        _check_echo(prompts, num_choices)
     if fields.suffix or (fields.best_of or num_choices) != num_choices:
         refuse_fields(suffix=fields.suffix, best_of=fields.best_of)
     temperature = DEFAULT_TEMPERATURE if fields.temperature is None else fields.temperature
@@ -103,6 +112,19 @@ def parse_completion(body: Body, model: str | None, find_model: FindModel) -> Pa
 COMPLETIONS: Final = Dialect(
     name="completions", parse=parse_completion, body=CompletionRequest, replies=(Completion,)
 )
+
+
+def _check_echo(prompts: Sequence[PlainPrompt], num_choices: int) -> None:
+    """Raises: `InvalidRequest` for answers that repeat more than they may of texts; nodes know what
+    token ids come to.
+    """
+    num_chars = sum(len(prompt.text) for prompt in prompts if isinstance(prompt, TextPrompt))
+    if num_chars * num_choices > MAX_ECHO_CHARS:
+        raise InvalidRequest(
+            f"With `echo` and `n` the answers would repeat {num_chars * num_choices:,} characters "
+            f"of `prompt`; those of a request may repeat {MAX_ECHO_CHARS:,}.",
+            param="echo",
+        )
 
 
 def _to_prompts(prompt: str | tuple[str | TokenId | TokenIds, ...]) -> tuple[PlainPrompt, ...]:

@@ -223,7 +223,7 @@ class FairQueue:
             return False
         if not is_lawful(node, need):
             return False
-        kind = _list_demands(need), self._fleet.health.refusals.find_loner(need)
+        kind = _list_demands(need), self._fleet.health.find_loner(need)
         if kind in stuck:
             return False
         takes = self._fleet.takes(node_id, need)
@@ -265,7 +265,7 @@ class FairQueue:
             nonlocal num_left
             for waiter in queue.walk():
                 need = self._find_need(waiter)
-                loner = self._fleet.health.refusals.find_loner(need)
+                loner = self._fleet.health.find_loner(need)
                 kind = _find_kind(need, regions, laws), loner
                 if kind in stuck:
                     continue

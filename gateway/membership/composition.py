@@ -45,6 +45,10 @@ class Membership(Protocol):
         """Since a member's last heartbeat; None for who is none."""
         ...
 
+    def find_refusal(self, node_id: NodeId) -> str | None:
+        """Why an enrolled node's last heartbeat changed nothing; None: it was believed."""
+        ...
+
     async def run(self) -> None:
         """Follows the members, for ever."""
         ...
@@ -70,6 +74,10 @@ class NoMembership:
         return []
 
     def find_heartbeat_age_s(self, node_id: NodeId) -> float | None:
+        """No node has any."""
+        return None
+
+    def find_refusal(self, node_id: NodeId) -> str | None:
         """No node has any."""
         return None
 

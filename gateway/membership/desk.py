@@ -25,6 +25,7 @@ from contracts.membership import (
 from contracts.pair_key import PairKey
 from gateway.membership.enrolments import EnrolledNode, EnrolmentFolder
 from gateway.membership.heartbeat_store import HeartbeatStore
+from gateway.membership.refusals import RefusedHeartbeats
 from gateway.routing.fleet import Fleet
 from gateway.settings import MembershipSettings
 from gateway.sources import Sources
@@ -80,6 +81,7 @@ class MembershipDesk:
         self._seen: dict[NodeId, bytes] = {}
         """What lay there at the last look: the same again is no news."""
         self._num_refused = dict.fromkeys(HeartbeatRefusal, 0)
+        self._refused = RefusedHeartbeats()
         self._is_degraded = False
 
     @property
@@ -106,6 +108,10 @@ class MembershipDesk:
         """Since a member's last heartbeat; None for who is none."""
         member = self._members.get(node_id)
         return None if member is None else self._sources.monotonic_s() - member.heard_s
+
+    def find_refusal(self, node_id: NodeId) -> str | None:
+        """Why an enrolled node's last heartbeat changed nothing; None: it was believed."""
+        return self._refused.find(node_id)
 
     async def run(self) -> None:
         """Looks about once a second, for ever."""
@@ -137,6 +143,7 @@ class MembershipDesk:
             self._recover()
         for node_id in self._seen.keys() - enrolled.keys():
             del self._seen[node_id]
+        self._refused.keep_only(enrolled, found)
         for node_id, sealed in found.items():
             if self._seen.get(node_id) != sealed:
                 self._seen[node_id] = sealed
@@ -173,11 +180,18 @@ class MembershipDesk:
         try:
             self._accept(node, self._open(sealed, node.node_id, node.key))
         except HeartbeatRefused as refused:
-            self._num_refused[refused.reason] += 1
-            log.warning("heartbeat_refused", node_id=node.node_id, reason=refused.reason)
+            if self._note_refused(node, refused):
+                log.warning("heartbeat_refused", node_id=node.node_id, reason=refused.reason)
         except Exception as error:  # nothing that a node says may end this for the others
-            self._num_refused[HeartbeatRefusal.MALFORMED] += 1
-            log.error("heartbeat_failed", node_id=node.node_id, error=type(error).__name__)
+            if self._note_refused(node, HeartbeatRefused(HeartbeatRefusal.MALFORMED)):
+                log.error("heartbeat_failed", node_id=node.node_id, error=type(error).__name__)
+        else:
+            self._refused.forget(node.node_id)
+
+    def _note_refused(self, node: EnrolledNode, refused: HeartbeatRefused) -> bool:
+        """One heartbeat more changed nothing; True when that is worth a line of the log."""
+        self._num_refused[refused.reason] += 1
+        return self._refused.note(node.node_id, refused, self._sources.monotonic_s())
 
     def _accept(self, node: EnrolledNode, heartbeat: Heartbeat) -> None:
         """The node is there, or says goodbye. Raises: `HeartbeatRefused`."""
@@ -186,7 +200,8 @@ class MembershipDesk:
         max_skew_ms = int(self._settings.max_skew_s * 1000)
         require_order(heartbeat, self._last_unix_ms.get(node_id, -1), now_ms, max_skew_ms)
         if node.vouched.contradicts(report):
-            raise HeartbeatRefused(HeartbeatRefusal.REGION)
+            words = node.vouched.describe_contradiction(report)
+            raise HeartbeatRefused(HeartbeatRefusal.REGION, words)
         member = self._members.get(node_id)
         if member is None:
             if not heartbeat.is_leaving:

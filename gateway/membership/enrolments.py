@@ -17,7 +17,13 @@ from typing import Final
 import msgspec
 import structlog
 
-from contracts.ids import JURISDICTION_FORM, NodeId, RegionId, is_jurisdiction, is_node_id
+from contracts.ids import (
+    NodeId,
+    RegionId,
+    find_jurisdiction_fault,
+    find_region_fault,
+    is_node_id,
+)
 from contracts.settings import SettingsError
 from gateway.routing.snapshots import Vouched
 from gateway.settings import NodeSettings
@@ -124,11 +130,10 @@ def read_enrolment(folder: Path, node_id: NodeId) -> EnrolledNode:
         enrolment = msgspec.convert(table, NodeEnrolment, dec_hook=lambda kind, value: kind(value))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.MsgspecError) as error:
         raise SettingsError(f"{path} cannot be used: {error}.") from error
-    if not is_node_id(enrolment.region):
-        raise SettingsError(f"{path}: `{enrolment.region}` is not a region's name.")
     law = enrolment.jurisdiction
-    if law and not is_jurisdiction(law):
-        raise SettingsError(f"{path}: `{law}` names no jurisdiction: it takes {JURISDICTION_FORM}.")
+    fault = find_region_fault(enrolment.region) or (law and find_jurisdiction_fault(law))
+    if fault:
+        raise SettingsError(f"{path}: {fault}")
     return EnrolledNode(node_id, enrolment, folder)
 
 

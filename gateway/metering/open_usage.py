@@ -9,6 +9,7 @@ Read next: `gateway.metering.journal`, `gateway.settlement`.
 
 import mmap
 import os
+import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +19,11 @@ import msgspec
 import structlog
 
 from contracts.errors import StoreUnavailable
+from contracts.ids import RequestId
 from contracts.inference import Usage
 from contracts.pricing import FREE, Price, TokenRates, compute_charge
 from contracts.settings import SettingsError
-from contracts.usage import UsageRecord, to_token_counts
+from contracts.usage import NodePlace, UsageRecord, to_token_counts
 from gateway.metering.journal import Journal, read_boot, read_journal
 from gateway.request_context import Tally
 
@@ -33,7 +35,9 @@ _CELLS_PER_PLACE: Final = PLACE_BYTES // _CELL_BYTES
 _NUM_COUNTS: Final = 4
 _NO_COUNTS: Final = bytes(_NUM_COUNTS * _CELL_BYTES)
 _ENTRY_AT: Final = (1 + _NUM_COUNTS) * _CELL_BYTES
+_MAX_ENTRY_BYTES: Final = PLACE_BYTES - _ENTRY_AT
 _LENGTH_BITS: Final = 32
+_FIRST_CELL: Final = struct.Struct("=Q")
 _OPTIONS: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
@@ -96,10 +100,38 @@ class OpenUsage:
         self._cells[first] = 0
         rates = None if price is None else (price.money, price.neurons)
         entry = _encoder.encode(OpenEntry(record, rates))
+        if record.earlier_places:
+            entry = _encode_within(OpenEntry(record, rates))
         start = place * PLACE_BYTES + _ENTRY_AT
         self._bytes[start - len(_NO_COUNTS) : start + len(entry)] = _NO_COUNTS + entry
         self._cells[first] = zlib.crc32(entry) << _LENGTH_BITS | len(entry)
         return self._cells[first + 1 : first + 1 + _NUM_COUNTS]
+
+    def amend(
+        self,
+        place: int,
+        request_id: RequestId,
+        last: NodePlace,
+        earlier: tuple[NodePlace, ...],
+    ) -> None:
+        """What the request has consumed stays as it is; it is computed at `last` now. Nothing
+        changes where the place has no counts of it, or has become another's.
+        """
+        start = place * PLACE_BYTES
+        length = _read_length(self._cells[place * _CELLS_PER_PLACE])
+        if not length:
+            return
+        entry = _decoder.decode(self._bytes[start + _ENTRY_AT : start + _ENTRY_AT + length])
+        if entry.record.request_id != request_id:
+            return
+        record = msgspec.structs.replace(
+            entry.record, node_id=last.node_id, region=last.region, earlier_places=earlier
+        )
+        data = _encode_within(OpenEntry(record, entry.rates))
+        first = _FIRST_CELL.pack(zlib.crc32(data) << _LENGTH_BITS | len(data))
+        counts = bytes(self._bytes[start + _CELL_BYTES : start + _ENTRY_AT])
+        # In one store: no kill comes between the entry and its checksum.
+        self._bytes[start : start + _ENTRY_AT + len(data)] = first + counts + data
 
     def end(self, place: int) -> None:
         """The request has its record in the journal, or has none."""
@@ -145,10 +177,10 @@ def read_open_usage(path: Path) -> Iterator[UsageRecord]:
         cells = memoryview(data)[start : start + _ENTRY_AT].cast("Q")
         if not cells[0]:
             continue
-        length, checksum = cells[0] & (1 << _LENGTH_BITS) - 1, cells[0] >> _LENGTH_BITS
+        length, checksum = _read_length(cells[0]), cells[0] >> _LENGTH_BITS
         entry = data[start + _ENTRY_AT : start + _ENTRY_AT + length]
         num_prompt, num_cached, num_generated, num_reasoning = cells[1:].tolist()
-        is_whole = length <= PLACE_BYTES - _ENTRY_AT and zlib.crc32(entry) == checksum
+        is_whole = length <= _MAX_ENTRY_BYTES and zlib.crc32(entry) == checksum
         if not is_whole or num_cached > num_prompt or num_reasoning > num_generated:
             log.error("open_usage_spoiled", file=path.name, position=start)
             continue
@@ -158,6 +190,25 @@ def read_open_usage(path: Path) -> Iterator[UsageRecord]:
                 yield _to_record(_decoder.decode(entry), usage)
             except msgspec.MsgspecError:
                 log.error("open_usage_unreadable", file=path.name, position=start)
+
+
+def _read_length(cell: int) -> int:
+    """How long the entry is behind a place's first cell; 0: there is none."""
+    return cell & (1 << _LENGTH_BITS) - 1
+
+
+def _encode_within(entry: OpenEntry) -> bytes:
+    """The entry as far as a place has room for where the request was: of a region one node does,
+    and long names of many regions may be too many.
+    """
+    data, places = _encoder.encode(entry), list(entry.record.earlier_places or ())
+    while len(data) > _MAX_ENTRY_BYTES and places:
+        regions = [place.region for place in places]
+        others = (i for i in range(len(places)) if regions.index(regions[i]) < i)
+        del places[max(others, default=len(places) - 1)]
+        record = msgspec.structs.replace(entry.record, earlier_places=tuple(places))
+        data = _encoder.encode(OpenEntry(record, entry.rates))
+    return data
 
 
 def _to_record(entry: OpenEntry, usage: Usage) -> UsageRecord:

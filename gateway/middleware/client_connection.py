@@ -23,6 +23,7 @@ from uvicorn.server import ServerState
 from contracts.errors import HeadersTooLarge, InvalidRequest, PoolSaturated, ServiceError
 from gateway.middleware.body_memory import BodyMemory
 from gateway.middleware.coding import CODING, is_coded
+from gateway.middleware.crowd import OpenGuest
 from gateway.middleware.direct_routes import DirectRoutes, Refuser
 from gateway.middleware.exchange import HttpExchange
 from gateway.middleware.framing import explain_framing, refuse_version
@@ -65,9 +66,12 @@ class ClientConnection(PatientConnection):
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
+        in_place_of: OpenGuest | None = None,
     ) -> None:
-        """Nobody is there yet; all but `parts` is what uvicorn's own protocol takes."""
-        super().__init__(parts.limits, config, server_state, app_state)
+        """Nobody is there yet; all but `parts` is what uvicorn's own protocol takes, and who has
+        stood for the client until now.
+        """
+        super().__init__(parts.limits, config, server_state, app_state, in_place_of)
         self.body_memory = parts.body_memory
         self._direct = parts.direct
         self._refuser = parts.refuser

@@ -3,12 +3,12 @@
 To open a connection takes no token: without this, one client that opens them and asks nothing, or
 something that is refused, and stays, would leave no place to others. Only those without a request
 under way go. Whose network has most of them gives up first, those that have waited longest; some at
-a time, since to find them takes a look at all. Pure.
-Read next: `gateway.fair_share`, `gateway.middleware.patient_connection`.
+a time, since to find them takes a look at all.
+Read next: `gateway.fair_share`, `gateway.middleware.patient_connection`, `doorway` (before TLS).
 """
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, Protocol, TypeVar
 
 from gateway.fair_share import find_part
@@ -32,7 +32,29 @@ class Guest(Protocol):
         ...
 
 
+class OpenGuest(Guest, Protocol):
+    """One that can be asked to go."""
+
+    def give_way(self) -> None:
+        """Ends the connection for another one, and is none of those that are open."""
+        ...
+
+
 AnyGuest = TypeVar("AnyGuest", bound=Guest)
+
+
+def make_room(guests: Collection[OpenGuest], newcomer: OpenGuest, max_guests: int) -> bool:
+    """Has others than the newcomer give way while there are more than may be; False where none can.
+
+    `guests` are all that are open, the newcomer among them.
+    """
+    num_too_many = len(guests) - max_guests
+    if num_too_many <= 0:
+        return True
+    leavers = choose_leavers([guest for guest in guests if guest is not newcomer], num_too_many)
+    for leaver in leavers:
+        leaver.give_way()
+    return len(leavers) >= num_too_many
 
 
 def choose_leavers(guests: Iterable[AnyGuest], num_too_many: int) -> list[AnyGuest]:

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from gateway.middleware.crowd import choose_leavers
+from gateway.middleware.crowd import OpenGuest, make_room
 from gateway.middleware.reading import ReadingControl
 from gateway.middleware.waits import Waits
 from gateway.settings import LimitSettings
@@ -43,10 +43,14 @@ class PatientConnection(HttpToolsProtocol):
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
+        in_place_of: OpenGuest | None = None,
     ) -> None:
-        """Nobody is there yet; all but `limits` is what uvicorn's own protocol takes."""
+        """Nobody is there yet; all but `limits` is what uvicorn's own protocol takes, and who has
+        stood for the client among the open connections until now.
+        """
         super().__init__(config, server_state, app_state)
         self.limits = limits
+        self._in_place_of = in_place_of
         self.on_writable: Callable[[], None] | None = None
         """Called when the client reads again after it had not."""
         self.stream: OpenStream | None = None
@@ -67,6 +71,9 @@ class PatientConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is here."""
+        if self._in_place_of is not None:
+            self.connections.discard(cast("Any", self._in_place_of))
+            self._in_place_of = None
         super().connection_made(transport)
         self.flow = ReadingControl(transport, self._has_unserved)
         self.make_room()
@@ -96,16 +103,14 @@ class PatientConnection(HttpToolsProtocol):
         else:
             self.transport.close()
 
+    def cut(self) -> None:
+        """Ends the connection, whatever is under way."""
+        self.transport.abort()
+
     def make_room(self) -> bool:
         """Has others give way while more connections are open than may be; False where none can."""
-        num_too_many = len(self.connections) - self.limits.max_connections
-        if num_too_many <= 0:
-            return True
-        others = [cast("PatientConnection", item) for item in self.connections if item is not self]
-        leavers = choose_leavers(others, num_too_many)
-        for leaver in leavers:
-            leaver.give_way()
-        return len(leavers) >= num_too_many
+        guests = cast("set[OpenGuest]", self.connections)
+        return make_room(guests, self, self.limits.max_connections)
 
     def sweep(self, now_s: float) -> None:
         """Ends the connection if something takes too long; called about once a second."""

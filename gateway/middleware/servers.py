@@ -1,7 +1,7 @@
 """Listening ports inside one event loop, with uvicorn's configuration and a life of our own.
 
 Owns binding, serving and the graceful end of the two ports; must not know what they serve.
-Read next: `gateway.middleware.client_connection`.
+Read next: `gateway.middleware.client_connection`, `gateway.middleware.doorway`.
 """
 
 import asyncio
@@ -16,7 +16,9 @@ from uvicorn.server import ServerState
 from contracts.sections import MetricsSettings
 from gateway.middleware.body_memory import BodyMemory
 from gateway.middleware.client_connection import ClientConnection, PortParts
+from gateway.middleware.crowd import OpenGuest
 from gateway.middleware.direct_routes import DirectRoutes, NoDirectRoutes, Refuser
+from gateway.middleware.doorway import AwaitedClient, TlsListener
 from gateway.settings import AdminSettings, LimitSettings, ListenSettings
 
 BACKLOG: Final = 2048
@@ -63,7 +65,7 @@ class Port:
             ssl_keyfile=None if tls is None else tls.key_file,
         )
         self._state = ServerState()
-        self._listener: asyncio.Server | None = None
+        self._listener: asyncio.Server | TlsListener | None = None
         self._socket: socket.socket | None = None
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -91,16 +93,7 @@ class Port:
         # these do not; without it the second part of a small answer waits 40 ms for the first's
         # acknowledgement.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
-            lambda: ClientConnection(self._parts, self._config, self._state, {}),
-            sock=self._socket,
-            ssl=self._config.ssl,
-            ssl_handshake_timeout=(
-                None if self._config.ssl is None else self._parts.limits.header_timeout_s
-            ),
-            backlog=BACKLOG,
-        )
+        self._listener = await self._listen_on(self._socket)
         self._sweeping = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
@@ -115,11 +108,25 @@ class Port:
             await asyncio.sleep(_LOOK_S)
         self._sweeping.cancel()
         for connection in self._list_connections():
-            connection.transport.abort()
+            connection.cut()
 
-    def _list_connections(self) -> list[ClientConnection]:
+    async def _listen_on(self, bound: socket.socket) -> asyncio.Server | TlsListener:
+        """What accepts connections from now on."""
+        context = self._config.ssl
+        if context is None:
+            loop = asyncio.get_running_loop()
+            return await loop.create_server(self._create_connection, sock=bound, backlog=BACKLOG)
+        connections = cast("set[OpenGuest]", self._state.connections)
+        limits = self._parts.limits
+        return TlsListener(bound, context, limits, connections, self._create_connection)
+
+    def _create_connection(self, in_place_of: OpenGuest | None = None) -> ClientConnection:
+        """What serves one client."""
+        return ClientConnection(self._parts, self._config, self._state, {}, in_place_of)
+
+    def _list_connections(self) -> list[ClientConnection | AwaitedClient]:
         """The connections that are open now."""
-        return [cast("ClientConnection", item) for item in self._state.connections]
+        return [cast("ClientConnection | AwaitedClient", item) for item in self._state.connections]
 
     async def _sweep(self) -> None:
         """Looks after connections that take too long, and at the clock."""

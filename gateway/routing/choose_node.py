@@ -2,7 +2,8 @@
 
 Pure: no clock, no I/O, no state. Owns where is looked, in which order, and when that is enough.
 Regions are searched nearest first and only where the law allows; the search ends where the way is
-longer than all that the best node so far would make the request wait: a farther one saves no more.
+longer than all that the best node so far would make the request wait: a farther one saves hardly
+more.
 Read next: `gateway.routing.search` (the comparison), `gateway.routing.fleet`.
 """
 
@@ -118,15 +119,15 @@ def _choose_anywhere(
     search = Search(state, need, hints, now_s)
     is_small = len(state.nodes) <= MAX_LOOKED_AT
     if is_small:
-        look_at_all(search, state, bounds)
+        _look_at_all(search, state, bounds)
     rings = state.rings
     if not is_small or len(rings) != 1 or len(rings[0].node_ids) > 1:  # else there is but one
         _look_around(search, state, bounds, draw)
     best = search.find_best()
     if best is None and not _is_offered(state, need):
-        raise _explain(state, need, {Rejection.UNKNOWN} if _is_one_unknown(state) else set())
+        raise _explain(state, need, set())
     if best is None or best.is_last_resort:  # the drawn ones are no good: look at every one
-        look_at_all(search, state, bounds)
+        _look_at_all(search, state, bounds)
         best = search.find_best()
     if best is None or (need.may_wait and search.should_wait(best)):
         raise _explain(state, need, {reason for _, reason in search.rejected})
@@ -153,14 +154,15 @@ def _is_offered(state: FleetState, need: RouteNeed) -> bool:
     )
 
 
-def _is_one_unknown(state: FleetState) -> bool:
-    """True while some node has not said where it is."""
-    return any(node.region is None for node in state.nodes.values())
-
-
 def _explain(state: FleetState, need: RouteNeed, reasons: set[Rejection]) -> ServiceError:
-    """Why nobody was chosen: no law and no lack of a model where only nodes are away."""
-    nodes = [*state.nodes.values(), *state.absent]
+    """Why nobody was chosen: no law and no lack of a model where only nodes are away. `reasons` are
+    those of nodes that were looked at.
+    """
+    list_kinds = state.list_kinds
+    kinds = state.nodes.values() if list_kinds is None else list_kinds(need.model)
+    if any(node.region is None for node in kinds):
+        reasons = reasons | {Rejection.UNKNOWN}
+    nodes = [*kinds, *state.absent]
     away = [node for node in state.absent if is_lawful(node, need)]
     if any(need.model in node.cards for node in away):
         reasons = reasons | {Rejection.UNREACHABLE}
@@ -203,7 +205,7 @@ def _create_plan(
         node.cards[need.model],
         node.num_reports,
         pick,
-        best.wait_s + best.work_s,
+        best.delay_s + best.work_s,
         best.num_cached,
         need.num_prompt_tokens - best.num_cached,
         search.num_seen,
@@ -250,7 +252,7 @@ def _look_at_hints(search: Search, state: FleetState, hints: Hints, bounds: Rout
                 search.look_at(node_id, latency_s, bounds)
 
 
-def look_at_all(search: Search, state: FleetState, bounds: RouteBounds) -> None:
+def _look_at_all(search: Search, state: FleetState, bounds: RouteBounds) -> None:
     """Weighs every node there is, also those of no known region and without the model."""
     for node in state.nodes.values():
         latency_s = 0.0 if node.region is None else state.latencies_s.get(node.region, 0.0)

@@ -7,7 +7,7 @@ Read next: `gateway.routing.search`.
 
 from typing import Final
 
-from contracts.fleet import ModelLoad
+from contracts.fleet import COMPARED_SEQUENCES, ModelLoad
 from gateway.routing.route_plan import RouteNeed, Sent
 
 _DEFAULT_PREFILL_PER_S: Final = 2000.0
@@ -28,17 +28,22 @@ _OPENING: Final = 0.2
 _KV_PRESSURE_S: Final = 0.15
 _FULLEST: Final = 0.99
 NOTHING_SENT: Final = Sent()
+Places = tuple[int, int]
+"""As `count_places` counts them."""
 
 
-def estimate_wait_s(load: ModelLoad, sent: Sent, num_new_tokens: int, opening_s: float) -> float:
+def estimate_wait_s(
+    load: ModelLoad, sent: Sent, num_new_tokens: int, opening_s: float, places: Places
+) -> float:
     """Seconds that a request waits at the node for others: what is before its prompt, and beside
     the opening of its answer.
 
-    The queue at the speed of prefill; then its share of decode among all others; and the growing
-    risk of a preemption as KV memory fills up.
+    Until it has a place; the queue at the speed of prefill; then its share of decode among those
+    that have a place, too; and the growing risk of a preemption as KV memory fills up.
     """
+    num_sharing, num_ahead = places
     num_queued = count_queued_tokens(load) + sent.num_tokens
-    wait_s = (count_sharing(load, sent) + 1) * opening_s
+    wait_s = count_openings(num_sharing, num_ahead) * opening_s
     wait_s += num_queued / find_prefill_per_s(load)
     capacity = load.num_blocks * load.block_size
     if capacity:
@@ -47,15 +52,24 @@ def estimate_wait_s(load: ModelLoad, sent: Sent, num_new_tokens: int, opening_s:
     return wait_s
 
 
+def count_openings(num_sharing: int, num_ahead: int) -> float:
+    """How many openings of answers are waited for: one's own among those beside it, and before it
+    as many whole answers as have to end.
+    """
+    return num_sharing + 1 + num_ahead / _OPENING
+
+
 def estimate_work_s(load: ModelLoad, num_new_tokens: int) -> float:
     """What of the prompt is to be computed, in seconds of the node."""
     return max(num_new_tokens, 1) / find_prefill_per_s(load)
 
 
-def estimate_opening_s(load: ModelLoad, need: RouteNeed) -> float:
-    """What the opening of the answer takes of the node's decode, in seconds of the node."""
+def estimate_opening_s(load: ModelLoad, need: RouteNeed, *, by_step: bool = True) -> float:
+    """What the opening of the answer takes of the node's decode, in seconds of the node; `by_step`
+    as in `find_decode_per_s`.
+    """
     num_tokens = max(_OPENING * need.num_output_tokens, 1)
-    return num_tokens / find_decode_per_s(load)
+    return num_tokens / find_decode_per_s(load, by_step=by_step)
 
 
 def find_prefill_per_s(load: ModelLoad) -> float:
@@ -63,8 +77,14 @@ def find_prefill_per_s(load: ModelLoad) -> float:
     return max(load.prefill_tokens_per_s or _DEFAULT_PREFILL_PER_S, _SLOWEST_PER_S)
 
 
-def find_decode_per_s(load: ModelLoad) -> float:
-    """The same of generated tokens, of all requests together."""
+def find_decode_per_s(load: ModelLoad, *, by_step: bool = True) -> float:
+    """The same of generated tokens, of all requests together: `by_step` of as many at each node.
+
+    Where that is not asked for, or the node does not say it, by the most that it has generated,
+    which is more where it had more requests.
+    """
+    if by_step and load.decode_step_s:
+        return max(COMPARED_SEQUENCES / load.decode_step_s, _SLOWEST_PER_S)
     return max(load.decode_tokens_per_s or _DEFAULT_DECODE_PER_S, _SLOWEST_PER_S)
 
 
@@ -98,9 +118,18 @@ def tells_held(load: ModelLoad) -> bool:
     return has_memory and (num_held > 0 or not load.num_running)
 
 
-def count_sharing(load: ModelLoad, sent: Sent) -> int:
-    """Requests at the node, those on their way to it included."""
-    return load.num_running + load.num_waiting + load.num_coming + sent.num_requests
+def count_places(load: ModelLoad, sent: Sent) -> Places:
+    """Requests that share the node's steps with one more, those that have a place then, too; and
+    answers that have to end before it has one.
+
+    These are taken to be as long as its own, and take the node what one answer takes of it, for
+    each; none where the node does not say how many places it has.
+    """
+    num_there = load.num_running + load.num_waiting + load.num_coming + sent.num_requests
+    num_ahead = num_there + 1 - load.max_running
+    if not load.max_running or num_ahead <= 0:
+        return num_there, 0
+    return load.max_running - 1, num_ahead
 
 
 def count_queued_tokens(load: ModelLoad) -> int:

@@ -50,8 +50,7 @@ def explain_empty_choice(
         is_refused = takers or (holders and not any(is_lawful(node, need) for node in holders))
         if need.is_bound and (is_refused or not is_lawful_somewhere):
             return ResidencyViolation(
-                "The account's data-residency rules, and the regions or jurisdictions that the "
-                "request asks for, allow no region that serves this model."
+                "No region that this request may go to serves this model."  # `residency_words`: why
             )
     if not holders and any(model in node.failed and is_lawful(node, need) for node in nodes):
         return ModelFailed(f"The model {model} failed to load.", param="model")

@@ -6,7 +6,7 @@ not know the wires that bring the reports. Read next: `gateway.routing.roster` (
 sessions), `gateway.routing.node_health`.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -145,16 +145,45 @@ class Fleet:
         return is_still_lawful(self._nodes, plan, need)
 
     def list_rejections(self, need: RouteNeed) -> Sequence[tuple[NodeId, Rejection]]:
-        """Why each node that does not come into question for a request now does not."""
+        """Why each node that does not come into question for a request now does not, of no more
+        than `MAX_EXPLAINED` nodes, those with the model where the law allows it before others.
+        """
         now_s = self._sources.monotonic_s()
-        state = self._describe(NO_RINGS, need, now_s)
+        state = self._describe(self.roster.list_rings(need.model), need, now_s)
         return list_rejections(state, need, self._bounds, now_s)
 
-    def note_failure(self, node_id: NodeId) -> None:
-        """A node has failed a request, and not because it went away, which is counted once."""
+    def note_begun(self, node_id: NodeId, owner: int) -> None:
+        """The answer to a request of the account has begun. To be told once of each."""
+        if node_id in self._nodes:
+            self.health.note_begun(node_id, owner)
+            self._tell(node_id)
+
+    def note_failure(self, node_id: NodeId, owner: int = 0) -> None:
+        """A node has failed a request of the account, and not because it went away, which is
+        counted once.
+        """
         node = self._nodes.get(node_id)
         if node is not None and node.is_connected:
-            self.health.note_failure(node_id, self._sources.monotonic_s())
+            self.health.note_failure(node_id, self._sources.monotonic_s(), owner)
+
+    def note_late(self, node_id: NodeId) -> None:
+        """A node has taken a grant for passed that is not, by this gateway's clock."""
+        was_doubted = self.is_clock_doubted()
+        self.health.clock.note_late(node_id, self._sources.monotonic_s())
+        if self.is_clock_doubted() and not was_doubted:
+            log.error("clock_of_gateway_behind", num_nodes=len(self._list_connected()))
+
+    def is_clock_doubted(self) -> bool:
+        """True when most nodes say that this gateway's clock is behind: it is no fault of theirs,
+        and clients should go to another gateway.
+        """
+        now_s = self._sources.monotonic_s()
+        return self.health.clock.is_doubted(self._list_connected(), now_s)
+
+    def is_clock_refuted(self) -> bool:
+        """True when all of them do, so that no attempt could end better."""
+        now_s = self._sources.monotonic_s()
+        return self.health.clock.is_refuted(self._list_connected(), now_s)
 
     def note_refusal(self, node_id: NodeId, need: RouteNeed) -> None:
         """A node has refused a request that would have waited there, or has left it lying."""
@@ -238,7 +267,7 @@ class Fleet:
         assert window is not None, "a model that no node has offered has found a node"
         return window
 
-    def list_troubled(self) -> Collection[NodeId]:
+    def list_troubled(self) -> Mapping[NodeId, Rejection]:
         """Nodes that have failed lately and get few requests or none."""
         return self.health.list_troubled(self._sources.monotonic_s())
 
@@ -279,6 +308,10 @@ class Fleet:
         self.health.note_sent(plan.node_id)
         self.health.refusals.note_sent(plan.node_id, need, self._sources.monotonic_s())
 
+    def _list_connected(self) -> frozenset[NodeId]:
+        """Nodes that can be reached."""
+        return frozenset(n.node_id for n in self.roster.snapshots if n.is_connected)
+
     def _describe(self, rings: Rings, need: RouteNeed, now_s: float) -> FleetState:
         """What a choice at this moment rests on."""
         troubled = self.health.list_troubled(now_s, need)
@@ -290,6 +323,8 @@ class Fleet:
             rings.prefilling,
             rings.latencies_s,
             self.roster.absent,
+            self.roster.list_kinds,
+            self.locality.find_usual_new_tokens(need.model),
         )
 
     def _tell(self, node_id: NodeId) -> None:

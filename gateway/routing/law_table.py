@@ -78,6 +78,10 @@ class LawTable:
         if not held:
             del self._said[region]
 
+    def list_known(self) -> Collection[RegionId]:
+        """All regions of which somebody has spoken."""
+        return self._said.keys()
+
     def list_regions(self, jurisdictions: Collection[str]) -> frozenset[RegionId]:
         """Regions that are known to lie in `jurisdictions`, and of which nobody says otherwise:
         whoever is kept to them may go to any node there.

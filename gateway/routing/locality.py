@@ -130,6 +130,7 @@ class Locality:
     ) -> None:
         """The node has counted the prompt and what it had of it."""
         self._lengths.note(need.model, need.num_prompt_bytes, num_prompt)
+        self._lengths.note_new(need.model, plan.num_new_tokens)
         self._index.prove(plan.node_id, need.prefix_keys)
         if plan.num_cached_tokens and plan.is_proven:
             self._index.correct(plan.node_id, plan.num_cached_tokens, num_cached, _SLACK_TOKENS)
@@ -138,6 +139,12 @@ class Locality:
         """An answer is complete: one choice of a request, or the mean of several."""
         before = self._usual_output.get(model, _USUAL_OUTPUT)
         self._usual_output[model] = before + _WEIGHT * (num_tokens - before)
+
+    def find_usual_new_tokens(self, model: ModelName) -> float:
+        """What there is to compute of the model's prompts on average, as choices reckon it, of
+        those that nodes have taken; 0 before the first one.
+        """
+        return self._lengths.find_usual_new(model)
 
     def note_capacity(self, node_id: NodeId, loads: Sequence[ModelLoad]) -> None:
         """The node's caches together are this large."""

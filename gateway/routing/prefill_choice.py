@@ -8,6 +8,7 @@ Read next: `gateway.routing.hand_over`, `gateway.routing.choose_node`.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -16,7 +17,7 @@ from contracts.errors import InvariantBroken
 from contracts.ids import NodeId
 from contracts.kv_transfer import KvEndpoint
 from contracts.node_roles import NodeRole
-from gateway.routing.choose_node import Draw, choose_node, draw_some, look_at_all
+from gateway.routing.choose_node import Draw, choose_node, draw_some
 from gateway.routing.cost import (
     NOTHING_SENT,
     count_queued_tokens,
@@ -52,6 +53,8 @@ _LONG_PAUSE_S: Final = 1.0
 """An answer that stops for so long is waited for as a first token is; shorter pauses are felt less,
 in proportion, since text is read slower than it is made.
 """
+MAX_EXPLAINED: Final = 256
+"""Nodes that are looked at to explain why nobody was chosen."""
 
 
 def choose_route(
@@ -122,9 +125,22 @@ def choose_prefill(
 def list_rejections(
     state: FleetState, need: RouteNeed, bounds: RouteBounds, now_s: float
 ) -> Sequence[tuple[NodeId, Rejection]]:
-    """Why each node that is passed over would be."""
+    """Why each node that is passed over would be, of `MAX_EXPLAINED` nodes at most: clients ask for
+    this, and a fleet may have thousands. Those with the model in regions that are allowed come
+    first.
+    """
     search = Search(state, need, NO_HINTS, now_s)
-    look_at_all(search, state, bounds)
+    allowed = need.allowed_regions
+    lawful = (
+        node_id
+        for ring in (*state.rings, *state.prefill_rings)
+        if allowed is None or ring.region in allowed
+        for node_id in ring.node_ids
+    )
+    for node_id in chain(lawful, state.nodes):
+        if search.num_seen == MAX_EXPLAINED:
+            break
+        search.look_at(node_id, 0.0, bounds)
     return search.rejected
 
 
@@ -192,7 +208,7 @@ def _estimate_here_s(state: FleetState, need: RouteNeed, plan: RoutePlan) -> flo
     per_s = find_prefill_per_s(load)
     sent = state.sent.get((plan.node_id, need.model), NOTHING_SENT)
     waited_s = (count_queued_tokens(load) + sent.num_tokens) / per_s
-    step_s = load.num_running / find_decode_per_s(load)
+    step_s = load.decode_step_s or load.num_running / find_decode_per_s(load)
     num_felt = max(plan.num_new_tokens - step_s * per_s, 0.0)
     pause_s = min(num_felt, max(_LEAST_PAUSE_TOKENS, _PAUSE_S * per_s)) / per_s
     share_felt = min(pause_s / _LONG_PAUSE_S, 1.0)

@@ -5,17 +5,21 @@ not know requests, nor how nodes fare with them. Read next: `gateway.routing.fle
 where), `gateway.routing.snapshots` (what is believed), `gateway.routing.law_table`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from contracts.fleet import ModelCard, NodeReport
 from contracts.ids import ModelName, NodeId, RegionId
+from gateway.routing.kinds import is_alike, pick_kinds
 from gateway.routing.law_table import LawTable
 from gateway.routing.rings import NO_RINGS, Rings, choose_report_ms, list_rings, measure_earshot_s
 from gateway.routing.route_plan import NodeSnapshot
 from gateway.routing.snapshots import ReportReader, Vouched, create_unknown
+
+_UNNAMED: Final = ModelName("")
+"""Stands for all that no node has named."""
 
 
 class Roster:
@@ -39,7 +43,9 @@ class Roster:
         self._drained: Collection[NodeId] = ()
         self._snapshots: tuple[NodeSnapshot, ...] | None = None
         self._rings: dict[ModelName, Rings] = {}
-        self._offers: dict[ModelName, tuple[ModelCard, int]] = {}
+        self._kinds: dict[ModelName, tuple[NodeSnapshot, ...]] = {}
+        self._names: frozenset[ModelName] | None = None
+        self._offers: dict[ModelName, tuple[ModelCard, int] | None] = {}
         self._earshot_s: float | None = None
 
     # -- what is known ---------------------------------------------------------------------------
@@ -62,12 +68,22 @@ class Roster:
 
     def list_rings(self, model: ModelName) -> Rings:
         """Who has offered `model`, by region, nearest first."""
+        if not self._is_named(model):
+            return NO_RINGS
         rings = self._rings.get(model)
         if rings is None:
             rings = list_rings(model, self.snapshots, self.catalogue.measure_latency_s)
-            if rings != NO_RINGS:  # names that clients make up are not remembered
-                self._rings[model] = rings
+            self._rings[model] = rings
         return rings
+
+    def list_kinds(self, model: ModelName) -> tuple[NodeSnapshot, ...]:
+        """One node of each kind that is told apart where nobody is chosen for `model`."""
+        if not self._is_named(model):
+            model = _UNNAMED
+        kinds = self._kinds.get(model)
+        if kinds is None:
+            kinds = self._kinds[model] = pick_kinds(model, self.snapshots)
+        return kinds
 
     def find_model(self, name: ModelName) -> ModelCard | None:
         """A model that any node has offered; of several cards the last, with the largest rank of
@@ -90,6 +106,10 @@ class Roster:
         """True when some node offers the card's model with a longer context."""
         window = self.find_context_window(card.name)
         return window is not None and window > card.context_window
+
+    def find_refusal(self, node_id: NodeId) -> str | None:
+        """Why what the node says now is not believed; None: it is."""
+        return self._reader.find_refusal(node_id)
 
     def choose_report_ms(self, node_id: NodeId) -> int:
         """How often a node that connects now is to report."""
@@ -119,16 +139,20 @@ class Roster:
         unknown = create_unknown(node_id, 0 if former is None else former.num_reports + 1)
         self._nodes[node_id] = replace(unknown, is_drained=node_id in self._drained)
         self._snapshots = None
+        self._kinds.clear()
 
     def dismiss(self, node_id: NodeId) -> NodeSnapshot:
         """The node is in the fleet no more; as it was."""
         node = self._nodes.pop(node_id)
         del self._vouched[node_id]
+        self._reader.forget(node_id)
         self.laws.forget(node_id)
         self._former[node_id] = replace(node, is_connected=False, loads={}, placements={})
         self._snapshots = None
         self._earshot_s = None
         self._rings.clear()
+        self._kinds.clear()
+        self._names = None
         self._offers.clear()
         return node
 
@@ -149,6 +173,7 @@ class Roster:
             self._note_law(node_id, place)
         if self._absent != (now := tuple(absent)):
             self._absent = now
+            self._names = None
             self._offers.clear()
 
     def record(
@@ -173,6 +198,7 @@ class Roster:
         None: it was dismissed, and so its link has ended.
         """
         node = self._nodes.get(node_id)
+        self._reader.forget(node_id)
         if node is not None:
             self._put(replace(node, is_connected=False))
         return node
@@ -197,17 +223,22 @@ class Roster:
 
         Every request asks, of as many nodes as there are: the answer is kept while cards stay.
         """
-        offer = self._offers.get(model)
-        if offer is None:
+        if not self._is_named(model):
+            return None
+        if model not in self._offers:
             nodes = (*self._absent, *self.snapshots)
             cards = [node.cards[model] for node in nodes if model in node.cards]
-            if not cards:
-                return None  # names that clients make up are not remembered
-            most = max(card.max_adapter_rank for card in cards)
-            card = replace(cards[-1], max_adapter_rank=most)
-            offer = card, max(card.context_window for card in cards)
-            self._offers[model] = offer
-        return offer
+            self._offers[model] = _join(cards) if cards else None
+        return self._offers[model]
+
+    def _is_named(self, model: ModelName) -> bool:
+        """True where a node has offered the model, or failed to load it. Clients make up others:
+        they cost no look at the nodes, and nothing is remembered of them.
+        """
+        if self._names is None:
+            nodes = (*self._absent, *self.snapshots)
+            self._names = frozenset(name for node in nodes for name in (*node.cards, *node.failed))
+        return model in self._names
 
     def _put(self, snapshot: NodeSnapshot) -> None:
         before = self._nodes[snapshot.node_id]
@@ -215,6 +246,13 @@ class Roster:
         self._snapshots = None
         if before.cards != snapshot.cards:
             self._offers.clear()
+        if not is_alike(before, snapshot):
+            self._kinds.clear()
+        if (before.cards.keys(), before.failed.keys()) != (
+            snapshot.cards.keys(),
+            snapshot.failed.keys(),
+        ):
+            self._names = None
         if (before.region, before.role, before.cards.keys()) != (
             snapshot.region,
             snapshot.role,
@@ -222,3 +260,9 @@ class Roster:
         ):
             self._rings.clear()
             self._earshot_s = None
+
+
+def _join(cards: Sequence[ModelCard]) -> tuple[ModelCard, int]:
+    """The last card, with the largest rank of adapters of all; and the longest context."""
+    most = max(card.max_adapter_rank for card in cards)
+    return replace(cards[-1], max_adapter_rank=most), max(card.context_window for card in cards)

@@ -104,6 +104,8 @@ class NodeSnapshot(msgspec.Struct, frozen=True):
         default_factory=dict[ModelName, KvEndpoint]
     )
     """Of models whose KV blocks can come and go."""
+    worked: Mapping[ModelName, int] = msgspec.field(default_factory=dict[ModelName, int])
+    """For each model the last report by which it had anything to do."""
     is_drained: bool = False
     """Operators want it to get nothing new; `is_draining` is the node's own word."""
 
@@ -280,6 +282,10 @@ class FleetState(msgspec.Struct, frozen=True):
     absent: Sequence[NodeSnapshot] = ()
     """Nodes that operators count on and that are not there: nobody is sent to them, and they say
     what there will be again."""
+    list_kinds: Callable[[ModelName], Sequence[NodeSnapshot]] | None = None
+    """One of `nodes` of each kind that is told apart where nobody is chosen; None: each is one."""
+    usual_new_tokens: float = 0.0
+    """What nodes compute of a prompt for the model, on average; 0: nobody knows."""
 
 
 def keep_only(state: FleetState, node_id: NodeId) -> FleetState:
@@ -289,7 +295,8 @@ def keep_only(state: FleetState, node_id: NodeId) -> FleetState:
         for ring in state.rings
         if node_id in ring.node_ids
     ]
-    return msgspec.structs.replace(state, nodes={node_id: state.nodes[node_id]}, rings=rings)
+    nodes = {node_id: state.nodes[node_id]}
+    return msgspec.structs.replace(state, nodes=nodes, rings=rings, list_kinds=None)
 
 
 class PrefillPlan(msgspec.Struct, frozen=True):

@@ -1,14 +1,15 @@
 """The nodes that a choice has looked at, and which of them is the best.
 
 Pure. Owns the comparison: seconds of waiting plus seconds of work, of which the latter count for
-more the busier the nodes are. Work that a cache would have saved holds up not this request alone:
-where prefill is in use for the share `u` of the time, one more second of it keeps requests waiting
-for 1/(1-u) seconds until the queue is as it would have been. The share is taken from those nodes
-that are looked at: how many had prompts to compute when they last reported. Answers share a step by
-what they hold, so that a node's share counts by its tokens where all nodes tell of theirs.
-Read next: `gateway.routing.choose_node`, `gateway.routing.cost`.
+more the busier the nodes are. Work that a cache would have saved holds up not this request alone,
+but all that come before the queue is as it would have been. Answers share a step by what they hold,
+so that a node's share counts by its tokens where all nodes tell of theirs. Others send to farther
+nodes as well: who is a little less busy there is so no longer when one gets there.
+Read next: `gateway.routing.choose_node`, `gateway.routing.cost`, `gateway.routing.dearness`,
+`gateway.routing.farther`.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -16,8 +17,9 @@ import msgspec
 from contracts.ids import NodeId
 from gateway.routing.cost import (
     NOTHING_SENT,
+    count_openings,
+    count_places,
     count_queued_tokens,
-    count_sharing,
     estimate_opening_s,
     estimate_wait_s,
     estimate_wake_s,
@@ -25,10 +27,11 @@ from gateway.routing.cost import (
     measure_load_tokens,
     tells_held,
 )
+from gateway.routing.dearness import LONGEST, count_requests, measure_length, measure_others
+from gateway.routing.farther import expect_queues, expect_waits, list_doubted
 from gateway.routing.filters import find_rejection, find_unready
 from gateway.routing.route_plan import (
     LAST_RESORTS,
-    TROUBLES,
     FleetState,
     Hints,
     Rejection,
@@ -48,27 +51,63 @@ class Candidate(msgspec.Struct, frozen=True):
 
     node_id: NodeId
     is_last_resort: bool
+    latency_s: float
+    """The way there and back."""
+    wake_s: float
+    """Until its model can answer."""
     wait_s: float
-    """Before and beside the request's own prompt, the way there included."""
+    """For others, before and beside the request's own prompt."""
     work_s: float
     """For what is to be computed of the prompt."""
-    savable_s: float
-    """Of the wait, what an idle node like this one would save."""
     num_cached: int
     num_load: int
     """Tokens that it holds or has to compute."""
     num_sharing: int
-    """Requests that it has."""
+    """Requests that share its steps."""
+    num_ahead: int
+    """Answers that have to end there before this one has a place."""
     opening_s: float
     """What the first tokens of the answer take of its decode, for each of those."""
     is_idle: bool
     """It had no prompt to compute, as it said last."""
+    queue: float
+    """What is to be computed there before the prompt, in usual requests, `LONGEST` at most."""
+    own: float
+    """The same of the prompt itself, without a bound."""
+    tells_step: bool
+    """It says how long a step takes it; nodes of before, and those that are new, do not."""
+
+    @property
+    def delay_s(self) -> float:
+        """All that comes before the request's own prompt, and beside it."""
+        return self.latency_s + self.wake_s + self.wait_s
+
+    @property
+    def savable_s(self) -> float:
+        """Of that, what an idle node like this one at no distance would save."""
+        return self.delay_s - self.opening_s
+
+    def expect_opening(self, opening_s: float) -> "Candidate":
+        """The same node, if the opening of the answer took so long."""
+        longer_s = opening_s - self.opening_s
+        wait_s = self.wait_s + count_openings(self.num_sharing, self.num_ahead) * longer_s
+        return msgspec.structs.replace(self, opening_s=opening_s, wait_s=wait_s)
 
 
 class Search:
     """What one choice has seen."""
 
-    __slots__ = ("_all_tell", "_now_s", "_seen", "_state", "found", "hints", "need", "rejected")
+    __slots__ = (
+        "_all_tell",
+        "_least_savable_s",
+        "_now_s",
+        "_seen",
+        "_state",
+        "found",
+        "hints",
+        "need",
+        "rejected",
+    )
 
     def __init__(self, state: FleetState, need: RouteNeed, hints: Hints, now_s: float) -> None:
         """Nothing seen yet."""
@@ -79,6 +118,8 @@ class Search:
         self._seen: set[NodeId] = set()
         self._all_tell = True
         """Those that are found say what their requests hold."""
+        self._least_savable_s = float("inf")
+        """Of those that are found."""
         self.found: list[Candidate] = []
         self.rejected: list[tuple[NodeId, Rejection]] = []
 
@@ -107,27 +148,37 @@ class Search:
         self._all_tell = self._all_tell and tells_held(load)
         num_cached = estimate_cached_tokens(need, self.hints, node_id)
         opening_s = estimate_opening_s(load, need)
-        wait_s = estimate_wait_s(load, sent, need.num_prompt_tokens - num_cached, opening_s)
-        wait_s += latency_s + estimate_wake_s(wake_s)
-        self.found.append(
-            Candidate(
-                node_id,
-                reason is not None,
-                wait_s,
-                estimate_work_s(load, need.num_prompt_tokens - num_cached),
-                wait_s - opening_s,
-                num_cached,
-                measure_load_tokens(load, sent),
-                count_sharing(load, sent),
-                opening_s,
-                not count_queued_tokens(load),
-            )
+        num_sharing, num_ahead = places = count_places(load, sent)
+        num_new = need.num_prompt_tokens - num_cached
+        num_before = count_queued_tokens(load) + sent.num_tokens
+        usual = self._state.usual_new_tokens
+        one = Candidate(
+            node_id,
+            reason is not None,
+            latency_s,
+            estimate_wake_s(wake_s),
+            estimate_wait_s(load, sent, num_new, opening_s, places),
+            estimate_work_s(load, num_new),
+            num_cached,
+            measure_load_tokens(load, sent),
+            num_sharing,
+            num_ahead,
+            opening_s,
+            not count_queued_tokens(load),
+            min(count_requests(num_before, usual), LONGEST),
+            count_requests(num_new, usual),
+            load.decode_step_s > 0,
         )
+        self.found.append(one)
+        self._least_savable_s = min(self._least_savable_s, one.savable_s)
 
     def should_wait(self, best: Candidate) -> bool:
         """True when the best node is in trouble, and one in order is merely full."""
-        reasons = dict(self.rejected)
-        return reasons.get(best.node_id) in TROUBLES and Rejection.SATURATED in reasons.values()
+        troubled = self._state.troubled
+        if best.node_id not in troubled:
+            return False
+        is_full = Rejection.SATURATED
+        return any(why is is_full and other not in troubled for other, why in self.rejected)
 
     def is_enough(self, latency_s: float) -> bool:
         """True when nodes that are `latency_s` away, or farther, cannot be better: the wait that
@@ -136,10 +187,9 @@ class Search:
         """
         pinned = self.find_pinned() if len(self._seen) >= MAX_LOOKED_AT else None
         if pinned is not None:
-            load = self._state.nodes[pinned.node_id].loads[self.need.model]
-            usable = [one for one in self.found if not one.is_last_resort]
-            worth_s = measure_dearness(usable) * estimate_work_s(load, pinned.num_cached)
-            return pinned.savable_s <= latency_s + worth_s
+            return pinned.savable_s <= latency_s + self._find_worth_s(pinned)
+        if self._least_savable_s > latency_s:
+            return False  # as would come of it whoever is the best
         best = self.find_best()
         return best is not None and best.savable_s <= latency_s
 
@@ -147,22 +197,59 @@ class Search:
         """The one with the least cost so far, the first of equals; last resorts only where there is
         nobody else.
         """
-        if len(self.found) == 1:
-            return self.found[0]
+        if len(self.found) < 2:
+            return self.found[0] if self.found else None
         usable = [one for one in self.found if not one.is_last_resort] or self.found
-        dearness = measure_dearness(usable)
-        per_token = measure_sharing_per_token(usable) if self._all_tell else 0.0
+        if not all(one.tells_step for one in usable):
+            usable = self._compare_by_rates(usable)
+        others = measure_others(one.is_idle for one in usable)
+        waits_s = self._compare_waits(usable)
+        away_s = [one.latency_s + one.wake_s for one in usable]
+        queues = expect_queues([one.queue for one in usable], away_s)
         best, least_s = None, float("inf")
-        for one in usable:
-            cost_s = one.wait_s + dearness * one.work_s
-            if per_token:  # the wait goes by the number of requests
-                cost_s += one.opening_s * (per_token * one.num_load - one.num_sharing)
+        for one, wait_s, queue in zip(usable, waits_s, queues, strict=True):
+            work_s = one.work_s * (1 + others * measure_length(queue, one.own))
+            cost_s = one.latency_s + one.wake_s + wait_s + work_s
             if best is None or cost_s < least_s:
                 best, least_s = one, cost_s
         return best
 
+    def _compare_by_rates(self, usable: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Those of which not all say how long a step takes them, all by the most that they have
+        generated: the one is no measure for the other.
+        """
+        nodes, need = self._state.nodes, self.need
+        return [
+            one.expect_opening(
+                estimate_opening_s(nodes[one.node_id].loads[need.model], need, by_step=False)
+            )
+            for one in usable
+        ]
+
+    def _find_worth_s(self, pinned: Candidate) -> float:
+        """What it would cost to compute anew what the session's node has of the prompt."""
+        load = self._state.nodes[pinned.node_id].loads[self.need.model]
+        others = measure_others(one.is_idle for one in self.found if not one.is_last_resort)
+        own = count_requests(pinned.num_cached, self._state.usual_new_tokens)
+        work_s = estimate_work_s(load, pinned.num_cached)
+        return work_s * (1 + others * measure_length(0.0, own))
+
+    def _compare_waits(self, usable: Sequence[Candidate]) -> list[float]:
+        """The wait at each node, by what its requests hold if all nodes tell that."""
+        per_token = measure_sharing_per_token(usable) if self._all_tell else 0.0
+        waits_s = [one.wait_s for one in usable]
+        if per_token:  # they go by the number of requests
+            for place, one in enumerate(usable):
+                waits_s[place] += one.opening_s * (per_token * one.num_load - one.num_sharing)
+        tells = self._all_tell
+        loads = [one.num_load if tells else one.num_sharing for one in usable]
+        doubted = list_doubted([one.latency_s for one in usable], loads)
+        return expect_waits(waits_s, doubted) if doubted else waits_s
+
     def find_pinned(self) -> Candidate | None:
-        """The session's node if that is in order, and not much busier than the others."""
+        """The session's node if that is in order, has a place, and is not much busier than the
+        others. One without is compared like others: what it has of the prompt may be worth a line.
+        """
         pinned = self.hints.pinned
         if pinned is None:
             return None
@@ -171,23 +258,11 @@ class Search:
         for one in usable:
             if one.node_id == pinned:
                 limit = MAX_LOAD_RATIO * sum(each.num_load for each in usable) / len(usable) + own
-                return one if one.num_load <= limit else None
+                return one if one.num_load <= limit and not one.num_ahead else None
         return None
 
 
-def measure_dearness(nodes: list[Candidate]) -> float:
-    """For how many seconds a second of work keeps requests waiting, as far as `nodes` tell.
-
-    1/(1-u), where u is the share that has prompts to compute; by Laplace's rule of succession,
-    since a few nodes are a small sample.
-    """
-    num_idle = 0
-    for one in nodes:
-        num_idle += one.is_idle
-    return (len(nodes) + 2) / (num_idle + 1)
-
-
-def measure_sharing_per_token(nodes: list[Candidate]) -> float:
+def measure_sharing_per_token(nodes: Sequence[Candidate]) -> float:
     """Requests for each token that `nodes` hold, on average: by that a node with few large ones is
     as busy as one with many small ones. 0 where nobody holds any.
     """

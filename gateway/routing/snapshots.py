@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from contracts.fleet import NodeReport
+from contracts.fleet import ModelLoad, NodeReport
 from contracts.ids import NodeId, RegionId, is_node_id
 from contracts.placement import MemoryUse
 from contracts.short_text import shorten
@@ -34,6 +34,12 @@ class Vouched:
             None,
             report.jurisdiction,
         )
+
+    def describe_contradiction(self, report: NodeReport) -> str:
+        """What the node says, and what operators do."""
+        if self.region not in (None, report.region):
+            return f"it says it is in {_show(report.region)}, operators that it is in {self.region}"
+        return _name_laws(report.jurisdiction, "operators", self.jurisdiction or "")
 
 
 def create_unknown(node_id: NodeId, num_reports: int = 0) -> NodeSnapshot:
@@ -63,6 +69,17 @@ class ReportReader:
         self._catalogue = catalogue
         self._disbelieved: dict[NodeId, Mapping[str, str | None]] = {}
         """What the log says of each node's last report that was refused, until one is believed."""
+        self._words: dict[NodeId, str] = {}
+        """The same for operators who ask."""
+
+    def find_refusal(self, node_id: NodeId) -> str | None:
+        """Why the node's last report is not believed; None: it is, or there was none."""
+        return self._words.get(node_id)
+
+    def forget(self, node_id: NodeId) -> None:
+        """The node says nothing any more."""
+        self._disbelieved.pop(node_id, None)
+        self._words.pop(node_id, None)
 
     def read(
         self, report: NodeReport, before: NodeSnapshot, vouched: Vouched, now_s: float
@@ -75,10 +92,12 @@ class ReportReader:
         """
         found = self._find_contradiction(report, vouched)
         if found is None:
-            self._disbelieved.pop(report.node_id, None)
+            if self._disbelieved:
+                self.forget(report.node_id)
             return _create_snapshot(report, before, now_s)
         if self._disbelieved.get(report.node_id) != found:
             self._disbelieved[report.node_id] = found
+            self._words[report.node_id] = self._describe(report, vouched)
             log.error(node_id=report.node_id, **found)
         return None
 
@@ -103,9 +122,33 @@ class ReportReader:
             }
         return None if is_node_id(report.region) else {"event": "report_malformed"}
 
+    def _describe(self, report: NodeReport, vouched: Vouched) -> str:
+        """What is wrong with a report that is not believed."""
+        if vouched.contradicts(report):
+            return vouched.describe_contradiction(report)
+        law = self._catalogue.find_jurisdiction(report.region)
+        if law not in (None, report.jurisdiction):
+            return _name_laws(report.jurisdiction, "`[[routing.regions]]`", law)
+        return f"no region is called `{_show(report.region)}`"
+
+
+def _name_laws(said: str, who: str, known: str | None) -> str:
+    """Whose law holds, as a node says and as somebody else does."""
+    return (
+        f"it says it is under the law of {_show(said) or 'nobody'}, {who} under that of "
+        f"{known or 'nobody'}"
+    )
+
+
+def _show(text: str) -> str:
+    """A node's word as a terminal may show it."""
+    shown = text[:_SHOWN]
+    return "".join(character if character.isprintable() else "\ufffd" for character in shown)
+
 
 def _create_snapshot(report: NodeReport, before: NodeSnapshot, now_s: float) -> NodeSnapshot:
     """The node as the report has it."""
+    number = before.num_reports + 1
     return NodeSnapshot(
         node_id=report.node_id,
         is_connected=True,
@@ -114,9 +157,13 @@ def _create_snapshot(report: NodeReport, before: NodeSnapshot, now_s: float) -> 
         jurisdiction=report.jurisdiction,
         is_draining=report.is_draining,
         reported_s=now_s,
-        num_reports=before.num_reports + 1,
+        num_reports=number,
         cards={card.name: card for card in report.models},
         loads={load.name: load for load in report.loads},
+        worked={
+            load.name: number if _has_work(load) else before.worked.get(load.name, 0)
+            for load in report.loads
+        },
         failed={model.name: shorten(model.reason) for model in report.failed},
         placements={placement.name: placement for placement in report.placements},
         memory=report.memory,
@@ -126,3 +173,8 @@ def _create_snapshot(report: NodeReport, before: NodeSnapshot, now_s: float) -> 
         suggested_role=report.suggested_role,
         kv_endpoints={endpoint.model: endpoint for endpoint in report.kv_endpoints},
     )
+
+
+def _has_work(load: ModelLoad) -> bool:
+    """True where some request of the model is at the node, as it says."""
+    return bool(load.num_running or load.num_waiting or load.num_coming)

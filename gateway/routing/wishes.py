@@ -4,13 +4,14 @@ Owns the headers' names and their reading. Read next: `gateway.forwarding`.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
 
 from contracts.errors import InvalidRequest
-from contracts.ids import NodeId, RegionId
+from contracts.ids import NodeId, RegionId, find_jurisdiction_fault, find_region_fault
+from contracts.short_text import shorten
 from gateway.routing.route_plan import Rejection, RoutePlan
 
 SESSION_HEADER: Final = b"x-session-affinity"
@@ -19,6 +20,10 @@ JURISDICTIONS_HEADER: Final = b"x-hearth-jurisdictions"
 EXPLAIN_HEADER: Final = b"x-hearth-explain"
 _MAX_BYTES: Final = 512
 """Of a session's name that are read, and of a list of regions or jurisdictions that is taken."""
+_YES: Final = (b"1", b"true")
+"""What asks for an explanation; all else does not."""
+_SHOWN_CHARS: Final = 120
+"""Of a name that is none."""
 
 
 class Wishes(msgspec.Struct, frozen=True):
@@ -30,6 +35,11 @@ class Wishes(msgspec.Struct, frozen=True):
     jurisdictions: frozenset[str] | None = None
     is_explained: bool = False
 
+    @property
+    def is_narrowing(self) -> bool:
+        """True where they leave a request fewer regions than its account has."""
+        return self.regions is not None or self.jurisdictions is not None
+
 
 NO_WISHES: Final = Wishes()
 
@@ -37,8 +47,9 @@ NO_WISHES: Final = Wishes()
 def read_wishes(headers: Iterable[tuple[bytes, bytes]]) -> Wishes:
     """The wishes in `headers`, whose names are in lower case.
 
-    Raises: `InvalidRequest` for a list that is too long: cut, its last name could be another's; and
-    for one that comes twice: whoever wrote the other means it, too.
+    Raises: `InvalidRequest` for a list that is too long: cut, its last name could be another's; for
+    one that comes twice: whoever wrote the other means it, too; and for what names no places: taken
+    for one that is nowhere, it would be refused without a word on how it is written.
     """
     wished = [(name, value) for name, value in headers if name.startswith(b"x-")]
     if not wished:
@@ -52,9 +63,9 @@ def read_wishes(headers: Iterable[tuple[bytes, bytes]]) -> Wishes:
             raise InvalidRequest(f"`{name.decode()}` is longer than {_MAX_BYTES} bytes.")
     return Wishes(
         found.get(SESSION_HEADER, b"")[:_MAX_BYTES] or None,
-        None if regions is None else frozenset(RegionId(name) for name in _split(regions)),
-        None if jurisdictions is None else frozenset(_split(jurisdictions)),
-        found.get(EXPLAIN_HEADER, b"0") not in (b"", b"0", b"false"),
+        None if regions is None else _read_regions(regions),
+        None if jurisdictions is None else _read_jurisdictions(jurisdictions),
+        found.get(EXPLAIN_HEADER) in _YES,
     )
 
 
@@ -65,7 +76,7 @@ def narrow(
 
     `lying_there` are those in the jurisdictions that are wished for, if any are.
     """
-    if wishes.regions is None and wishes.jurisdictions is None:
+    if not wishes.is_narrowing:
         return None if allowed is None else tuple(allowed)
     left = None if allowed is None else set(allowed)
     wanted = [wishes.regions, None if wishes.jurisdictions is None else set(lying_there)]
@@ -105,9 +116,10 @@ def format_explanation(plan: RoutePlan, queued_s: float = 0.0) -> bytes:
     return _format_line(parts)
 
 
-def format_refusal(rejected: Sequence[tuple[NodeId, Rejection]]) -> bytes:
-    """The same where no node was chosen, or none has answered."""
-    return _format_line(["pick=none", *_count_reasons(rejected)])
+def format_refusal(rejected: Sequence[tuple[NodeId, Rejection]], num_more: int = 0) -> bytes:
+    """The same where no node was chosen, or none has answered; `num_more` were not looked at."""
+    more = [f"more={num_more}"] if num_more else []
+    return _format_line(["pick=none", *_count_reasons(rejected), *more])
 
 
 def _count_reasons(rejected: Iterable[tuple[NodeId, Rejection]]) -> list[str]:
@@ -129,7 +141,36 @@ def _require_single(names: Iterable[bytes]) -> None:
             raise InvalidRequest(f"`{name.decode()}` must not come more than once.")
 
 
-def _split(value: bytes) -> list[str]:
-    """The words of a list with commas."""
+def _read_regions(value: bytes) -> frozenset[RegionId]:
+    """The regions of the header. Raises: `InvalidRequest`."""
+    form = "regions, separated by commas, such as `weur,enam`"
+    return frozenset(map(RegionId, _read_names(REGIONS_HEADER, value, form, find_region_fault)))
+
+
+def _read_jurisdictions(value: bytes) -> frozenset[str]:
+    """The jurisdictions of the header. Raises: `InvalidRequest`."""
+    form = "jurisdictions, separated by commas, such as `eu,us`"
+    return frozenset(_read_names(JURISDICTIONS_HEADER, value, form, find_jurisdiction_fault))
+
+
+def _read_names(
+    header: bytes, value: bytes, form: str, find_fault: Callable[[str], str | None]
+) -> list[str]:
+    """The names of a list with commas. Raises: `InvalidRequest` for what none can be, or for none,
+    in words that say how such a list is written.
+    """
     words = value.decode("ascii", "replace").split(",")
-    return [word.strip() for word in words if word.strip()]
+    names = [word.strip() for word in words if word.strip()]
+    fault = None if names else "There is no name in the list."
+    for name in names:
+        if fault is None and find_fault(name) is not None:
+            fault = find_fault(_clean(name))
+    if fault is not None:
+        raise InvalidRequest(f"`{header.decode()}` takes {form}. {fault}")
+    return names
+
+
+def _clean(name: str) -> str:
+    """What no place is called, as an error may say it."""
+    shown = (character if character.isprintable() else "\ufffd" for character in name)
+    return shorten("".join(shown), _SHOWN_CHARS)

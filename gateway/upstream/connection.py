@@ -125,9 +125,10 @@ class NodeConnection:
         half of a generation.
         """
         self._num_opened += 1
-        stream = NodeStream(
-            self, self._node_id, self._num_opened, grant.attempt, self._sources.monotonic_s()
-        )
+        now_s = self._sources.monotonic_s()
+        stream = NodeStream(self, self._node_id, self._num_opened, grant.attempt, now_s)
+        left_s = grant.deadline_unix_ms / 1000 - self._sources.unix_s()
+        stream.ends_s = now_s + min(max(left_s, 0.0), self._bounds.request_deadline_s)
         if self._is_closed:
             stream.fail(StreamBroken("The connection to the node was lost."))
             return stream
@@ -322,7 +323,7 @@ class NodeConnection:
                 return StreamBroken("The node did not confirm the end of the request.")
         elif not stream.is_accepted and now_s - stream.fed_s > self._bounds.queue_deadline_s:
             return PoolSaturated("No place became free in time, please try again.")
-        elif waited_s > self._bounds.request_deadline_s + ABORT_ANSWER_S:
+        elif now_s > stream.ends_s + ABORT_ANSWER_S:
             # The node keeps the deadline in the grant itself; this is for one that does not.
             return DeadlineExceeded("The request took longer than it may.")
         return None

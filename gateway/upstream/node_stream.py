@@ -3,7 +3,8 @@
 The channel between a connection's reader, which must never wait, and the one request that it is
 for: its task takes the beginning, or all of an answer in one piece; a listener takes a stream. Owns
 buffering, the count of what has come, and credit: a node may send `CREDIT_WINDOW` deltas ahead of
-the client and merges what comes after, so that a slow reader costs a bounded amount of memory.
+the client and merges what comes after, and what waits here is bounded in events and characters, so
+that a slow reader costs a bounded amount of memory.
 Read next: `gateway.upstream.connection`.
 """
 
@@ -17,13 +18,16 @@ from contracts.adapters import AdapterWanted
 from contracts.errors import PayloadTooLarge, ServiceError, StreamBroken, to_error_report
 from contracts.ids import NodeId
 from contracts.inference import (
+    RESUMPTION,
     Accepted,
     Delta,
     Failed,
     Finished,
     GenerationEvent,
     PromptScored,
+    ReasoningDelta,
     TokenLogprob,
+    ToolCallDelta,
     Usage,
 )
 from contracts.kv_transfer import KvImport, KvRelease, KvStop, KvTicket, TransferEvent
@@ -34,15 +38,23 @@ CREDIT_WINDOW: Final = 64
 _ENOUGH_TAKEN: Final = CREDIT_WINDOW // 2
 """Of which the node is told at once."""
 _MAX_BUFFERED: Final = CREDIT_WINDOW + 512
-"""Deltas within the window, and events that need no credit: ends of choices, and what a node has
-merged meanwhile and sends at the end, a few for each choice and tool call. Those that bring scores
-are counted by these."""
+"""Deltas within the window, the `MAX_AHEAD` that a node may send beyond it, and events that need no
+credit, such as ends of choices. Those that bring scores are counted by these."""
+_MAX_OF_CHOICE: Final = 32
+"""So many more of each further choice: nodes of earlier versions send all that they have merged of
+one when it ends."""
 _MAX_WHOLE: Final = 16_384
 """The same of an answer in one piece, of which nothing is taken before its end: 128 choices of 128
 parts, such as tool calls."""
 MAX_SCORES: Final = 2 << 20
 """Of tokens and their alternatives, that are held at once: they come in pieces of a few hundred, or
 as many as a step has, and those of prompts need no credit."""
+MAX_CHARS: Final = 16 << 20
+"""Characters of a stream that are held. A node sends fewer ahead of a client that does not read, as
+its deltas are bounded; those of earlier versions sent a prompt's echo as one."""
+MAX_WHOLE_CHARS: Final = 64 << 20
+"""The same of an answer in one piece."""
+_NEED_CREDIT: Final = (Delta, ReasoningDelta, ToolCallDelta)
 _PROMPT, _CACHED, _GENERATED, _REASONING = range(4)
 
 
@@ -98,9 +110,12 @@ class NodeStream:
 
     __slots__ = (
         "_events",
+        "_has_begun",
         "_is_resumed",
         "_listener",
+        "_most_text_chars",
         "_num_cached_elsewhere",
+        "_num_free",
         "_num_scored",
         "_num_scores",
         "_num_taken",
@@ -110,13 +125,16 @@ class NodeStream:
         "_waiter",
         "_waits_for_end",
         "attempt",
+        "ends_s",
         "fed_s",
         "feed",
         "is_aborted",
         "is_accepted",
+        "is_cut",
         "is_ours",
         "is_over",
         "node_id",
+        "num_answers",
         "on_accepted",
         "on_over",
         "on_transfer",
@@ -137,12 +155,16 @@ class NodeStream:
         self.is_over = False
         self.since_s = now_s
         """When the stream was opened, or else aborted: the start of the wait that is bounded."""
+        self.ends_s = float("inf")
+        """When its request's deadline passes: that of all attempts together."""
         self.feed: PieceFeed | None = None
         """Has the adapter of the request; None: it has none."""
         self.fed_s = now_s
         """When bytes of that were last sent: a node that gets them makes progress."""
         self.is_ours = False
         """It has failed by us, and not by its node."""
+        self.is_cut = False
+        """Its end was not its node's word: nobody knows what was computed there."""
         self._owner = owner
         self._events: list[GenerationEvent] = []
         self._listener: Callable[[], None] | None = None
@@ -156,14 +178,29 @@ class NodeStream:
         """Told of KV blocks that come or go; None: there are none."""
         self._num_cached_elsewhere: int | None = None
         self._tally = create_tally()
-        self._is_resumed = False
+        self._has_begun = self._is_resumed = False
+        """This node computes; it goes on with another's answer."""
         self.progress = Progress()
         """Of the answer; handed on to the stream that continues it."""
         self._told: Usage | None = None
-        # Accepted needs no credit, so that the first event taken does not count.
-        self._num_taken = -1
+        self.num_answers = 1
+        """Choices of all prompts: more events may come at once of several."""
+        self._most_text_chars = MAX_CHARS
+        """What the answer's text may come to before more of it has been taken."""
+        self._num_taken = self._num_free = 0
+        """Events that were taken and needed credit; those that wait and need none."""
         self._num_scored = self._num_scores = 0
         """Events that brought scores, behind others that wait, and what they brought."""
+
+    @property
+    def num_held(self) -> int:
+        """Events that nobody has taken yet."""
+        return len(self._events)
+
+    @property
+    def is_whole(self) -> bool:
+        """True where nothing is wanted of it before its end."""
+        return self._waits_for_end
 
     async def take(self) -> list[GenerationEvent]:
         """All events since the last call, at least one; the last of all is Finished or Failed."""
@@ -183,7 +220,9 @@ class NodeStream:
         """All events since the last call, if there are any; never waits."""
         events, self._events = self._events, []
         self._num_scored = self._num_scores = 0
-        self._num_taken += len(events)
+        self._num_taken += len(events) - self._num_free
+        self._num_free = 0
+        self._most_text_chars = self.progress.num_text_chars + MAX_CHARS
         if self._num_taken >= _ENOUGH_TAKEN:
             self._send_credit()
         return events
@@ -199,6 +238,7 @@ class NodeStream:
         if type(event) is not Delta or event.choice_index or event.logprobs:
             return None
         events.clear()
+        self._most_text_chars = self.progress.num_text_chars + MAX_CHARS
         self._num_taken += 1
         if self._num_taken >= _ENOUGH_TAKEN:
             self._send_credit()
@@ -214,6 +254,7 @@ class NodeStream:
         """Every event once the stream is over, for answers that are given in one piece."""
         if not self.is_over:
             self._waits_for_end = True
+            self._most_text_chars += MAX_WHOLE_CHARS - MAX_CHARS
             await self._create_waiter()
         return self._events
 
@@ -225,6 +266,8 @@ class NodeStream:
         events = self._events
         if type(event) is Delta:
             return self.push_text(event)
+        if not isinstance(event, _NEED_CREDIT):
+            self._num_free += 1
         events.append(self._note(event))
         if self._listener is not None:
             self._owner.note(self._listener)
@@ -239,8 +282,10 @@ class NodeStream:
         self._tally[_GENERATED] = len(progress.token_ids)
         events.append(delta)
         if len(events) > 1:  # who is to be told is told already, or does not want to be
-            is_plain = not delta.logprobs and len(events) <= _MAX_BUFFERED
-            return is_plain or self._has_room(delta.logprobs)
+            is_few = not delta.logprobs and len(events) <= _MAX_BUFFERED
+            if is_few and progress.num_text_chars <= self._most_text_chars:
+                return True
+            return self._has_room(delta.logprobs)
         listener = self._listener
         if listener is not None:
             note = self._owner.note
@@ -258,6 +303,11 @@ class NodeStream:
                 "The answer has more scores of tokens than one may have, please ask for fewer at "
                 "once."
             )
+        if self.progress.num_text_chars > self._most_text_chars:
+            return PayloadTooLarge(
+                "More of the answer has come than is held until its client reads it, please read "
+                "faster or ask for fewer choices at once."
+            )
         return StreamBroken("The node sent more than it was asked for.")
 
     def _has_room(self, scores: Sequence[TokenLogprob]) -> bool:
@@ -265,9 +315,12 @@ class NodeStream:
         if scores:
             self._num_scored += 1
             self._num_scores += sum(1 + len(score.top) for score in scores)
-        max_events = _MAX_WHOLE if self._waits_for_end else _MAX_BUFFERED
+        max_events = _MAX_BUFFERED + _MAX_OF_CHOICE * (self.num_answers - 1)
+        if self._waits_for_end:
+            max_events = _MAX_WHOLE
         is_within = len(self._events) - self._num_scored <= max_events
-        return is_within and self._num_scores <= MAX_SCORES
+        has_room = self.progress.num_text_chars <= self._most_text_chars
+        return is_within and has_room and self._num_scores <= MAX_SCORES
 
     def _wake(self) -> None:
         """Wakes the task that waits if this is what it waits for, and tells of the end."""
@@ -334,6 +387,7 @@ class NodeStream:
     def fail(self, error: ServiceError) -> None:
         """Ends the stream with an error of our own, unless it is over. Called by the connection."""
         if not self.is_over:
+            self.is_cut = True
             self.push(Failed(to_error_report(error)))
             if self._listener is not None:
                 self._listener()
@@ -357,6 +411,7 @@ class NodeStream:
         before.release()
         self._tally[_GENERATED] = len(self.progress.token_ids)
         self._tally[_REASONING] = self.progress.num_reasoning
+        self._most_text_chars = self.progress.num_text_chars + MAX_CHARS
 
     def release(self) -> None:
         """Nobody takes or counts what comes from now on; a stream that is not over is aborted."""
@@ -370,19 +425,22 @@ class NodeStream:
             return self._accept(event)
         if type(event) is Finished or type(event) is Failed:
             self.is_over = True
+            if self._is_resumed and type(event) is Failed and event.error.param == RESUMPTION:
+                self.is_ours = True  # another node has said what this one was told
             if event.usage is not None:
                 self._told = self._set_tally(event.usage)
-                if self._num_cached_elsewhere is not None:
+                if self._told != event.usage:
                     return msgspec.structs.replace(event, usage=self._told)
         else:
             self.progress.note(event)
+            self._most_text_chars -= _count_chars(event)
             self._tally[_GENERATED] = len(self.progress.token_ids)
             self._tally[_REASONING] = self.progress.num_reasoning
         return event
 
     def _accept(self, event: Accepted) -> Accepted:
         """The node has counted the prompt, which counts unless it does already."""
-        self.is_accepted = True
+        self.is_accepted = self._has_begun = True
         if self._is_resumed:
             return event
         if self._num_cached_elsewhere is not None:
@@ -399,12 +457,15 @@ class NodeStream:
         self._tally[_CACHED] = num_cached
 
     def _set_tally(self, usage: Usage) -> Usage:
-        """Counts what the node has told instead of what has come; of one that goes on, its part."""
+        """Counts what the node has told instead of what has come; of one that goes on, its part.
+
+        One that has not begun knows nothing of what others had computed before: that stays.
+        """
+        if not self._has_begun:
+            usage = usage.raise_to(self._read_tally())
         if not self._is_resumed:
-            self._tally[_PROMPT] = usage.num_prompt_tokens
-            self._tally[_CACHED] = self._bound_cached(
-                usage.num_prompt_tokens, usage.num_cached_tokens
-            )
+            num_prompt = self._tally[_PROMPT] = usage.num_prompt_tokens
+            self._tally[_CACHED] = self._bound_cached(num_prompt, usage.num_cached_tokens)
         self._tally[_GENERATED] = usage.num_completion_tokens
         self._tally[_REASONING] = usage.num_reasoning_tokens
         return self._read_tally()
@@ -422,3 +483,12 @@ class NodeStream:
         """Done when `push` finds something worth waking for."""
         self._waiter = waiter = asyncio.get_running_loop().create_future()
         return waiter
+
+
+def _count_chars(event: GenerationEvent) -> int:
+    """Characters of an event that is no plain text."""
+    if isinstance(event, ReasoningDelta):
+        return len(event.text)
+    if isinstance(event, ToolCallDelta):
+        return len(event.id) + len(event.name) + len(event.arguments)
+    return 0

@@ -15,7 +15,7 @@ from gpu_pool.capacity.gpus import Gpus
 from gpu_pool.kernels.fp8_slots import Fp8Slots
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.network import CausalNetwork, KvLayers
-from gpu_pool.models.parameters import ParameterSource
+from gpu_pool.models.parameters import ParameterSource, list_held
 from gpu_pool.parallel.place import ParallelShape, RankPlace
 from gpu_pool.parallel.tensor_group import ALONE
 
@@ -106,10 +106,7 @@ class ModelSize:
     @property
     def weight_bytes(self) -> int:
         """All weights once."""
-        parameters = dict(self._network.parameters)
-        if self.is_tied:
-            del parameters["head"]
-        return self._measure_bytes(parameters, 1)
+        return self._measure_bytes(list_held(self._network.parameters), 1)
 
     def measure_kv(self, tensor: int = 1) -> KvBytes:
         """Keys and values of all layers on one of `tensor` ranks."""

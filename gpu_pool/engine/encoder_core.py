@@ -188,7 +188,7 @@ class EncoderCore:
             0,
             0,
             self._queue.num_tokens,
-            self._speed.prefill_per_s,
+            self._speed.compared_prefill_per_s,
             latest_id=self._latest_id,
         )
         finished, self._finished = tuple(self._finished), []

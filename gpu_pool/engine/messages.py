@@ -233,6 +233,8 @@ class CoreLoad(msgspec.Struct, frozen=True, array_like=True):
     """Sequences whose blocks come from elsewhere; their prompts are not to be computed."""
     num_preempted: int = 0
     """Times that a sequence has given up its place for want of memory, since the core started."""
+    decode_step_s: float = 0.0
+    """See `contracts.fleet.ModelLoad`."""
 
 
 class KvFacts(msgspec.Struct, frozen=True, array_like=True):

@@ -102,11 +102,12 @@ class Scheduler:
             kv.num_blocks,
             kv.num_free,
             num_queued,
-            books.speed.prefill_per_s,
+            books.speed.compared_prefill_per_s,
             books.speed.decode_per_s,
             self._latest_id,
             len(books) - books.num_ready + len(self._desk),
             books.batch.num_preempted,
+            books.speed.compared_step_s,
         )
 
     # -- what the server asks --------------------------------------------------------------------

@@ -61,6 +61,16 @@ class ParameterSource:
     """Rows are only multiplied with, as they are stored: fp8 blocks may stay what they are."""
 
 
+def list_held(sources: Mapping[str, ParameterSource]) -> dict[str, ParameterSource]:
+    """The parameters that take memory: what is made of the same tensors as one before is the same
+    memory, as a head is that is tied to the embedding.
+    """
+    by_parts: dict[tuple[CheckpointTensor, ...], str] = {}
+    for name, source in sources.items():
+        by_parts.setdefault(source.parts, name)
+    return {name: sources[name] for name in by_parts.values()}
+
+
 def count_parameters(sources: Mapping[str, ParameterSource], num_ranks: int = 1) -> int:
     """The numbers in all parameters together, as each of `num_ranks` holds them."""
     return sum(

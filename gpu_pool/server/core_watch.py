@@ -40,6 +40,7 @@ class CoreWatch:
         looked_s = self._monotonic_s()
         while silence.length_s < self._max_silence_s:
             await asyncio.sleep(self._look_s)
+            self._client.look()
             before_s, looked_s = looked_s, self._monotonic_s()
             is_owed = is_expected() or self._client.owes_word
             silence.look(looked_s - before_s, self._client.num_heard, is_owed=is_owed)

@@ -260,6 +260,13 @@ class EngineClient:
         """Asks the core to end after its current step."""
         self._send(Shutdown())
 
+    def look(self) -> None:
+        """Has `run` see what has come and was not told of. The pipe tells of its first word alone:
+        whoever misses that is told of none after it.
+        """
+        if not self._incoming.closed:
+            self._incoming.get(zmq.EVENTS)
+
     async def run(self) -> None:
         """Passes on what the core says, until cancelled."""
         while True:

@@ -266,6 +266,7 @@ class HostedCore:
             num_queued_tokens=load.num_queued_tokens,
             prefill_tokens_per_s=round(load.prefill_per_s, 1),
             decode_tokens_per_s=round(load.decode_per_s, 1),
+            decode_step_s=round(load.decode_step_s, 6),
             max_running=self.ready.max_running if self.ready else 0,
             num_hung=self.supervisor.num_hung,
             num_coming=load.num_coming,

@@ -138,8 +138,8 @@ class NodeApp:
         except ProtocolError as error:
             log.warning("a connection was closed", reason=str(error))
             await _close(socket, WSCloseCode.PROTOCOL_ERROR, str(error))
-        except ConnectionError:
-            log.info("a connection was lost")
+        except ConnectionError as error:
+            log.warning("a connection was lost", reason=str(error) or type(error).__name__)
         return socket
 
     def _log_refusal(self, introduction: Introduction, error: Unauthenticated) -> None:
@@ -179,8 +179,9 @@ class NodeApp:
         )
         try:
             done, _ = await asyncio.wait({writing, reading}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            for task in (reading, writing):  # the reader knows better what has happened
+                if task in done:
+                    task.result()
         finally:
             del self._connections[socket], self._sessions[socket]
             for task in (writing, reading):

@@ -5,12 +5,20 @@ Read next: `generation`.
 """
 
 import math
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from contracts.errors import ContextTooLong, Forbidden, InvalidRequest
-from contracts.inference import ChatPrompt, GenerateRequest, SamplingParams
+from contracts.inference import (
+    MAX_ECHO_CHARS,
+    RESUMPTION,
+    ChatPrompt,
+    GenerateRequest,
+    SamplingParams,
+    TextPrompt,
+)
 
 MAX_STOPS: Final = 64
 MAX_STOP_CHARS: Final = 1024
@@ -42,6 +50,31 @@ def check_request(request: GenerateRequest) -> None:
         raise InvalidRequest("Only plain prompts can be echoed.", param="echo")
     if request.further_prompts and isinstance(request.prompt, ChatPrompt):
         raise InvalidRequest("Several prompts must all be plain ones.", param="prompt")
+    if request.echoes_prompt:
+        texts = [prompt.text for prompt in request.prompts if isinstance(prompt, TextPrompt)]
+        check_echo(texts, request.num_choices)
+
+
+def check_echo(texts: Iterable[str], num_choices: int) -> None:
+    """Raises: `InvalidRequest` where answers would repeat more of their prompts than they may."""
+    num_chars = num_choices * sum(map(len, texts))
+    if num_chars > MAX_ECHO_CHARS:
+        raise InvalidRequest(
+            f"The answers would repeat {num_chars:,} characters of the prompt; those of a request "
+            f"may repeat {MAX_ECHO_CHARS:,}.",
+            param="echo",
+        )
+
+
+def check_resumption(request: GenerateRequest, vocab_size: int) -> None:
+    """Raises: `InvalidRequest` where the answer goes on from tokens that this model does not have:
+    neither the client nor this node has said them.
+    """
+    resumption = request.resumption
+    if resumption is not None and max(resumption.token_ids, default=0) >= vocab_size:
+        raise InvalidRequest(
+            "The answer so far has token ids outside the vocabulary.", param=RESUMPTION
+        )
 
 
 def _check_sampling(sampling: SamplingParams) -> None:

@@ -36,7 +36,9 @@ from gpu_pool.server.hosted_core import HostedCore
 from gpu_pool.server.prepared_request import PreparedRequest
 from gpu_pool.server.sampling_limits import (
     MAX_CHOICES,
+    check_echo,
     check_request,
+    check_resumption,
     fit_scores,
     resolve_max_tokens,
 )
@@ -166,6 +168,9 @@ class ServedModel:
     ) -> PreparedRequest:
         """What is to start of a request whose prompt is encoded."""
         assert self.core.ready is not None
+        echo = self._find_echo(request)
+        check_echo([echo], request.num_choices)
+        check_resumption(request, self.core.ready.vocab_size)
         max_tokens = resolve_max_tokens(
             request.sampling,
             len(prompt.token_ids),
@@ -181,7 +186,7 @@ class ServedModel:
             max_tokens=max_tokens,
             deadline_ms=read_node_ms() + self.core.find_left_ms(grant),
             grammar=grammar,
-            echo=self._find_echo(request),
+            echo=echo,
             ready=self.core.ready,
         )
 
@@ -195,6 +200,7 @@ class ServedModel:
             prepared = self._prepare(first.client, alone, first.grant, ids, None)
             first_choice = (place + 1) * request.num_choices
             further.append(replace(prepared, first_choice=first_choice, lease=first.lease))
+        check_echo([one.echo for one in (first, *further)], request.num_choices)
         return tuple(further)
 
     def _find_echo(self, request: GenerateRequest) -> str:

@@ -7,7 +7,7 @@ Read next: `gpu_pool.models.registry`.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import msgspec
 import torch
@@ -15,6 +15,7 @@ import torch
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.models.network import CausalNetwork, Network, require_causal
 from gpu_pool.models.registry import ModelFamily, find_family
+from gpu_pool.weights.config_header import ConfigHeader, read_config_header
 from gpu_pool.weights.formats.pieces import FindPacked
 from gpu_pool.weights.packing import read_packing
 
@@ -23,7 +24,6 @@ _DTYPES: Final = {
     "float16": torch.float16,
     "float32": torch.float32,
 }
-StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +54,6 @@ class CheckpointConfig:
         return require_causal(self.network)
 
 
-class _PartJson(msgspec.Struct, frozen=True):
-    """The fields that no family owns, of a model or of the text part of one that sees."""
-
-    dtype: str | None = None
-    torch_dtype: str | None = None
-    eos_token_id: int | tuple[int, ...] | None = None
-    quantization_config: Any = None
-
-
-class _HeaderJson(_PartJson, frozen=True):
-    """Those of the whole, which count before its text part's."""
-
-    architectures: tuple[str, ...] = ()
-    text_config: _PartJson | None = None
-
-    def find(self, *names: str) -> Any:
-        """What is said first under one of `names`, by the whole or else by its text part."""
-        parts = (self, self.text_config or self)
-        said = (getattr(part, name) for part in parts for name in names)
-        return next((value for value in said if value is not None), None)
-
-
 class _GenerationJson(msgspec.Struct, frozen=True):
     """The field of `generation_config.json` that matters."""
 
@@ -89,7 +67,7 @@ def read_config(model_dir: Path) -> CheckpointConfig:
     """
     path = model_dir / "config.json"
     content = _read_file(path)
-    header = _decode(path, content, _HeaderJson)
+    header = read_config_header(content, str(path))
     family, find_packed, dtype = _check_header(header)
     network = family.describe(content)
     eos_token_ids = _list_eos(header, model_dir, network.vocab_size)
@@ -100,18 +78,18 @@ def find_obstacle(content: bytes) -> str | None:
     """Why no checkpoint with this `config.json` is loaded; None where nothing in it speaks against
     that."""
     try:
-        _check_header(_decode(Path("config.json"), content, _HeaderJson))
+        _check_header(read_config_header(content))
     except CheckpointError as error:
         return str(error)
     return None
 
 
-def _check_header(header: _HeaderJson) -> tuple[ModelFamily, FindPacked | None, torch.dtype]:
+def _check_header(header: ConfigHeader) -> tuple[ModelFamily, FindPacked | None, torch.dtype]:
     """The family, what finds packed tensors, and the dtype. Raises: `CheckpointError`."""
     family = find_family(header.architectures)
-    quantization = header.find("quantization_config")
+    quantization = header.quantization_config
     find_packed = None if quantization is None else read_packing(quantization)
-    dtype = _find_dtype(header.find("dtype", "torch_dtype"), is_packed=find_packed is not None)
+    dtype = _find_dtype(header.dtype, is_packed=find_packed is not None)
     return family, find_packed, dtype
 
 
@@ -123,10 +101,10 @@ def _read_file(path: Path) -> bytes:
         raise CheckpointError(f"{path} does not exist.") from None
 
 
-def _decode(path: Path, content: bytes, kind: type[StructT]) -> StructT:
-    """The struct inside a JSON file."""
+def _decode_generation(path: Path) -> _GenerationJson:
+    """What `generation_config.json` says."""
     try:
-        return msgspec.json.decode(content, type=kind)
+        return msgspec.json.decode(_read_file(path), type=_GenerationJson)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path}: {error}.") from error
 
@@ -139,12 +117,12 @@ def _find_dtype(declared: str | None, *, is_packed: bool) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _list_eos(header: _HeaderJson, model_dir: Path, vocab_size: int) -> tuple[int, ...]:
+def _list_eos(header: ConfigHeader, model_dir: Path, vocab_size: int) -> tuple[int, ...]:
     """The ids that end a sequence; none is allowed, for models without one."""
-    eos: int | tuple[int, ...] | None = header.find("eos_token_id")
+    eos = header.eos_token_id
     path = model_dir / "generation_config.json"
     if path.is_file():
-        generation = _decode(path, _read_file(path), _GenerationJson)
+        generation = _decode_generation(path)
         eos = eos if generation.eos_token_id is None else generation.eos_token_id
     ids = () if eos is None else (eos,) if isinstance(eos, int) else eos
     for token_id in ids:

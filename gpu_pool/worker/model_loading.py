@@ -16,7 +16,7 @@ from gpu_pool.compute_choice import WeightCheck
 from gpu_pool.kernels.cpu.library import NativeKernels
 from gpu_pool.kernels.linear import packing_with
 from gpu_pool.models.network import CausalModel, CausalNetwork, Encoder, EncoderNetwork, Network
-from gpu_pool.models.parameters import ParameterSource, ReadParameter, count_parameters
+from gpu_pool.models.parameters import ParameterSource, ReadParameter, count_parameters, list_held
 from gpu_pool.parallel.ranks import SOLE_RANK, Ranks
 from gpu_pool.weights.block_reader import BlockReader, measure_kept
 from gpu_pool.weights.checkpoint import Checkpoint, list_tensor_files
@@ -99,13 +99,16 @@ class ModelLoader:
 
     def measure_bytes(self, network: Network) -> int:
         """What the weights will take."""
+        parameters = network.parameters
+        if self._keeps_blocks or self._kernels is not None:
+            parameters = list_held(parameters)  # oneDNN packs a tied head into memory of its own
         num_ranks, itemsize = self._ranks.tensor.size, self._dtype.itemsize
         with self._open_packed() as source:
             if source is not None and self._keeps_blocks:
-                return measure_kept(source, network.parameters, itemsize, num_ranks)
+                return measure_kept(source, parameters, itemsize, num_ranks)
             if source is not None and self._kernels is not None:
-                return measure_int4(source, network.parameters, self._kernels, itemsize, num_ranks)
-        return count_parameters(network.parameters, num_ranks) * itemsize
+                return measure_int4(source, parameters, self._kernels, itemsize, num_ranks)
+        return count_parameters(parameters, num_ranks) * itemsize
 
     def load_causal(
         self, network: CausalNetwork, context_window: int, join: JoinParts

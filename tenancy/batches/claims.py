@@ -31,6 +31,7 @@ from contracts.batches import BatchItem
 from contracts.errors import InvariantBroken
 from contracts.ids import AccountId, ApiTokenId, ModelName, RequestId, create_request_id
 from contracts.region_rules import EntryPlace
+from contracts.usage import NodePlace, list_places
 from tenancy.batches.cells import to_input_cell, to_output_cell
 from tenancy.encryption.data_keys import find_data_key
 from tenancy.encryption.envelope import seal, unseal
@@ -109,9 +110,14 @@ class BatchClaimStore(Store):
         self, item: BatchItem, owner: str, pause_ms: int, *, is_lost: bool
     ) -> None:
         """Lets anybody run the item after `pause_ms`. `is_lost`: its run may have been billed, so
-        that it keeps its request id from now on, and counts as one that came to nothing.
+        that it keeps its request id from now on, and counts as one that came to nothing. The item
+        says where it was, that run included.
         """
         values: dict[str, Any] = {"owner": None}
+        places = item.earlier_places
+        if places or (is_lost and places is not None):
+            num_lost = item.num_lost + is_lost
+            values["earlier_places"] = {"num_lost": num_lost, "places": list_places(places)}
         if not is_lost and item.num_lost:
             values["num_lost"] = item.num_lost - 1  # the next claim counts it again
         elif not is_lost:
@@ -163,6 +169,7 @@ class BatchClaimStore(Store):
             num_lost=num_lost,
             claim=max(row["num_claims"], num_lost) + 1,
             due_unix_ms=row["due_unix_ms"],
+            earlier_places=_read_places(row["earlier_places"], num_lost),
             asked=_unseal_input(key, row["sealed_input"], account_id, batch_id, index),
         )
 
@@ -207,6 +214,17 @@ def _is_owned(item: BatchItem, owner: str) -> ColumnElement[bool]:
         batch_items.c.num_claims == item.claim,
         batch_items.c.is_done.is_(False),
     )
+
+
+def _read_places(told: dict[str, Any] | None, num_lost: int) -> tuple[NodePlace, ...] | None:
+    """Where an item was that has been lost so often; None where not all of these runs have been
+    told of.
+    """
+    if told is None:
+        return None if num_lost else ()
+    if told["num_lost"] != num_lost:
+        return None
+    return tuple(NodePlace(**place) for place in told["places"])
 
 
 def _unseal_input(

@@ -61,7 +61,8 @@ class BatchStore(Protocol):
         self, item: BatchItem, owner: str, pause_ms: int, *, is_lost: bool
     ) -> None:
         """Lets anybody run the item after `pause_ms`. `is_lost`: its run may have been billed, so
-        that it keeps its request id from now on, and counts as one that came to nothing.
+        that it keeps its request id from now on, and counts as one that came to nothing. The item
+        says where it was, that run included.
         """
         ...
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from contracts.errors import InvalidRequest
 from contracts.ids import AccountId
-from contracts.usage import UsageRecord
+from contracts.usage import UsageRecord, list_places
 from tenancy.encryption.key_ring import Keys
 from tenancy.encryption.signing_key import derive_signing_key
 
@@ -81,6 +81,8 @@ class UsageSealer:
 def to_fields(record: UsageRecord) -> dict[str, object]:
     """A record as exports show it: the ledger's own values under their names."""
     fields = {name: getattr(record, name) for name in record.__struct_fields__ if name != "tokens"}
+    if record.earlier_places:
+        fields["earlier_places"] = list_places(record.earlier_places)
     return fields | msgspec.structs.asdict(record.tokens)
 
 

@@ -12,15 +12,18 @@ from typing import Final
 from contracts.budgets import format_day
 from contracts.ids import AccountId
 from contracts.pricing import TokenCounts
-from contracts.usage import ExportForm, UsageRecord
+from contracts.usage import ExportForm, NodePlace, UsageRecord
 from tenancy.usage.export import ExportHeader, UsageSealer, to_fields
 from tenancy.usage.ledger import LedgerStore
 
 _PAGE_SIZE: Final = 1000
+_PLACES: Final = "earlier_places"
 COLUMNS: Final = (
-    *(name for name in UsageRecord.__struct_fields__ if name != "tokens"),
+    *(name for name in UsageRecord.__struct_fields__ if name not in ("tokens", _PLACES)),
     *TokenCounts.__struct_fields__,
+    _PLACES,
 )
+"""New ones come last: who reads a table by position finds the others where they were."""
 
 
 class ExportStore(LedgerStore):
@@ -36,8 +39,7 @@ class ExportStore(LedgerStore):
         if form is ExportForm.CSV:
             yield _write_rows([COLUMNS])
             async for records in self._walk(account_id, days):
-                fields = [to_fields(record) for record in records]
-                yield _write_rows([tuple(one[name] for name in COLUMNS) for one in fields])
+                yield _write_rows([_to_cells(record) for record in records])
             return
         sealer = UsageSealer(
             ExportHeader(
@@ -61,6 +63,19 @@ class ExportStore(LedgerStore):
             ):
                 yield records
                 after = records[-1].request_id
+
+
+def _to_cells(record: UsageRecord) -> tuple[object, ...]:
+    """A record in the order of the columns."""
+    fields = to_fields(record) | {_PLACES: _format_places(record.earlier_places)}
+    return tuple(fields[name] for name in COLUMNS)
+
+
+def _format_places(places: tuple[NodePlace, ...] | None) -> str:
+    """Places as `node@region`, with blanks between them; `unknown` where the gateway told none."""
+    if places is None:
+        return "unknown"
+    return " ".join(f"{place.node_id}@{place.region}" for place in places)
 
 
 def _write_rows(rows: list[tuple[object, ...]] | list[tuple[str, ...]]) -> bytes:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
+import msgspec
 from sqlalchemy import Row, func, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -17,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from contracts.budgets import first_day_of_month, to_month
 from contracts.ids import AccountId, RequestId
 from contracts.pricing import TokenCounts
-from contracts.usage import Outcome, UsageRecord, read_day
+from contracts.usage import NodePlace, Outcome, UsageRecord, list_places, read_day
 from tenancy.sources import create_id
 from tenancy.store import Store
 from tenancy.tables import usage_ledger, usage_pending
@@ -26,6 +27,8 @@ from tenancy.usage.sums import sum_records
 from tenancy.validation import check_page_size
 
 _by_id: Final = attrgetter("request_id")
+_NOWHERE: Final = "[]"
+"""Nearly every request is computed where it began."""
 
 
 class LedgerStore(Store):
@@ -121,7 +124,7 @@ async def _find_known(
 
 def _to_row(record: UsageRecord) -> tuple[Any, ...]:
     """A record in the order of the table's columns."""
-    tokens = record.tokens
+    tokens, places = record.tokens, record.earlier_places
     return (
         read_day(record.request_id),
         record.request_id,
@@ -140,11 +143,13 @@ def _to_row(record: UsageRecord) -> tuple[Any, ...]:
         record.price_version,
         record.cost_nano,
         record.num_microneurons,
+        _write_places(places) if places else _NOWHERE if places is not None else None,
     )
 
 
 def _to_record(row: Row[Any]) -> UsageRecord:
     """The record a row describes."""
+    places = row.earlier_places
     return UsageRecord(
         RequestId(row.request_id),
         row.account_id,
@@ -159,4 +164,10 @@ def _to_record(row: Row[Any]) -> UsageRecord:
         row.price_version,
         row.cost_nano,
         row.num_microneurons,
+        None if places is None else tuple(NodePlace(**place) for place in places),
     )
+
+
+def _write_places(places: tuple[NodePlace, ...]) -> str:
+    """The column's value."""
+    return msgspec.json.encode(list_places(places)).decode()

@@ -5,26 +5,37 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import create_autospec
 
+import aiohttp
 import pytest
 from msgspec.structs import replace as replace_row
 
 from benchmarks.fleet.checks import (
     CAME,
+    LET_GO,
     OVER,
     Arrival,
     Downtime,
+    count_let_go,
     count_travelled,
     find_abort_faults,
     find_client_faults,
     find_ledger_faults,
+    find_member_faults,
+    find_move_faults,
     find_residency_faults,
     find_unseen_faults,
     measure_aborts,
     read_arrivals,
 )
-from benchmarks.fleet.fleet import NODES, Tenant
+from benchmarks.fleet.fleet import MEMBERS, NODES, Fleet, Tenant
 from benchmarks.fleet.load import Outcome, Question
+from benchmarks.fleet.members import enrol_members
+from benchmarks.fleet.processes import FleetError, Member
+from benchmarks.fleet.scenario import Scenario
+from benchmarks.fleet.sites import Sites
+from benchmarks.harness import conclude
 from contracts.ids import (
     AccountId,
     ApiTokenId,
@@ -211,3 +222,75 @@ def test_a_request_that_was_at_two_nodes_counts_once_however_often_it_was_there(
     alone = replace(LAST, request_id="r3")
     assert count_travelled([LAST, *others]) == 1
     assert count_travelled([LAST, others[0], alone]) == 0
+
+
+def test_drains_that_move_no_stream_are_found() -> None:
+    """Every node was drained under load: some request must have gone on at another one."""
+    moved = count_travelled([LAST, replace(LAST, node="weur-2", attempt=3)])
+    stayed = count_travelled([LAST, replace(LAST, request_id=R3, node="weur-2")])
+    assert find_move_faults(moved, ["weur-1"], []) == []
+    [fault] = find_move_faults(stayed, ["weur-1", "weur-2"], [])
+    assert "weur-1, weur-2 drained" in fault
+    assert len(find_move_faults(0, [], [KILL])) == 1
+    assert find_move_faults(0, [], []) == []  # nothing was done that moves anybody
+
+
+def test_a_gateway_that_has_lost_a_member_is_found() -> None:
+    assert len(MEMBERS) == 2
+    assert find_member_faults({"gw-1a": 2, "gw-1b": 2}, MEMBERS) == []
+    [fault] = find_member_faults({"gw-1a": 2, "gw-1b": 1}, MEMBERS)
+    assert fault.startswith("gw-1b has 1 members of 2")
+
+
+def test_members_that_were_let_go_are_counted_from_a_moment_on(tmp_path: Path) -> None:
+    log = tmp_path / "gateway.log"
+    moments = ("1970-01-01T00:00:01Z", "1970-01-01T00:00:03Z", "1970-01-01T00:00:04Z")
+    lines = [{"event": LET_GO, "timestamp": moment} for moment in moments]
+    log.write_text("\n".join(map(json.dumps, [*lines, {"event": "member_admitted"}])))
+    assert count_let_go(log, 2.0) == 2
+    assert count_let_go(log, 5.0) == 0
+
+
+async def test_an_enrolment_that_fails_ends_the_proof_with_what_was_said(tmp_path: Path) -> None:
+    with pytest.raises(FleetError, match="hearth node enrol failed"):
+        await enrol_members(tmp_path, {"weur-1": "weur"}, ["gw-1a"])  # which has no settings
+
+
+async def test_black_holes_that_could_not_be_made_are_named_in_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with aiohttp.ClientSession() as session:
+        scenario = Scenario(Fleet(Sites("", ("apac",)), session, {}))
+        await scenario._cut_site("apac")  # type: ignore[reportPrivateUsage]
+    assert scenario.left_out == ["a black hole around the site apac"]
+    assert scenario.told == []  # it is no event
+    assert "NOT DONE" in capsys.readouterr().out
+    (tmp_path / "run").mkdir()
+    assert conclude([], tmp_path / "run", "logs", scenario.left_out) == 0
+    told = capsys.readouterr().out
+    assert "NOT RUN a black hole around the site apac" in told
+    assert "everything holds" not in told
+    (tmp_path / "run").mkdir()
+    assert conclude([], tmp_path / "run", "logs") == 0
+    assert capsys.readouterr().out == "everything holds\n"  # the control
+
+
+async def test_a_node_is_drained_while_something_runs_there() -> None:
+    fleet = create_autospec(Fleet, instance=True)
+    fleet.gateways, fleet.members = ["gw-1a"], {"weur-1": create_autospec(Member, instance=True)}
+    fleet.session = None
+    counts = iter((None, 0, 3, 2, None, 0))
+    called: list[str] = []
+
+    async def call(_gateway: str, method: str, *_args: object, **_more: object) -> object:
+        called.append(method)
+        if method != "GET" or (count := next(counts)) is None:
+            return []
+        loads = [{"num_running": count, "num_waiting": 0}]
+        return [{"node_id": "enam-1", "loads": []}, {"node_id": "weur-1", "loads": loads}]
+
+    fleet.call.side_effect = call
+    scenario = Scenario(fleet)
+    await scenario._replace_node("weur-1", 0)  # type: ignore[reportPrivateUsage]
+    assert scenario.drained == ["weur-1"]
+    assert called == ["GET", "GET", "GET", "PUT", "GET", "GET", "GET", "DELETE"]

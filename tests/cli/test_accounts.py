@@ -1,7 +1,9 @@
 """`hearth accounts`, on a real SQLite file."""
 
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -97,6 +99,18 @@ def test_a_word_for_all_or_nothing_is_no_places_name(
     assert commands.run("change", account_id, *other).exit_code == 2
     (account,) = commands.read("list")
     assert (account["allowed_regions"], account["preferred_regions"]) == (["weur"], [])
+
+
+def test_who_is_bound_to_a_place_that_is_none_is_not_shown_as_free(
+    commands: TenancyCommands,
+) -> None:
+    """As the management API once took it."""
+    commands.read("create", "demo", "--region", "weur")
+    with closing(sqlite3.connect(commands.database_url.partition("///")[2])) as database:
+        database.execute("UPDATE accounts SET allowed_regions = '[\"any\"]'")
+        database.commit()
+    assert commands.write("list").splitlines()[1].split()[3] == '"any"'
+    assert commands.read("list")[0]["allowed_regions"] == ["any"]
 
 
 @pytest.mark.parametrize("command", ["suspend", "resume", "rotate-salt"])

@@ -83,3 +83,64 @@ def test_a_law_that_has_no_name_is_refused_before_anything_is_written(
     assert isinstance(refused.exception, CommandFailed)
     assert f"`{law}` names no jurisdiction: it takes up to 63" in str(refused.exception)
     assert list(tmp_path.iterdir()) == [config]
+
+
+@pytest.mark.parametrize("option", ["--region", "--jurisdiction"])
+def test_a_word_for_all_places_is_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "gateway.toml"
+    config.write_text("")
+    words = ["node", "enrol", "n1", "--region", "weur", "--url", "wss://n1:1", "-c", str(config)]
+    refused = CliRunner().invoke(app, [*words, option, "any"])
+    assert isinstance(refused.exception, CommandFailed)
+    assert str(refused.exception).startswith(f"No {option[2:]} is called `any`")
+    assert list(tmp_path.iterdir()) == [config]
+
+
+@pytest.mark.parametrize("membership", ["", '[membership]\nurl = "redis://127.0.0.1:1"\n'])
+def test_an_address_without_encryption_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, membership: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "gateway.toml"
+    config.write_text(membership)
+    words = ["node", "enrol", "gpu-9", "--region", "weur", "--config", str(config), "--url"]
+    refused = CliRunner().invoke(app, [*words, "ws://10.0.0.1:8790"])
+    assert isinstance(refused.exception, CommandFailed)
+    assert "give a wss:// URL, or say `--allow-plaintext`" in str(refused.exception)
+    assert refused.output == ""  # no token
+    assert list(tmp_path.iterdir()) == [config]
+    for taken in (["ws://127.0.0.1:8790"], ["ws://10.0.0.1:8790", "--allow-plaintext"]):
+        went_on = CliRunner().invoke(app, [*words, *taken])  # the control: to the audit log
+        assert "allow-plaintext" not in str(went_on.exception)
+
+
+@pytest.mark.parametrize("has_membership", [True, False])
+def test_who_is_not_enrolled_is_not_removed_and_what_to_do_is_said(
+    tmp_path: Path, has_membership: bool
+) -> None:
+    config, members = tmp_path / "gateway.toml", tmp_path / "members"
+    members.mkdir()
+    section = f'[membership]\nurl = "redis://127.0.0.1:1"\nfolder = "{members}"\n'
+    config.write_text(
+        '[[nodes]]\nnode_id = "n1"\nurl = "wss://n1:1"\nkey_file = "keys/n1.key"\n'
+        + (section if has_membership else "")
+    )
+
+    def remove(node: str) -> str:
+        """What the command says."""
+        refused = CliRunner().invoke(app, ["node", "remove", node, "--config", str(config)])
+        assert isinstance(refused.exception, CommandFailed)
+        return str(refused.exception)
+
+    said = remove("n1")
+    assert said.startswith("n1 is no enrolled member but a node of the settings: take its")
+    assert f"out of {config}, restart the gateway, and remove keys/n1.key" in said
+    stranger = remove("n2")
+    assert ("not enrolled here" if has_membership else "has no `membership`") in stranger
+    assert "Errno" not in stranger
+    if has_membership:  # the control: one that is enrolled gets as far as its file
+        (members / "n3.toml").write_text("")
+        assert "region" in remove("n3")

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from contracts.ids import (
     create_request_id,
+    find_jurisdiction_fault,
+    find_region_fault,
     is_account_id,
     is_jurisdiction,
     is_model_name,
@@ -81,3 +83,15 @@ def test_a_jurisdiction_has_one_spelling(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "EU", "e u", "eu\n", "-eu", "eü", "x" * 64, "eu,us", "\0"])
 def test_what_is_spelt_otherwise_is_none(text: str) -> None:
     assert not is_jurisdiction(text)
+
+
+@pytest.mark.parametrize("word", ["any", "none"])
+def test_words_for_all_places_or_none_are_no_places_name(word: str) -> None:
+    for fault in (find_region_fault(word), find_jurisdiction_fault(word)):
+        assert fault is not None
+        assert f"is called `{word}`" in fault
+    assert not is_jurisdiction(word)
+    for name in ("anywhere", "any-1", "nonesuch"):  # the control
+        assert find_region_fault(name) is None
+        assert find_jurisdiction_fault(name) is None
+    assert find_region_fault("we ur") == "`we ur` is not a region's name."

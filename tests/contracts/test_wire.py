@@ -108,7 +108,7 @@ def test_a_report_of_a_context_that_no_model_has_cannot_be_read(window: int) -> 
     assert entry.message == (wire.Report(report) if window == 4096 else None)
 
 
-@pytest.mark.parametrize("name", ["prefill_tokens_per_s", "decode_tokens_per_s"])
+@pytest.mark.parametrize("name", ["prefill_tokens_per_s", "decode_tokens_per_s", "decode_step_s"])
 @pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf"), 5.0])
 def test_a_report_of_speeds_that_no_node_has_cannot_be_read(name: str, rate: float) -> None:
     load = ModelLoad(

@@ -66,6 +66,11 @@ class GatewayProcess:
         """SIGTERM, and the time that it takes."""
         await self._end(is_killed=False)
 
+    def signal(self, number: int) -> None:
+        """Sends one that it outlives."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     async def _end(self, *, is_killed: bool) -> None:
         process, self._process = self._process, None
         if process is None:

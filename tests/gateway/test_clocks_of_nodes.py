@@ -1,12 +1,19 @@
-"""A node whose clock is ahead takes every deadline for passed: it is no end of the requests."""
+"""A node whose clock is ahead takes every deadline for passed: it is no end of the requests. Where
+all nodes do so, it is the gateway's clock that is behind.
+"""
 
 import asyncio
+import time
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from contracts.errors import DeadlineExceeded
 from contracts.inference import Accepted, Delta
+from gateway.sources import create_sources
+from tests.gateway import running_gateway
 from tests.gateway.running_gateway import run_gateway, wait_until_async
 from tests.gateway.scripted_node import ScriptedStream, run_node
 from tests.gateway.test_continuation import STREAM, are_known, go_on, read_text
@@ -53,3 +60,35 @@ async def test_a_deadline_that_is_over_ends_the_request(
             await wait_until_async(lambda: are_known(gateway, 2))
             reply = await gateway.run(STREAM)
             assert (reply.status, len(slow.streams) + len(other.streams)) == (408, 1)
+
+
+@pytest.mark.parametrize("behind_s", [700, 0], ids=["behind", "the control"])
+async def test_a_gateway_whose_clock_is_behind_says_so_and_blames_no_node(
+    tmp_path: Path, database_template: Path, monkeypatch: pytest.MonkeyPatch, behind_s: int
+) -> None:
+    sources = replace(create_sources(), unix_s=lambda: time.time() - behind_s)
+    monkeypatch.setattr(running_gateway, "create_sources", lambda: sources)
+    is_right = behind_s == 0
+
+    async def keep_deadline(stream: ScriptedStream) -> None:
+        is_over = stream.grant.deadline_unix_ms < time.time() * 1000
+        await (stream.fail(LATE) if is_over and not is_set_right.is_set() else stream.answer("Hi"))
+
+    is_set_right = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(run_node(f"node-{n}", "weur")) for n in range(4)]
+        for node in nodes:
+            node.script = keep_deadline
+        gateway = await stack.enter_async_context(run_gateway(tmp_path, database_template, nodes))
+        await wait_until_async(lambda: are_known(gateway, 4))
+        statuses = {(await gateway.run({"prompt": "Hi"})).status for _ in range(30)}
+        assert statuses == {200 if is_right else 502}
+        assert sum(len(node.streams) for node in nodes) < 40  # nobody is asked in vain
+        pool = gateway.gateway._pool  # type: ignore[reportPrivateUsage]
+        assert not pool.fleet.health.list_concerned()
+        ready = await gateway.send("GET", "/health/ready", api_token=None)
+        assert ready.status == (200 if is_right else 503)
+        is_set_right.set()
+        assert (await gateway.run({"prompt": "Hi"})).status == 200
+        ready = await gateway.send("GET", "/health/ready", api_token=None)
+        assert ready.status == 200

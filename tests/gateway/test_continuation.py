@@ -7,8 +7,25 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import InvalidRequest, PoolSaturated, ServiceError, StreamBroken
-from contracts.inference import Accepted, Delta, Finished, FinishReason, Resumption, Usage
+from contracts.errors import (
+    InvalidRequest,
+    InvariantBroken,
+    PoolSaturated,
+    ServiceError,
+    StreamBroken,
+)
+from contracts.ids import NodeId
+from contracts.inference import (
+    RESUMPTION,
+    Accepted,
+    Delta,
+    Finished,
+    FinishReason,
+    Resumption,
+    Usage,
+)
+from gateway.errors import find_row
+from gateway.routing.fleet import Fleet
 from tests.gateway.raw_http import connect, format_request
 from tests.gateway.running_gateway import (
     Reply,
@@ -18,6 +35,7 @@ from tests.gateway.running_gateway import (
     wait_until_async,
 )
 from tests.gateway.scripted_node import Script, ScriptedNode, ScriptedStream, run_node
+from tests.gateway.test_money import wait_for_records
 from tests.gateway.test_usage_of_failures import read_tokens
 
 STREAM: dict[str, Any] = {"prompt": "Hi", "stream": True}
@@ -47,6 +65,20 @@ async def pair(
 
         await wait_until_async(have_reported)
         yield gateway
+
+
+@pytest.fixture
+def blamed(monkeypatch: pytest.MonkeyPatch) -> list[NodeId]:
+    """The nodes whose failures are counted, in order."""
+    found: list[NodeId] = []
+    note = Fleet.note_failure
+
+    def note_failure(fleet: Fleet, node_id: NodeId, owner: int = 0) -> None:
+        found.append(node_id)
+        note(fleet, node_id, owner)
+
+    monkeypatch.setattr(Fleet, "note_failure", note_failure)
+    return found
 
 
 def begin_and_lose(node: ScriptedNode, error: ServiceError | Finished | None = None) -> Script:
@@ -343,3 +375,84 @@ async def test_counts_that_no_answer_has_end_their_own_stream_only(
     reply = await asyncio.wait_for(pair.run(STREAM), 30)
     assert reply.status == (200 if counts == (7, 0, 3) else 502)
     assert [node.num_hellos for node in nodes] == hellos  # the connections stand
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_who_leaves_while_the_answer_waits_to_go_on_pays_for_what_has_come(
+    pair: RunningGateway, nodes: list[ScriptedNode], has_begun: bool
+) -> None:
+    """A node that has not begun knows nothing of what came from another; one that has is right."""
+
+    async def lose(stream: ScriptedStream) -> None:
+        await stream.put(Accepted(7, 0))
+        await asyncio.sleep(0.1)
+        for number in range(50):
+            await stream.put(Delta(f"w{number} ", (number,)))
+        await asyncio.sleep(0.3)
+        await stream.fail(StreamBroken("The engine died."))
+
+    async def wait_for_a_place(stream: ScriptedStream) -> None:
+        if has_begun:
+            await stream.put(Accepted(7, 0))
+        await stream.aborted.wait()
+        usage = Usage(7, 0, 51) if has_begun else Usage(0, 0, 0)
+        await stream.put(Finished(FinishReason.ABORTED, usage))
+
+    nodes[0].script, nodes[1].script = lose, wait_for_a_place
+    async with connect(pair) as (reader, writer):
+        writer.write(format_request(pair, STREAM | {"max_tokens": 200}))
+        await reader.readuntil(b"w49 ")
+        await wait_until(lambda: bool(nodes[1].streams))
+    (record,) = await wait_for_records(pair, 1)
+    assert record.tokens.num_output == (51 if has_begun else 50)
+    assert record.tokens.num_uncached + record.tokens.num_cached == 7
+
+
+@pytest.mark.parametrize("token_id", [-1, -(10**9), 2**32, 2**40])
+async def test_token_ids_beyond_the_wire_are_the_fault_of_the_node_that_says_them(
+    pair: RunningGateway,
+    nodes: list[ScriptedNode],
+    blamed: list[NodeId],
+    token_id: int,
+) -> None:
+    async def lie(stream: ScriptedStream) -> None:
+        await stream.put(Accepted(7, 0))
+        await stream.put(Delta("Ha", (11,)))
+        await asyncio.sleep(0.2)
+        await stream.put(Delta("?", (token_id,)))
+        await stream.fail(StreamBroken("The engine died."))
+
+    nodes[0].script, nodes[1].script = lie, go_on
+    assert read_text(await pair.run(STREAM)) == "Halo"
+    assert blamed == [nodes[0].node_id]
+    (second,) = nodes[1].streams
+    assert second.request.resumption == Resumption(token_ids=(11,), num_text_chars=2)
+
+
+@pytest.mark.parametrize(
+    ("error", "num_blamed"),
+    [
+        (InvalidRequest("Outside the vocabulary.", param=RESUMPTION), 1),
+        (InvariantBroken("The node failed to prepare this request."), 2),
+    ],
+    ids=["what another has said", "control: its own fault"],
+)
+async def test_who_cannot_go_on_from_what_another_has_said_is_not_to_blame(
+    pair: RunningGateway,
+    nodes: list[ScriptedNode],
+    blamed: list[NodeId],
+    error: ServiceError,
+    num_blamed: int,
+) -> None:
+    """And neither is the client, who has said none of it."""
+
+    async def refuse(stream: ScriptedStream) -> None:
+        await stream.fail(error)
+
+    nodes[0].script = begin_and_lose(nodes[0], StreamBroken("The engine died."))
+    nodes[1].script = refuse
+    reply = await pair.run(STREAM)
+    code = find_row(StreamBroken("") if num_blamed == 1 else error).code
+    assert reply.events[-1]["errors"][0]["code"] == code
+    assert blamed == [node.node_id for node in nodes][:num_blamed]
+    assert [len(node.streams) for node in nodes] == [1, 1]

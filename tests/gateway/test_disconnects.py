@@ -270,7 +270,6 @@ async def test_clients_that_leave_count_against_no_node(
             assert pool.links.num_streams == 12
             await wait_until(lambda: pool.links.num_streams == 0, timeout_s=30)
             await asyncio.sleep(0.1)
-            standings = pool.fleet.health._standings.values()  # type: ignore[reportPrivateUsage]
-            assert not any(one.is_on_probation for one in standings)
+            assert not pool.fleet.health.list_concerned()
             is_over.set()
             assert (await gateway.run(WHOLE)).status == 200

@@ -289,7 +289,8 @@ async def test_a_client_that_leaves_ends_both_halves_and_pays_the_prompt(
         if has_exported:
             await wait_until(lambda: bool(answering.imports))
     await asyncio.wait_for(answering.aborted.wait(), 5)
-    await answering.put(Finished(FinishReason.ABORTED, None))
+    # As a node says it that has not begun: it knows nothing of what is computed elsewhere.
+    await answering.put(Finished(FinishReason.ABORTED, Usage(0, 0, 0)))
     await asyncio.wait_for(computing.aborted.wait(), 5)
     assert computing.told.empty() == has_exported
     if not has_exported:

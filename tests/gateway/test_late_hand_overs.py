@@ -152,7 +152,7 @@ async def test_a_prompt_that_is_late_and_then_fails_is_one_failure(
         release(plan)
         ends.append(plan.node_id)
 
-    monkeypatch.setattr(fleet, "note_failure", failures.append)
+    monkeypatch.setattr(fleet, "note_failure", lambda node_id, _: failures.append(node_id))
     monkeypatch.setattr(fleet, "release", note_release)
     pair.prompts.script, pair.answers.script = fail_late, stay
     assert read_text(await pair.gateway.run(STREAM)) == ""

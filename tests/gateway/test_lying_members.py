@@ -208,4 +208,4 @@ def test_requests_of_a_node_that_has_left_are_counted_out(tmp_path: Path) -> Non
     fleet.release(plans[2])
     fleet.release(again)
     assert replace(fleet.roster.snapshots[1], num_reports=0).node_id == "b"
-    assert fleet.health._standings[NodeId("b")].num_under_way == 0
+    assert fleet.health.count_under_way(NodeId("b")) == 0

@@ -188,7 +188,11 @@ async def test_without_the_store_the_last_known_members_go_on_and_come_back_by_t
         assert await _has_members(gateway, 1)
         proxy.restore()
         await wait_until_async(lambda: _has_members(gateway, 2))
-        assert not await is_degraded()
+
+        async def has_recovered() -> bool:  # a busy machine may be slow to answer once more
+            return not await is_degraded()
+
+        await wait_until_async(has_recovered)
 
 
 async def test_who_is_silent_in_the_store_stays_while_it_talks_to_us_and_goes_after_that(

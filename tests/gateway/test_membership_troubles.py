@@ -133,3 +133,13 @@ def test_an_enrolment_under_a_law_that_has_no_name_is_named_and_left_out(
     (line,) = lines
     assert (line["event"], line["node_id"]) == ("enrolment_unusable", "gpu-1")
     assert f"`{law}` names no jurisdiction" in line["reason"]
+
+
+@pytest.mark.parametrize("place", ["region", "jurisdiction"])
+def test_an_enrolment_where_no_place_is_is_named_and_left_out(tmp_path: Path, place: str) -> None:
+    enrol(tmp_path, ScriptedNode("gpu-1"), **{place: "any"})
+    enrol(tmp_path, ScriptedNode("gpu-2"), **{place: "anywhere"})  # the control
+    with capture_logs() as lines:
+        assert list(EnrolmentFolder(tmp_path).read()) == ["gpu-2"]
+    (line,) = lines
+    assert f"No {place} is called `any`" in line["reason"]

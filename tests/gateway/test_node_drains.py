@@ -111,7 +111,7 @@ async def test_what_outlasts_its_time_goes_on_elsewhere_and_the_node_is_not_to_b
     assert Resumption(token_ids=(11, 12, 13), num_text_chars=3) in resumed
     for stream in nodes[0].streams:
         await wait_until(stream.aborted.is_set)
-    assert not pair.gateway._pool.fleet.health._concerned  # type: ignore[attr-defined]
+    assert not pair.gateway._pool.fleet.health.list_concerned()  # type: ignore[attr-defined]
 
 
 async def test_a_drain_outlives_gateways_and_is_in_the_audit_log(

@@ -124,6 +124,55 @@ async def test_headers_narrow_what_rules_allow_and_never_widen_it(site: Site) ->
     assert site.abroad.streams == []
 
 
+async def test_a_refusal_names_the_header_and_what_the_account_may_use(site: Site) -> None:
+    free, eu = site.gateway.tenant, await site.bind(allowed_jurisdictions=("eu",))
+    for tenant, usable in ((free, "eeur (eu), enam (us), weur (eu)"), (eu, "eeur (eu), weur (eu)")):
+        refused = await site.ask(tenant, x_hearth_regions="WEUR,moon")
+        assert (refused.status, refused.code) == (403, 7403)
+        said = "`x-hearth-regions: WEUR,moon` leaves no region to this request. "
+        assert f"{said}The account may use {usable}." in refused.body.decode()
+    nobody = await site.ask(await site.bind(allowed_regions=()))
+    assert b"The account's data-residency rules allow no region" in nobody.body
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({"x_hearth_regions": "weur;enam"}, "`weur;enam` is not a region's name"),
+        ({"x_hearth_regions": ""}, "There is no name in the list"),
+        ({"x_hearth_jurisdictions": "EU"}, "`EU` names no jurisdiction: it takes up to 63 lower"),
+    ],
+)
+async def test_a_malformed_header_is_refused_with_its_form_and_opens_nothing(
+    site: Site, headers: dict[str, str], said: str
+) -> None:
+    for tenant in (site.gateway.tenant, await site.bind(allowed_regions=(WEUR,))):
+        refused = await site.ask(tenant, **headers)
+        assert (refused.status, refused.code) == (400, 5006)
+        assert said in refused.body.decode()
+    for node in (site.home, site.near, site.abroad):
+        assert node.streams == []
+    assert await site.find(site.gateway.tenant) == WEUR  # the control
+
+
+@pytest.mark.parametrize("word", ["any", "none"])
+async def test_no_account_is_bound_to_a_word_for_all_places_or_none(site: Site, word: str) -> None:
+    async def create(**rules: Any) -> Reply:
+        return await site.gateway.send(
+            "POST",
+            "/operator/v1/accounts",
+            to_bytes({"name": "a", **rules}),
+            api_token=site.gateway.operator,
+            origin=site.gateway.admin,
+        )
+
+    for name in ("allowed_regions", "allowed_jurisdictions", "preferred_regions"):
+        refused = await create(**{name: [word]})
+        assert refused.status == 400
+        assert f"No place is called `{word}`, which `{name}` names".encode() in refused.body
+    assert (await create(allowed_regions=None)).status == 200  # the control
+
+
 async def test_a_region_of_which_a_node_says_otherwise_gets_nothing_more(site: Site) -> None:
     eu = await site.bind(allowed_jurisdictions=("eu",), preferred_regions=(EEUR,))
     assert await site.find(eu) == EEUR

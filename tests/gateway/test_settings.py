@@ -177,7 +177,11 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
         ('[[nodes]]\nnode_id="n"\nurl="http://h:1"\nkey_file="k"', "n"),
         (
             '[[nodes]]\nnode_id="n"\nurl="wss://h:1"\nkey_file="k"\n' * 2,
-            "node_id",
+            "The `node_id` `n` is listed twice",
+        ),
+        (
+            '[[routing.regions]]\nname="weur"\nlatency_ms=0\njurisdiction="eu"\n' * 2,
+            "The region `weur` is listed twice.*routing",
         ),
         (
             '[[routing.regions]]\nname="weur"\nlatency_ms=0\njurisdiction="EU"',
@@ -186,6 +190,20 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
         (
             '[[routing.regions]]\nname="weur"\nlatency_ms=0\njurisdiction=""',
             "`` names no jurisdiction",
+        ),
+        (
+            '[[routing.regions]]\nname="any"\nlatency_ms=0\njurisdiction="eu"',
+            "No region is called `any`",
+        ),
+        (
+            '[[routing.regions]]\nname="weur"\nlatency_ms=0\njurisdiction="none"',
+            "No jurisdiction is called `none`",
+        ),
+        ('region="any"', "No region is called `any`"),
+        ('region="we ur"', "`we ur` is not a region's name"),
+        (
+            '[[nodes]]\nnode_id="n"\nurl="wss://n:1"\nkey_file="k"\nregion="any"',
+            "No region is called `any`",
         ),
     ],
 )

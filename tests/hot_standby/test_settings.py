@@ -50,3 +50,10 @@ def test_defaults_hold_without_a_file_and_variables_override_them() -> None:
 def test_what_cannot_be_meant_is_refused(table: dict[str, object]) -> None:
     with pytest.raises(SettingsError):
         decode_settings(StandbySettings, table, {}, PREFIX)
+
+
+def test_a_model_that_is_listed_twice_is_named() -> None:
+    models = [{"name": f"@a/{name}", "service_class": "warm"} for name in "bcb"]
+    with pytest.raises(SettingsError, match="The model `@a/b` is listed twice"):
+        decode_settings(StandbySettings, {"models": models}, {}, PREFIX)
+    assert len(decode_settings(StandbySettings, {"models": models[:2]}, {}, PREFIX).models) == 2

@@ -273,8 +273,13 @@ def test_no_token_is_made_for_an_address_that_the_gateway_refuses(
     where = ("--region", "local", "--config", "gateway.toml")
     with pytest.raises(CommandFailed, match="ws://host:port"):
         run("enrol", NAME, "--url", "http://gpu-7:8790", *where)
+    plain = ("enrol", NAME, "--url", "ws://192.0.2.1:8790", *where)
+    with pytest.raises(CommandFailed, match="wss:// URL, or say `--allow-plaintext`"):
+        run(*plain)
     assert not list(tmp_path.glob("*.key"))
-    assert "allow_plaintext" in run("enrol", NAME, "--url", "ws://192.0.2.1:8790", *where)
+    listed = CliRunner().invoke(app, ["audit", "list", "--json", "--config", "gateway.toml"])
+    assert json.loads(listed.output) == []
+    assert "allow_plaintext" in run(*plain, "--allow-plaintext")  # the control
     said = run("enrol", "gpu-7", "--url", "wss://gpu-7:8790", *where)
     assert "allow_plaintext" not in said  # the control
 

@@ -51,7 +51,7 @@ def can_hand_over(gateway: RunningGateway) -> bool:
 
 
 def has_begun(gateway: RunningGateway) -> bool:
-    """True while the prompts' node has requests."""
+    """True while the prompts' node has requests that it has not reported."""
     sent = gateway.gateway._pool.fleet._sent
     return any(sent[key].num_requests for key in sent if key[0] == "prompts")
 
@@ -67,6 +67,16 @@ async def ask_all(gateway: RunningGateway, first: int) -> list[tuple[str, int]]:
         *(ask(gateway, write_prompt(first + number), 24) for number in range(NUM_PROMPTS))
     )
     return [(text, usage["prompt_tokens"]) for text, usage in answers]
+
+
+async def ask_all_of_a_frozen_one(
+    gateway: RunningGateway, prompts: FleetNode, first: int
+) -> asyncio.Task[list[tuple[str, int]]]:
+    """Prompts that are at their node, which is frozen: none can be over before it is looked at."""
+    prompts.signal(signal.SIGSTOP)
+    asked = asyncio.create_task(ask_all(gateway, first))
+    await wait_until(lambda: has_begun(gateway), timeout_s=60)
+    return asked
 
 
 async def test_answers_are_those_of_one_node_whatever_happens_to_either_half(
@@ -89,16 +99,17 @@ async def test_answers_are_those_of_one_node_whatever_happens_to_either_half(
         assert await count_landed(gateway) == NUM_PROMPTS
         # The prompts' node dies, and is frozen, while it has requests.
         for number, first in ((signal.SIGKILL, 100), (signal.SIGSTOP, 200)):
-            asked = asyncio.create_task(ask_all(gateway, first))
-            await wait_until(lambda: has_begun(gateway), timeout_s=60)
+            asked = await ask_all_of_a_frozen_one(gateway, prompts, first)
+            prompts.signal(signal.SIGCONT)  # six prompts take it a multiple of what it is given
+            await asyncio.sleep(0.03)
             prompts.signal(number)
             assert await asked == wanted[first]
             prompts.start()
             await wait_until(lambda: not can_hand_over(gateway), timeout_s=60)
             await wait_until(lambda: can_hand_over(gateway), timeout_s=120)
         # The node that answers dies: another life of it, or the other node, goes on.
-        asked = asyncio.create_task(ask_all(gateway, 300))
-        await wait_until(lambda: has_begun(gateway), timeout_s=60)
+        asked = await ask_all_of_a_frozen_one(gateway, prompts, 300)
         answers.signal(signal.SIGKILL)
+        prompts.signal(signal.SIGCONT)
         answers.start()
         assert await asked == wanted[300]

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from contracts.errors import InvalidRequest, NotFound
 from contracts.grant import RetentionClass
@@ -10,10 +11,17 @@ from contracts.ids import AccountId, RegionId, is_account_id
 from tenancy.audit.entries import AuditFilter
 from tenancy.changes import AccountChange
 from tenancy.interfaces import AccountStatus
+from tenancy.tables import accounts
 from tests.fixtures.acting_tenancy import ActingTenancy
 
 UNKNOWN = AccountId("f" * 32)
 NOT_IDS = ["", "x", "F" * 32, "f" * 33, "\0" * 32, "é" * 32, "\ud800" * 32, "' OR 1=1 --"]
+RULES = [
+    "allowed_regions",
+    "allowed_jurisdictions",
+    "preferred_regions",
+    "preferred_jurisdictions",
+]
 BAD_NAMES = ["", "   ", "x" * 101, "a\nb", "a\x00b", "a\x7fb", "a\u2028b", "\ud800"]
 
 
@@ -85,6 +93,35 @@ async def test_malformed_rules_are_refused_by_name(
     rules = {name: tuple(f"x{number}" for number in range(65))}
     with pytest.raises(InvalidRequest, match="64"):
         await tenancy.create_account("a", **rules)
+
+
+@pytest.mark.parametrize("word", ["any", "none"])
+@pytest.mark.parametrize("name", RULES)
+async def test_a_word_for_all_places_or_none_is_refused_by_name(
+    tenancy: ActingTenancy, name: str, word: str
+) -> None:
+    account = await tenancy.create_account("a", **{name: ("weur",)})
+    for names in ((word,), ("weur", word)):
+        with pytest.raises(InvalidRequest, match=f"No place is called `{word}`") as refusal:
+            await tenancy.create_account("b", **{name: names})
+        assert refusal.value.param == name
+        with pytest.raises(InvalidRequest, match=f"which `{name}` names"):
+            await tenancy.change_account(account.account_id, AccountChange(**{name: names}))
+    assert await tenancy.list_accounts() == [account]
+
+
+async def test_a_row_of_before_with_such_a_word_is_read_and_changed(
+    tenancy: ActingTenancy,
+) -> None:
+    account = await tenancy.create_account("a", allowed_regions=(RegionId("weur"),))
+    async with tenancy.directory._database.write() as connection:  # pyright: ignore[reportPrivateUsage]
+        await connection.execute(update(accounts).values(allowed_regions=["any"]))
+    (read,) = await tenancy.list_accounts()
+    assert read.allowed_regions == ("any",)  # bound, to what is nowhere: it is not opened
+    wanted = AccountChange(name="b")
+    assert (await tenancy.change_account(account.account_id, wanted)).allowed_regions == ("any",)
+    wanted = AccountChange(allowed_regions=None)
+    assert (await tenancy.change_account(account.account_id, wanted)).allowed_regions is None
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)

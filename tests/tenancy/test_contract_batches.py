@@ -9,9 +9,10 @@ from sqlalchemy import text
 
 from contracts.batches import BatchBounds, BatchItem, BatchState, NewBatch
 from contracts.errors import NotFound, RateLimited
-from contracts.ids import AccountId, ApiTokenId, ModelName, RegionId
+from contracts.ids import AccountId, ApiTokenId, ModelName, NodeId, RegionId
 from contracts.ids import create_request_id as create_id
 from contracts.region_rules import EntryPlace, RegionRules
+from contracts.usage import NodePlace
 from tenancy.interfaces import AccountStatus
 from tenancy.permissions import Permission
 from tests.fixtures.acting_tenancy import ActingTenancy
@@ -159,7 +160,7 @@ async def test_a_lease_that_ends_gives_the_item_to_another_under_the_same_reques
     assert await claim(tenancy, owner="two") == []
     clock.advance(LEASE_MS / 1000)
     (again,) = await claim(tenancy, owner="two")
-    assert again == msgspec.structs.replace(item, num_lost=1, claim=2)
+    assert again == msgspec.structs.replace(item, num_lost=1, claim=2, earlier_places=None)
     assert not await tenancy.finish_batch_item(item, "one", b"late")
     assert await tenancy.finish_batch_item(again, "two", b"right")
     assert not await tenancy.finish_batch_item(again, "two", b"twice")
@@ -191,7 +192,7 @@ async def test_what_its_owner_does_not_run_is_not_renewed(
     await tenancy.renew_batch_items("one", [known.request_id], LEASE_MS)
     clock.advance(2)
     (again,) = await claim(tenancy, owner="one")
-    assert again == msgspec.structs.replace(forgotten, num_lost=1, claim=2)
+    assert again == msgspec.structs.replace(forgotten, num_lost=1, claim=2, earlier_places=None)
     await tenancy.renew_batch_items("one", [], LEASE_MS)
     clock.advance(LEASE_MS / 1000)
     assert len(await claim(tenancy, owner="two")) == 2
@@ -213,6 +214,31 @@ async def test_an_item_that_is_put_back_waits_and_is_a_new_request(
     await tenancy.release_batch_items("one")
     (released,) = await claim(tenancy, owner="two")
     assert released.request_id == again.request_id
+
+
+async def test_an_item_says_where_it_was_unless_a_run_of_which_nobody_told_was_lost(
+    tenancy: ActingTenancy, account_id: AccountId, clock: ManualClock
+) -> None:
+    home = NodePlace(NodeId("node-1"), RegionId("weur"))
+    abroad = NodePlace(NodeId("node-2"), RegionId("enam"))
+    await add(tenancy, account_id, 1, b"a")
+    (item,) = await claim(tenancy)
+    for places, is_lost in (
+        ((), False),
+        ((home,), False),
+        ((home,), True),
+        ((home, abroad), True),
+        ((home, abroad), False),
+    ):
+        item = msgspec.structs.replace(item, earlier_places=places)
+        await tenancy.put_back_batch_item(item, "one", 0, is_lost=is_lost)
+        (item,) = await claim(tenancy)
+        assert item.earlier_places == places
+    clock.advance(LEASE_MS / 1000 + 1)
+    for is_lost in (True, False):
+        (item,) = await claim(tenancy)
+        assert item.earlier_places is None
+        await tenancy.put_back_batch_item(item, "one", 0, is_lost=is_lost)
 
 
 async def test_an_item_that_was_ever_lost_keeps_its_request_id_whatever_comes(

@@ -1,6 +1,8 @@
 """The ledger, its sums and the slices of budgets, on every back end."""
 
 import asyncio
+import csv
+import io
 from typing import Any
 
 import msgspec
@@ -12,10 +14,19 @@ from contracts.ids import AccountId, ApiTokenId, GatewayId, ModelName, NodeId, R
 from contracts.ids import create_request_id as create_id
 from contracts.pricing import TokenCounts
 from contracts.quotas import QuotaScope
-from contracts.usage import MS_PER_DAY, Outcome, Step, UsageCursor, UsageRecord
+from contracts.usage import (
+    MS_PER_DAY,
+    ExportForm,
+    NodePlace,
+    Outcome,
+    Step,
+    UsageCursor,
+    UsageRecord,
+)
 from tenancy.actors import Actor, ActorKind
 from tenancy.audit.entries import AuditFilter
 from tenancy.usage import retention
+from tenancy.usage.export import verify_export
 from tests.fixtures.acting_tenancy import ActingTenancy
 from tests.tenancy.manual_clock import ManualClock
 
@@ -50,6 +61,11 @@ def record(number: int, unix_ms: int = START_MS, **changes: Any) -> UsageRecord:
     return msgspec.structs.replace(plain, **changes)
 
 
+def place(node_id: str, region: str) -> NodePlace:
+    """A node in a region."""
+    return NodePlace(NodeId(node_id), RegionId(region))
+
+
 def spend(model: ModelName | None = None, token: ApiTokenId | None = None) -> BudgetKey:
     """The month's budget of money."""
     return BudgetKey(QuotaScope(ACCOUNT, token, model), BudgetKind.SPEND, (2023 - 1970) * 12 + 10)
@@ -66,6 +82,48 @@ async def test_records_come_back_as_they_were(tenancy: ActingTenancy) -> None:
     ]
     assert await tenancy.append_usage(records, OWNER) == 3
     assert await tenancy.list_usage_records(ACCOUNT, DAY) == records
+
+
+async def test_where_else_a_request_was_computed_comes_back_in_order_and_unknown_stays_unknown(
+    tenancy: ActingTenancy,
+) -> None:
+    home, abroad = place("node-1", "weur"), place("node-2", "enam")
+    records = [
+        record(1, earlier_places=()),
+        record(2, earlier_places=(abroad, home)),
+        record(3, earlier_places=None),
+    ]
+    assert await tenancy.append_usage(records, OWNER) == 3
+    assert await tenancy.list_usage_records(ACCOUNT, DAY) == records
+
+
+async def test_exports_say_where_else_a_request_was_computed_and_verify(
+    tenancy: ActingTenancy,
+) -> None:
+    both = (place("node-1", "weur"), place("node-2", "enam"))
+    records = [record(1, earlier_places=()), record(2, earlier_places=both), record(3)]
+    await tenancy.append_usage(records, OWNER)
+    days = range(DAY, DAY + 1)
+    lines = [
+        line
+        async for piece in tenancy.export_usage(ACCOUNT, days, ExportForm.JSONL)
+        for line in piece.splitlines(keepends=True)
+    ]
+    seal = msgspec.json.decode(lines[-1])
+    assert verify_export(lines, seal["public_key"])[1] == 3
+    assert [msgspec.json.decode(line)["earlier_places"] for line in lines[1:-1]] == [
+        [],
+        [{"node_id": "node-1", "region": "weur"}, {"node_id": "node-2", "region": "enam"}],
+        None,
+    ]
+    hidden = [line.replace(b"weur", b"enam") for line in lines]
+    with pytest.raises(InvalidRequest):  # the control: it is signed like the rest
+        verify_export(hidden, seal["public_key"])
+    table = b"".join([one async for one in tenancy.export_usage(ACCOUNT, days, ExportForm.CSV)])
+    rows = list(csv.DictReader(io.StringIO(table.decode())))
+    told = [row["earlier_places"] for row in rows]
+    assert told == ["", "node-1@weur node-2@enam", "unknown"]
+    assert table.decode().splitlines()[0].endswith(",num_reasoning,earlier_places")
 
 
 async def test_adding_again_changes_nothing(tenancy: ActingTenancy) -> None:

@@ -11,7 +11,15 @@ import pytest
 from sqlalchemy import text
 
 from contracts.batches import BatchBounds, NewBatch
-from contracts.ids import AccountId, ApiTokenId, ModelName, create_request_id
+from contracts.ids import (
+    AccountId,
+    ApiTokenId,
+    ModelName,
+    NodeId,
+    RegionId,
+    create_request_id,
+)
+from contracts.usage import NodePlace
 from tenancy.db import Database, create_engine, parse_database_url
 from tenancy.encryption.cache_salt import derive_cache_salt
 from tenancy.encryption.key_ring import KeyRing
@@ -21,6 +29,7 @@ from tenancy.policies import EVERYTHING, AddressCondition, Effect, Policies, Pol
 from tenancy.tokens.digests import digest_issued
 from tenancy.tokens.format import CredentialKind, create_credential
 from tests.fixtures.acting_tenancy import ActingTenancy
+from tests.tenancy.test_contract_usage import DAY, record
 
 READ = frozenset({Permission.WORKERS_AI_READ})
 ACCOUNT, TOKEN = "a" * 32, "b" * 32
@@ -40,6 +49,15 @@ UPDATE api_tokens SET status = 'disabled', modified_unix_us = 2 WHERE api_token_
 LOSE_ITEMS = """
 UPDATE batch_items SET owner = NULL, held_until_unix_ms = 0 WHERE request_id IS NOT NULL
 """
+INSERT_USAGE = """
+INSERT INTO usage_ledger (day, request_id, account_id, api_token_id, model, node_id, region,
+    gateway_id, finished_unix_ms, outcome, num_uncached, num_cached, num_output, num_reasoning,
+    price_version, cost_nano, num_microneurons)
+VALUES (:day, :id, 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa', 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb',
+    '@hearth/tiny-chat', 'node-1', 'weur', 'gateway-1', 1699920001500, 'complete', 1, 2, 3, 4,
+    1, 7, 5)
+"""
+SELECT_USAGE = "SELECT node_id, region, cost_nano FROM usage_ledger ORDER BY request_id"
 SELECT_ITEMS = "SELECT num_lost, request_id FROM batch_items"
 SELECT_RIGHTS = "SELECT permissions, status FROM api_tokens WHERE api_token_id = :id"
 
@@ -149,6 +167,7 @@ async def test_losses_of_items_are_counted_alike_by_the_older_version(
     (item,) = await tenancy.claim_batch_items("old", 1, 1000)
     await execute(database_url, LOSE_ITEMS)
     (again,) = await tenancy.claim_batch_items("new", 1, 1000)
+    item = msgspec.structs.replace(item, earlier_places=None)  # it told nothing of its run
     assert again == msgspec.structs.replace(item, num_lost=1, claim=2)
     await tenancy.put_back_batch_item(again, "new", 0, is_lost=False)
     assert await count_as_before() == 1
@@ -160,3 +179,17 @@ async def test_losses_of_items_are_counted_alike_by_the_older_version(
     assert fourth == msgspec.structs.replace(item, num_lost=2, claim=4)
     await tenancy.put_back_batch_item(fourth, "new", 0, is_lost=True)
     assert await count_as_before() == 3
+
+
+async def test_what_the_older_version_adds_to_the_ledger_says_nothing_of_earlier_places(
+    tenancy: ActingTenancy, database_url: str
+) -> None:
+    """And what this one adds is read by it: the columns that it knows are as they were."""
+    place = NodePlace(NodeId("node-1"), RegionId("weur"))
+    await tenancy.append_usage([record(1, earlier_places=(place,))], "new")
+    await execute(database_url, INSERT_USAGE, id=record(2).request_id, day=DAY)
+    told = await tenancy.list_usage_records(AccountId(ACCOUNT), DAY)
+    assert [one.earlier_places for one in told] == [(place,), None]
+    assert told[1] == record(2, api_token_id=ApiTokenId(TOKEN))
+    rows = await execute(database_url, SELECT_USAGE)
+    assert rows == [("node-1", "weur", 7), ("node-1", "weur", 7)]

@@ -10,11 +10,13 @@ import secrets
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
 
 from contracts.ids import AccountId, ApiTokenId
+from contracts.usage import MS_PER_DAY
 from tenancy.audit.verdict import Fault
 from tenancy.directory import create_tenancy
 from tenancy.encryption.key_ring_file import load_or_create_key_ring
@@ -79,14 +81,21 @@ async def test_it_works_on_the_newest_schema_and_the_newest_code_reads_what_it_m
 ) -> None:
     done = run_previous(previous_code, database_url, keys_path)
     assert done.returncode == 0, done.stderr
-    account_id, token_id = done.stdout.split()
+    made_account, token_id = done.stdout.split()
+    account_id = AccountId(made_account)
     keys = load_or_create_key_ring(keys_path, secrets.token_bytes)
     opened = create_tenancy(database_url, keys, clock, secrets.token_bytes)
     tenancy = ActingTenancy(opened)
-    kept, given_up = await tenancy.list_api_tokens(AccountId(account_id))
+    kept, given_up = await tenancy.list_api_tokens(account_id)
     assert kept.api_token_id == ApiTokenId(token_id)
     assert kept.status is ApiTokenStatus.ACTIVE
     assert given_up.status is ApiTokenStatus.DISABLED
+    today = int(time.time() * 1000) // MS_PER_DAY
+    days = (today - 1, today)  # it may have been made before midnight
+    records = [one for day in days for one in await opened.list_usage_records(account_id, day)]
+    (record,) = records
+    assert (record.region, record.cost_nano) == ("weur", 7)
+    assert record.earlier_places is None  # it told nothing, which is not that there was nothing
     findings = (await tenancy.verify_audit_log()).findings
     assert [finding.fault for finding in findings] == [
         Fault.UNSIGNED

@@ -77,6 +77,14 @@ CASES: Mapping[str, AlertCase] = {
         quiet={'hearth_gateway_node_troubled{node="node-weur"}': stays(0)},
         labels={"node": "node-weur"},
     ),
+    "HearthGatewayClockBehind": AlertCase(
+        fires={
+            'hearth_gateway_clock_doubted{instance="a"}': stays(0),
+            'hearth_gateway_clock_doubted{instance="b"}': stays(1),
+        },
+        quiet={'hearth_gateway_clock_doubted{instance="b"}': stays(0)},
+        labels={"instance": "b"},
+    ),
     "HearthCoreHung": AlertCase(
         fires={f"hearth_node_hung_cores_total{{{AT}}}": grows(0.1)},
         quiet={f"hearth_node_hung_cores_total{{{AT}}}": grows(0.04)},

@@ -57,6 +57,14 @@ ALERTS = (
         "Read its log for engine cores that ended, and how requests end in its metrics.",
     ),
     Alert(
+        "HearthGatewayClockBehind",
+        "max by (instance) (max_over_time(hearth_gateway_clock_doubted[5m])) == 1",
+        "1m",
+        "page",
+        "Most nodes take what {{ $labels.instance }} grants for passed: its clock is behind.",
+        "Set the machine's clock (NTP); until then it is not ready and its requests fail.",
+    ),
+    Alert(
         "HearthCoreHung",
         "sum by (instance, model) (increase(hearth_node_hung_cores_total[30m])) > 1.5",
         "1m",

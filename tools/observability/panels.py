@@ -209,6 +209,7 @@ ROWS = (
                 ("members", "max(hearth_gateway_members)"),
                 ("membership degraded", "max(hearth_gateway_membership_degraded)"),
                 ("shared limits degraded", "max(hearth_gateway_limits_degraded)"),
+                ("clock behind {{instance}}", "max by (instance) (hearth_gateway_clock_doubted)"),
             ),
             panel(
                 "Age of the latest report",

@@ -5,9 +5,6 @@ Read next: `movable`, `room` (who has to go for it).
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from gpu_pool.adapter_share import choose_adapter_bytes
 from gpu_pool.compute_choice import DeviceChoice, DtypeChoice
@@ -16,6 +13,7 @@ from gpu_pool.kernels.cpu.levels import read_cpu_flags
 from gpu_pool.model_settings import EngineSettings, ServedModelSettings
 from gpu_pool.models.errors import CheckpointError
 from gpu_pool.weight_origin import list_weight_files, measure_weights
+from gpu_pool.weights.config_header import ConfigHeader, read_config_header
 from gpu_pool.weights.header import TensorEntry, read_header
 from gpu_pool.weights.loaded_size import LoadedForm, measure_loaded
 
@@ -27,21 +25,6 @@ class ModelSize:
     weights_bytes: int
     kv_bytes: int
     """KV memory, and what is kept free for adapters."""
-
-
-class _PartJson(msgspec.Struct, frozen=True):
-    """What is read of a model, or of the text part of one that sees: a dtype has either name."""
-
-    dtype: str | None = None
-    torch_dtype: str | None = None
-    quantization_config: Any = None
-
-
-class _ConfigJson(_PartJson, frozen=True):
-    """What is read of `config.json`."""
-
-    architectures: tuple[str, ...] = ()
-    text_config: _PartJson | None = None
 
 
 def expect_size(model: ServedModelSettings, engine: EngineSettings) -> ModelSize:
@@ -57,7 +40,7 @@ def expect_size(model: ServedModelSettings, engine: EngineSettings) -> ModelSize
 
 
 def _measure_loaded(
-    model: ServedModelSettings, engine: EngineSettings, config: _ConfigJson | None
+    model: ServedModelSettings, engine: EngineSettings, config: ConfigHeader | None
 ) -> int | None:
     """Bytes by the files' headers; None where these do not tell, which their loader will."""
     if config is None:
@@ -72,7 +55,7 @@ def _measure_loaded(
         return None
 
 
-def _choose_form(choice: DtypeChoice, engine: EngineSettings, config: _ConfigJson) -> LoadedForm:
+def _choose_form(choice: DtypeChoice, engine: EngineSettings, config: ConfigHeader) -> LoadedForm:
     """What the engine makes of weights: an encoder's are always unpacked."""
     silent = "float32" if config.quantization_config is None else "bfloat16"
     stored = config.dtype or silent
@@ -85,23 +68,16 @@ def _choose_form(choice: DtypeChoice, engine: EngineSettings, config: _ConfigJso
     return LoadedForm(itemsize, keeps_int4=has_kernels and not is_gpu, keeps_blocks=is_gpu)
 
 
-def _measure_stored(model: ServedModelSettings, config: _ConfigJson | None) -> int:
+def _measure_stored(model: ServedModelSettings, config: ConfigHeader | None) -> int:
     """Bytes by the files' sizes. Raises: as `expect_size`."""
     stored = measure_weights(model.path)
     is_wide = config is not None and config.dtype == "float32"
     return stored * 2 if model.dtype is DtypeChoice.FLOAT32 and not is_wide else stored
 
 
-def _read_config(path: Path) -> _ConfigJson | None:
-    """What the file says, its text part where the whole is silent; None where it is malformed,
-    which its loader will tell.
-    """
+def _read_config(path: Path) -> ConfigHeader | None:
+    """What the file says; None where it is malformed, which its loader will tell."""
     try:
-        config = msgspec.json.decode(path.read_bytes(), type=_ConfigJson)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OSError):
+        return read_config_header(path.read_bytes())
+    except (CheckpointError, OSError):
         return None
-    text = config.text_config or config
-    dtype = config.dtype or config.torch_dtype or text.dtype or text.torch_dtype
-    packing = config.quantization_config
-    packing = text.quantization_config if packing is None else packing
-    return msgspec.structs.replace(config, dtype=dtype, quantization_config=packing)

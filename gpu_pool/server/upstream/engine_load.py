@@ -29,7 +29,11 @@ class EngineLoad:
         self._num_queued_tokens = 0
         self._num_tokens = 0
         self._window_s = monotonic_s()
-        self._was_busy = False
+        self._num_answering = 0
+        """Answers that have begun, of which a request may have several."""
+        self._changed_s = monotonic_s()
+        self._answering_s = 0.0
+        """Since the last look, of all of them together."""
         self._scraped = ScrapedLoad(0, 0)
         self._num_others = 0
 
@@ -48,8 +52,12 @@ class EngineLoad:
         self.num_own += 1
         self._num_queued_tokens += num_prompt_tokens
 
-    def note_begun(self, num_prompt_guess: int, num_prompt_tokens: int, seconds: float) -> None:
+    def note_begun(
+        self, num_prompt_guess: int, num_prompt_tokens: int, seconds: float, num_answers: int
+    ) -> None:
         """Its first event has come after `seconds`; it was sent with that guess of its length."""
+        self._count_answering(num_answers)
+        self._num_tokens = max(self._num_tokens - num_answers, 0)  # first ones end no step
         self._num_queued_tokens -= num_prompt_guess
         self._speed.note_step(num_prompt_tokens, 0, seconds)
 
@@ -57,21 +65,32 @@ class EngineLoad:
         """Something of an answer has come."""
         self._num_tokens += 1
 
-    def note_over(self, num_queued_tokens: int) -> None:
-        """A request is no longer there; so many tokens of its prompt were still counted."""
+    def note_over(self, num_queued_tokens: int, num_answers: int) -> None:
+        """A request is no longer there; so many tokens of its prompt were still counted, and so
+        many answers had begun.
+        """
+        self._count_answering(-num_answers)
         self.num_own -= 1
         self._num_queued_tokens -= num_queued_tokens
 
     def note_scraped(self, scraped: ScrapedLoad | None) -> None:
         """One more look at the engine; None: it tells nothing."""
-        now_s = self._monotonic_s()
-        if self._was_busy and self.num_own:  # idle moments tell nothing of its speed
-            self._speed.note_step(0, self._num_tokens, now_s - self._window_s)
-        self._was_busy, self._num_tokens, self._window_s = self.num_own > 0, 0, now_s
+        self._count_answering(0)
+        if self._num_tokens and self._answering_s:  # idle moments tell nothing of its speed
+            num_sequences = max(self._answering_s / (self._changed_s - self._window_s), 1.0)
+            self._speed.note_step(0, num_sequences, self._answering_s / self._num_tokens)
+        self._num_tokens, self._answering_s, self._window_s = 0, 0.0, self._changed_s
         self._scraped = scraped or ScrapedLoad(0, 0)
         self._num_others = max(
             self._scraped.num_running + self._scraped.num_waiting - self.num_own, 0
         )
+
+    def _count_answering(self, change: int) -> None:
+        """So many more answers have begun, or fewer go on."""
+        now_s = self._monotonic_s()
+        self._answering_s += self._num_answering * (now_s - self._changed_s)
+        self._changed_s = now_s
+        self._num_answering += change
 
     def describe(self, name: ModelName, *, is_ready: bool) -> ModelLoad:
         """What gateways are told."""
@@ -87,8 +106,9 @@ class EngineLoad:
             num_free_blocks=num_blocks - int(num_blocks * self._scraped.cache_usage),
             block_size=_BLOCK_SIZE,
             num_queued_tokens=max(self._num_queued_tokens, 0),
-            prefill_tokens_per_s=round(self._speed.prefill_per_s, 1),
+            prefill_tokens_per_s=round(self._speed.compared_prefill_per_s, 1),
             decode_tokens_per_s=round(self._speed.decode_per_s, 1),
+            decode_step_s=round(self._speed.compared_step_s, 6),
             max_running=self.max_running,
             num_preempted=self._scraped.num_preempted,
         )

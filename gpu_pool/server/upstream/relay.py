@@ -55,7 +55,17 @@ _DELTAS: Final = (Delta, ReasoningDelta, ToolCallDelta)
 class Relay:
     """The state of one request. `emit` is called with each event; the last one ends it."""
 
-    __slots__ = ("_emit", "_is_over", "_is_taken", "_load", "_num_queued", "_reader", "_task")
+    __slots__ = (
+        "_emit",
+        "_is_over",
+        "_is_taken",
+        "_load",
+        "_num_answers",
+        "_num_begun",
+        "_num_queued",
+        "_reader",
+        "_task",
+    )
 
     def __init__(self, emit: Callable[[StreamEvent], None]) -> None:
         """Nothing happens before `start`."""
@@ -66,6 +76,8 @@ class Relay:
         """Of the engine in which room is taken."""
         self._num_queued = 0
         """Tokens of the prompt, until the engine has begun."""
+        self._num_answers = self._num_begun = 0
+        """That are asked for, and those that have begun, which all do together."""
         self._is_taken = False
         """The engine has not refused the request: it computes the prompt."""
         self._is_over = False
@@ -90,6 +102,7 @@ class Relay:
             secrets = sent.salt, *model.link.secrets
             reader = AnswerReader(sent, request.sampling.stop, prefix, most, secrets)
             self._reader, self._num_queued = reader, sent.num_prompt_guess
+            self._num_answers = sent.num_choices
             self._send(model, functools.partial(self._answer, model, sent, secrets, reader))
         except Exception as error:
             self.fail(as_service_error(error))
@@ -140,7 +153,7 @@ class Relay:
         """The engine is done with the request."""
         load, self._load = self._load, None
         if load is not None:
-            load.note_over(self._num_queued)
+            load.note_over(self._num_queued, self._num_begun)
 
     async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Does `work`; what it throws ends the request."""
@@ -201,7 +214,8 @@ class Relay:
                             self._emit(event)
                     if self._num_queued:
                         num_prompt, took_s = reader.usage.num_prompt_tokens, loop.time() - began_s
-                        load.note_begun(self._num_queued, num_prompt, took_s)
+                        self._num_begun = self._num_answers
+                        load.note_begun(self._num_queued, num_prompt, took_s, self._num_begun)
                         self._num_queued = 0
                     if reader.is_complete:
                         break

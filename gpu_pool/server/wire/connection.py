@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import structlog
-from aiohttp import WSMsgType, web
+from aiohttp import WebSocketError, WSMsgType, web
 
 from contracts.codec import decode_request
 from contracts.errors import (
@@ -100,12 +100,15 @@ class Connection:
     ) -> None:
         """Serves until the socket is closed, and reports as often as the gateway wants.
 
-        Raises: `ProtocolError` when it should be.
+        Raises: `ProtocolError` when it should be, `ConnectionError` when the way to the gateway is
+        lost, both with what was found.
         """
         self._status.subscribe(self._send_report, report_s)
         try:
             self._take(first_entries)
             async for message in socket:
+                if message.type is WSMsgType.ERROR:
+                    raise explain_error(message.data)
                 if message.type is not WSMsgType.BINARY:
                     raise ProtocolError("Frames are binary messages.")
                 self._take(_decode_entries(message.data))
@@ -252,6 +255,15 @@ class Connection:
         else:
             failure = Failed(to_error_report(error))
             self._writer.put(entry.stream_id, entry.attempt, failure)
+
+
+def explain_error(error: Exception) -> Exception:
+    """What the end of a socket is to us that is no message of the peer, but aiohttp's finding."""
+    if isinstance(error, WebSocketError):
+        return ProtocolError(f"What came is no WebSocket frame that is taken: {error}.")
+    if isinstance(error, TimeoutError):
+        return ConnectionError("It answers no pings: it stands still, or cannot be reached.")
+    return ConnectionError(f"{type(error).__name__}: {error}")
 
 
 def _decode_entries(frame: bytes) -> list[Entry]:

@@ -4,6 +4,7 @@ The order within a choice is kept; choices do not wait for each other. Time is l
 Must not know credit. Read next: `stream`.
 """
 
+from collections import deque
 from collections.abc import Iterator
 
 from contracts.inference import Delta, ReasoningDelta, TokenLogprob, ToolCallDelta
@@ -11,8 +12,9 @@ from contracts.inference import Delta, ReasoningDelta, TokenLogprob, ToolCallDel
 AnyDelta = Delta | ReasoningDelta | ToolCallDelta
 
 MAX_DELTA_TOKENS = 64 * 1024
-MAX_DELTA_CHARS = 512 * 1024
-"""A merged delta beyond these is sent in parts, so that it fits in a frame."""
+MAX_DELTA_CHARS = 16 * 1024
+"""A delta beyond these is sent in parts, so that it fits in a frame, and so that credit, which
+counts deltas, bounds what the gateway holds of a stream."""
 MAX_DELTA_LOGPROBS = 256
 """The same where each token brings its alternatives."""
 
@@ -78,30 +80,57 @@ class DeltaBuffer:
 
     def __init__(self) -> None:
         """Nothing waits."""
-        self._runs: dict[int, list[_Run]] = {}
+        self._waiting: dict[int, deque[_Run | AnyDelta]] = {}
+        """Of each choice: the parts of a run of which one has been taken, then runs."""
 
     def __bool__(self) -> bool:
         """True while something waits."""
-        return bool(self._runs)
+        return bool(self._waiting)
+
+    def __contains__(self, choice_index: int) -> bool:
+        """True while something of this choice waits."""
+        return choice_index in self._waiting
 
     def add(self, delta: AnyDelta) -> None:
         """Puts `delta` behind what waits of its choice."""
-        runs = self._runs.setdefault(delta.choice_index, [])
-        if runs and runs[-1].takes(delta):
-            runs[-1].add(delta)
+        waiting = self._waiting.setdefault(delta.choice_index, deque())
+        latest = waiting[-1] if waiting else None
+        if isinstance(latest, _Run) and latest.takes(delta):
+            latest.add(delta)
         else:
-            runs.append(_Run(delta))
+            waiting.append(_Run(delta))
+
+    def pop(self, choice_index: int | None = None) -> AnyDelta | None:
+        """The next of what waits of one choice, or of any; None when nothing does."""
+        if choice_index is None:
+            choice_index = next(iter(self._waiting), 0)
+        waiting = self._waiting.get(choice_index)
+        if waiting is None:
+            return None
+        first = waiting.popleft()
+        if isinstance(first, _Run):
+            first, *rest = first.join()
+            waiting.extendleft(reversed(rest))
+        if not waiting:
+            del self._waiting[choice_index]
+        return first
 
     def take(self, choice_index: int | None = None) -> Iterator[AnyDelta]:
-        """What waits of one choice, or of all; it no longer waits then."""
-        indices = list(self._runs) if choice_index is None else [choice_index]
-        taken = [run for index in indices for run in self._runs.pop(index, [])]
-        for run in taken:
-            yield from run.join()
+        """What waits of one choice, or of all; what was taken no longer waits."""
+        while (delta := self.pop(choice_index)) is not None:
+            yield delta
 
     def clear(self) -> None:
         """Forgets everything."""
-        self._runs.clear()
+        self._waiting.clear()
+
+
+def fits(delta: AnyDelta) -> bool:
+    """True for a delta that may be sent as it is."""
+    text = delta.arguments if isinstance(delta, ToolCallDelta) else delta.text
+    if len(text) > MAX_DELTA_CHARS or len(delta.token_ids) > MAX_DELTA_TOKENS:
+        return False
+    return not isinstance(delta, Delta) or len(delta.logprobs) <= MAX_DELTA_LOGPROBS
 
 
 def count_parts(num_chars: int, num_tokens: int) -> int:

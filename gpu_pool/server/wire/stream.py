@@ -5,6 +5,7 @@ Read next: `gpu_pool.server.request_start` (what makes the events), `connection`
 """
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Final, cast, get_args
 
@@ -24,15 +25,16 @@ from contracts.inference import (
     Usage,
 )
 from contracts.kv_transfer import KvImport, KvRelease, KvStop, KvTicket
-from contracts.wire import AdapterPiece, StreamEvent
+from contracts.wire import MAX_AHEAD, AdapterPiece, StreamEvent
 from gpu_pool.server.hosted_model import HostedModel, RunningRequest
 from gpu_pool.server.request_start import start_request
 from gpu_pool.server.stream_meter import NodeMeter, StreamMeter
-from gpu_pool.server.wire.delta_buffer import MAX_DELTA_LOGPROBS, AnyDelta, DeltaBuffer
+from gpu_pool.server.wire.delta_buffer import MAX_DELTA_LOGPROBS, AnyDelta, DeltaBuffer, fits
 
 log = structlog.get_logger(__name__)
 _DELTAS: Final = frozenset[object](get_args(AnyDelta))
 """Looked up by type: to ask for an instance of a union is slower by far, and each token asks."""
+_ALL: Final = sys.maxsize
 
 
 class WireStream:
@@ -41,9 +43,11 @@ class WireStream:
     __slots__ = (
         "_body",
         "_credit",
+        "_ends",
         "_has_started",
         "_held",
         "_is_streaming",
+        "_last",
         "_meter",
         "_missing_bytes",
         "_node_meter",
@@ -77,6 +81,9 @@ class WireStream:
         self._has_started = False
         self._is_streaming = True
         self._held = DeltaBuffer()
+        self._ends: list[ChoiceFinished] = []
+        self._last: Finished | None = None
+        """Ends that wait for what is held before them."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -126,20 +133,24 @@ class WireStream:
     def add_credit(self, num_deltas: int) -> None:
         """Lets more deltas out, first of all what was merged meanwhile."""
         self._credit += num_deltas
-        if self._credit > 0 and self._is_streaming:
-            self._send_held()
+        self._send_held()
 
     def abort(self) -> None:
         """Ends with `Finished(aborted)` and what was consumed."""
         self._held.clear()
-        if self._running is not None:
+        self._ends.clear()
+        if self._last is not None:
+            self._end(Finished(FinishReason.ABORTED, self._last.usage))
+        elif self._running is not None:
             self._running.abort()
         else:
             self._on_event(Finished(FinishReason.ABORTED, Usage(0, 0, 0)))
 
     def fail(self, error: ServiceError) -> None:
         """Ends with `error`."""
-        if self._running is not None:
+        if self._last is not None:  # its reader did not come to the end in time
+            self._end(Failed(to_error_report(error), self._last.usage))
+        elif self._running is not None:
             self._running.fail(error)
         else:
             self._on_event(Failed(to_error_report(error)))
@@ -147,6 +158,8 @@ class WireStream:
     def cancel(self) -> None:
         """Ends without any event: nobody is there to read it."""
         self._note_over()
+        if self._last is not None:
+            return
         if self._meter is not None:
             self._meter.note_lost()
         if self._running is not None:
@@ -158,30 +171,63 @@ class WireStream:
             _note(self._meter, event, self._running)
         if type(event) in _DELTAS:
             event = cast("AnyDelta", event)
-            if self._is_streaming and self._credit > 0 and not self._held:
+            if self._is_streaming and self._credit > 0 and not self._held and fits(event):
                 self._credit -= 1
                 self._put(event)
             else:
                 self._held.add(event)
+                if self._is_streaming and self._credit > 0:  # it was too large to be sent as it is
+                    self._send_held()
             return
         if isinstance(event, PromptScored):
             for start in range(0, len(event.logprobs), MAX_DELTA_LOGPROBS):
                 piece = event.logprobs[start : start + MAX_DELTA_LOGPROBS]
                 self._put(PromptScored(piece, event.choice_index))
-            return
-        if isinstance(event, ChoiceFinished):
-            self._send_held(event.choice_index)
-        if type(event) is Finished or type(event) is Failed:
-            self._note_over()
-            if self._is_streaming or isinstance(event, Finished):
-                self._send_held()
-        self._put(event)
+        elif isinstance(event, ChoiceFinished):
+            self._ends.append(event)
+            self._send_held()
+        elif isinstance(event, Finished):
+            self._last = event
+            self._send_held()
+        elif isinstance(event, Failed):
+            if self._is_streaming:
+                self._send(None, MAX_AHEAD)
+            self._end(event)
+        else:
+            self._put(event)
 
-    def _send_held(self, choice_index: int | None = None) -> None:
-        """Sends what was merged, of one choice or of all."""
-        for delta in self._held.take(choice_index):
+    def _send_held(self) -> None:
+        """Sends what was merged as far as the credit goes, and the ends that wait for it: for their
+        sake `MAX_AHEAD` deltas more, or all where the answer is given in one piece.
+        """
+        if self._is_streaming:
+            self._send(None, 0)
+        most_ahead = MAX_AHEAD if self._is_streaming else _ALL
+        while self._ends and self._send(self._ends[0].choice_index, most_ahead):
+            self._put(self._ends.pop(0))
+        if self._last is not None and not self._ends and self._send(None, most_ahead):
+            self._end(self._last)
+
+    def _send(self, choice_index: int | None, most_ahead: int) -> bool:
+        """Sends what was merged of one choice or of all, up to so many deltas beyond the credit;
+        True when nothing of it is left.
+        """
+        held = self._held
+        while self._credit > -most_ahead:
+            delta = held.pop(choice_index)
+            if delta is None:
+                return True
             self._credit -= 1
             self._put(delta)
+        return not held if choice_index is None else choice_index not in held
+
+    def _end(self, last: Finished | Failed) -> None:
+        """Sends the last event."""
+        self._last = None
+        self._held.clear()
+        self._ends.clear()
+        self._note_over()
+        self._put(last)
 
     def _expire(self) -> None:
         """The deadline has passed."""

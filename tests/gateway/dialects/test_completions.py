@@ -224,3 +224,14 @@ def test_a_plain_stream_is_texts_and_an_end() -> None:
     *pieces, _, done = read_data(render_stream(CompletionForm(), *to_deltas(texts), END))
     assert [piece["choices"][0]["text"] for piece in pieces] == texts
     assert done == "[DONE]"
+
+
+@pytest.mark.parametrize("several", [{"n": 5}, {"n": 2, "prompt": ["x" * 4_000_000] * 3}])
+def test_answers_may_repeat_so_much_of_their_prompts_and_no_more(several: dict[str, Any]) -> None:
+    body = {"prompt": "x" * 4_000_000} | several
+    with pytest.raises(InvalidRequest, match=r"2\d,000,000 .* may repeat 16,777,216") as caught:
+        parse(**body, echo=True)
+    assert caught.value.param == "echo"
+    assert parse(**body).echoes_prompt is False
+    assert parse("x" * 10_000_000, echo=True).echoes_prompt
+    assert parse([[5] * 4_000_000], echo=True, n=5).echoes_prompt  # nodes know what it comes to

@@ -7,11 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from contracts.errors import StoreUnavailable
+from contracts.ids import NodeId, RegionId
+from contracts.pricing import TokenCounts
 from contracts.settings import SettingsError
-from contracts.usage import UsageRecord, encode_usage_record
+from contracts.usage import (
+    NodePlace,
+    UsageRecord,
+    decode_usage_record,
+    encode_usage_record,
+)
 from gateway.metering.journal import Journal, read_boot, read_journal
 from tests.tenancy.test_contract_usage import record
 
@@ -152,6 +160,37 @@ async def test_a_disk_that_takes_nothing_loses_nothing_and_refuses_requests(tmp_
     assert journal.is_usable
     assert read_all(tmp_path) == [record(number) for number in range(4)]
     journal.close()
+
+
+class FormerRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The record as versions up to schema 0013 had it."""
+
+    request_id: str
+    account_id: str
+    api_token_id: str
+    model: str
+    node_id: str | None
+    region: str | None
+    gateway_id: str
+    finished_unix_ms: int
+    outcome: str
+    tokens: TokenCounts
+    price_version: int | None
+    cost_nano: int
+    num_microneurons: int
+
+
+def test_each_version_reads_what_the_other_has_written(tmp_path: Path) -> None:
+    """An upgrade finds the journal of before, and so does who goes back."""
+    places = (NodePlace(NodeId("node-1"), RegionId("weur")),)
+    new = record(1, earlier_places=places)
+    former = msgspec.msgpack.decode(encode_usage_record(new), type=FormerRecord)
+    assert (former.request_id, former.num_microneurons) == (new.request_id, 5)
+    data = msgspec.msgpack.encode(former)
+    assert decode_usage_record(data) == msgspec.structs.replace(new, earlier_places=None)
+    assert decode_usage_record(encode_usage_record(new)) == new  # the control: its own is whole
+    num_bytes = len(encode_usage_record(record(1, earlier_places=())))
+    assert num_bytes == len(data) + 1  # what nearly every record pays for it
 
 
 def test_files_are_for_their_owner_only(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import StoreUnavailable
+from contracts.ids import NodeId, RegionId
 from contracts.pricing import Price, TokenCounts, TokenRates, compute_charge
 from contracts.settings import SettingsError
-from contracts.usage import UsageRecord
+from contracts.usage import NodePlace, UsageRecord
 from gateway.metering.journal import read_boot, read_journal
 from gateway.metering.open_usage import OpenUsage, read_open_usage, recover_open_usage
 from tests.gateway.metering.test_journal import ROOT, open_journal
@@ -57,6 +58,67 @@ def test_a_place_says_at_any_moment_what_its_request_has_consumed(tmp_path: Path
     assert read_all(tmp_path) == []
     usage.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def place_at(node_id: str, region: str) -> NodePlace:
+    """A node in a region."""
+    return NodePlace(NodeId(node_id), RegionId(region))
+
+
+def test_a_request_that_moves_keeps_its_counts_and_says_where_it_was(tmp_path: Path) -> None:
+    usage = OpenUsage(tmp_path, "boot", 3)
+    first, other = usage.take(), usage.take()
+    request_id = record(1).request_id
+    home, abroad = place_at("node-1", "weur"), place_at("node-2", "enam")
+    usage.amend(first, request_id, abroad, (home,))  # nothing has been counted: there is no entry
+    assert read_all(tmp_path) == []
+    tally = usage.begin(first, record(1), PRICE)
+    usage.begin(other, record(2), PRICE)[0] = 3
+    tally[0], tally[2] = 10, 4
+    usage.amend(first, request_id, abroad, (home,))
+    tally[2] = 5
+    moved, still = sorted(read_all(tmp_path), key=lambda one: one.request_id)
+    assert (moved.node_id, moved.region, moved.earlier_places) == (*abroad, (home,))
+    tokens = TokenCounts(10, 0, 5)
+    charge = compute_charge(PRICE, tokens)
+    assert (moved.tokens, moved.cost_nano) == (tokens, charge.cost_nano)
+    assert (still.request_id, still.tokens) == (record(2).request_id, TokenCounts(3, 0, 0))
+    usage.end(first)
+    usage.begin(first, record(3), PRICE)[0] = 1
+    usage.amend(first, request_id, home, (abroad,))  # a late word: the place is another's
+    assert {one.earlier_places for one in read_all(tmp_path)} == {None}
+
+
+def test_of_more_places_than_there_is_room_for_every_region_stays_as_long_as_it_can(
+    tmp_path: Path,
+) -> None:
+    """The ledger has all of them; this is for a process that dies. No neighbour is harmed."""
+    usage = OpenUsage(tmp_path, "boot", 2)
+    second, first = usage.take(), usage.take()
+    usage.begin(second, record(2), PRICE)[0] = 1
+    tally = usage.begin(first, record(1), PRICE)
+    tally[0] = 1
+    moves = tuple(place_at(f"{i:02}".ljust(63, "n"), f"region-{i % 3}") for i in range(30))
+    usage.amend(first, record(1).request_id, place_at("node-1", "weur"), moves)
+    for found in (read_all(tmp_path), read_again(usage, first, moves)):
+        assert len(found) == 2
+        (told,) = [one.earlier_places for one in found if one.request_id == record(1).request_id]
+        assert told is not None
+        assert 3 < len(told) < 15
+        assert {one.region for one in told} == {"region-0", "region-1", "region-2"}
+        assert told == moves[: len(told)]
+    many = tuple(place_at("n" * 63, f"{i:02}".ljust(63, "r")) for i in range(30))
+    usage.amend(first, record(1).request_id, place_at("node-1", "weur"), many)
+    (told,) = [
+        one.earlier_places for one in read_all(tmp_path) if one.request_id == record(1).request_id
+    ]
+    assert told == many[: len(told or ())]
+
+
+def read_again(usage: OpenUsage, place: int, moves: tuple[NodePlace, ...]) -> list[UsageRecord]:
+    """The same where the request has all that from the beginning of its counts."""
+    usage.begin(place, record(1, earlier_places=moves), PRICE)[0] = 1
+    return list(read_open_usage(usage._path))
 
 
 def test_there_are_as_many_places_as_requests_may_be_open(tmp_path: Path) -> None:

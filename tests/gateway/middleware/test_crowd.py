@@ -127,7 +127,7 @@ async def test_without_the_rule_nobody_else_gets_a_place(
     small: RunningGateway, habit: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control."""
-    monkeypatch.setattr("gateway.middleware.patient_connection.choose_leavers", lambda *_: [])
+    monkeypatch.setattr("gateway.middleware.crowd.choose_leavers", lambda *_: [])
     async with AsyncExitStack() as stack:
         await _hold(stack, small, habit, NUM_PLACES)
         newcomer = await stack.enter_async_context(connect(small, "127.0.0.3"))

@@ -142,6 +142,7 @@ def create_state(
     troubled: Mapping[str, Rejection] | None = None,
     latencies_s: Mapping[str, float] | None = None,
     model: ModelName = MODEL,
+    usual_new_tokens: float = 0.0,
 ) -> FleetState:
     """What a gateway knows. `sent` counts requests for `MODEL` by node."""
     nodes = list(nodes)
@@ -153,6 +154,7 @@ def create_state(
         {NodeId(name): reason for name, reason in (troubled or {}).items()},
         rings.prefilling,
         rings.latencies_s,
+        usual_new_tokens=usual_new_tokens,
     )
 
 

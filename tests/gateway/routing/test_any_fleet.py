@@ -1,149 +1,53 @@
 """Any fleet, any need: the law holds, and the chosen nodes pass every filter."""
 
-import math
 import random
 from collections import Counter
 from typing import Any
+from unittest.mock import Mock
 
-import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts.adapters import AdapterRef
 from contracts.errors import (
     InvariantBroken,
+    NoEndpoint,
     PoolSaturated,
     ResidencyViolation,
     ServiceError,
     UnknownModel,
 )
 from contracts.fleet import ModelCard
-from contracts.ids import ModelName, NodeId, RegionId
+from contracts.ids import NodeId, RegionId
 from contracts.node_roles import NodeRole
-from contracts.placement import ModelPlacement, Tier
 from gateway.routing.choose_node import choose_node
 from gateway.routing.hand_over import HandOverMeter
 from gateway.routing.prefill_choice import choose_prefill
 from gateway.routing.room import count_room
 from gateway.routing.route_plan import (
     LAST_RESORTS,
+    FleetState,
     Hints,
     NodeSnapshot,
+    PrefillPlan,
     Rejection,
     RouteNeed,
+    RoutePlan,
     Sent,
 )
 from gateway.routing.search import MAX_LOOKED_AT
-from tests.gateway.routing.fleet_words import (
-    BOUNDS,
-    MODEL,
-    NOW_S,
-    OTHER_MODEL,
-    STALE_S,
-    create_card,
-    create_endpoint,
-    create_load,
-    create_node,
-    create_state,
+from tests.gateway.routing.fleet_draws import (
+    FAR_S,
+    NAMES,
+    NODE_IDS,
+    PARTED_SCENES,
+    SCENES,
+    SENT,
+    Scene,
 )
+from tests.gateway.routing.fleet_words import BOUNDS, MODEL, NOW_S, create_state
 
-ADAPTER = AdapterRef(weights_sha256=b"1" * 32, num_bytes=100, scale=2.0, rank=8)
-NAMES = ("weur", "enam", "apac", "weur-1", "")
-REGIONS = st.sampled_from([RegionId(name) for name in ("weur", "enam", "weur", "enam", *NAMES)])
-ALLOWED = st.sampled_from(["weur", "enam", "weur,apac", "apac", "weur-1", "enam,,weur-1"])
-MODELS = st.sampled_from([{MODEL}, {MODEL}, {MODEL, OTHER_MODEL}, {OTHER_MODEL}, set[ModelName]()])
-MOSTLY = st.sampled_from([True] * 7 + [False])
-LAWS = st.sampled_from(["eu", "eu", "eu", "us"])
-RARELY = MOSTLY.map(lambda value: not value)
-ROLES = st.sampled_from([NodeRole.MIXED, NodeRole.MIXED, *NodeRole])
-REPORTS = st.sampled_from([NOW_S] * 7 + [STALE_S, -math.inf])
-
-
-@st.composite
-def draw_node(draw: st.DrawFn, node_id: str) -> NodeSnapshot:
-    """A node in any state."""
-    models = draw(MODELS)
-    return create_node(
-        node_id,
-        None if draw(RARELY) and draw(RARELY) else draw(REGIONS),
-        is_connected=draw(MOSTLY),
-        role=draw(ROLES),
-        jurisdiction=draw(LAWS),
-        is_draining=draw(RARELY),
-        is_drained=draw(RARELY),
-        kv_endpoints={
-            name: create_endpoint(node_id, layout=draw(st.sampled_from(["l1", "l2"])), model=name)
-            for name in models
-            if draw(st.booleans())
-        },
-        reported_s=draw(REPORTS),
-        cards={
-            name: msgspec.structs.replace(
-                create_card(name),
-                revision=draw(st.sampled_from(["r1", "r1", "r2"])),
-                may_keep=draw(RARELY),
-                max_adapter_rank=draw(st.sampled_from([0, 16])),
-                max_prompts=draw(st.sampled_from([1, 128])),
-                takes_bad_words=draw(MOSTLY),
-                context_window=draw(st.sampled_from([4096, 8192])),
-            )
-            for name in models
-        },
-        loads={
-            name: create_load(
-                name,
-                running=draw(st.integers(0, 3)),
-                waiting=draw(st.sampled_from([0, 0, 0, 1, 4, 12])),
-                is_ready=draw(MOSTLY),
-                num_free_blocks=draw(st.sampled_from([0, 50, 100])),
-                num_queued_tokens=draw(st.sampled_from([0, 10, 100_000])),
-            )
-            for name in models
-        },
-        placements={
-            name: ModelPlacement(
-                name=name,
-                tier=draw(st.sampled_from(Tier)),
-                weights_bytes=1,
-                kv_bytes=1,
-                wake_s=draw(st.floats(0, 1e9)),
-            )
-            for name in models
-            if draw(st.booleans())
-        },
-    )
-
-
-@st.composite
-def draw_fleet(draw: st.DrawFn) -> tuple[NodeSnapshot, ...]:
-    """A handful of nodes, or more than are all looked at."""
-    count = draw(st.sampled_from([10, 10, 4, 1]))
-    return tuple(draw(draw_node(f"node-{index}")) for index in range(count))
-
-
-NODE_IDS = st.sampled_from([NodeId(f"node-{index}") for index in range(21)])
-NEEDS = st.builds(
-    RouteNeed,
-    model=st.sampled_from([MODEL, MODEL, MODEL, OTHER_MODEL]),
-    allowed_regions=st.one_of(
-        ALLOWED.map(lambda names: tuple(map(RegionId, names.split(",")))), st.none(), st.just(())
-    ),
-    jurisdictions=st.sampled_from([None, None, frozenset({"eu"}), frozenset({"us", "uk"})]),
-    preferred=st.lists(st.frozensets(REGIONS, max_size=2), max_size=2).map(tuple),
-    tried=st.frozensets(NODE_IDS, max_size=2),
-    revision=st.sampled_from([None, None, "r1"]),
-    rejects_busy=RARELY,
-    leaves_nothing=RARELY,
-    adapter=st.sampled_from([None, None, None, ADAPTER]),
-    num_prompts=st.sampled_from([1, 1, 1, 2]),
-    has_bad_words=RARELY,
-    min_context=st.sampled_from([0, 0, 0, 8192]),
-    num_prompt_bytes=st.just(4000),
-    num_prompt_tokens=st.integers(0, 5000),
-    num_output_tokens=st.integers(0, 5000),
-    may_move=st.booleans(),
-)
-SENT = st.dictionaries(NODE_IDS, st.integers(0, 12), max_size=4)
+NUM_NEAR = 4
+"""Regions that are all visited, if need be."""
 QUICK = HandOverMeter()
 for _ in range(300):
     QUICK.note(1, 0.0, 0.0)
@@ -185,6 +89,13 @@ def is_able(node: NodeSnapshot, need: RouteNeed, sent: dict[str, int]) -> bool:
     )
 
 
+def may_compute_prompts(node: NodeSnapshot, need: RouteNeed, plan: RoutePlan) -> bool:
+    """True for a node that is there for prompts and has the weights of the one that answers."""
+    card, load = node.cards.get(need.model), node.loads.get(need.model)
+    is_like_it = card is not None and card.revision == plan.card.revision
+    return node.role is NodeRole.PREFILL and is_like_it and load is not None and load.is_ready
+
+
 def find_wanted(
     nodes: tuple[NodeSnapshot, ...], need: RouteNeed, better: set[NodeId]
 ) -> frozenset[RegionId]:
@@ -206,35 +117,44 @@ def check_refusal(error: ServiceError, nodes: tuple[NodeSnapshot, ...], need: Ro
     if need.is_bound and is_known:
         takers = [node for node in holders if takes_adapter(node.cards[need.model], need)]
         is_empty = not any(is_lawful(node, need) for node in takers or holders or nodes)
-        assert isinstance(error, ResidencyViolation) is is_empty
+        is_disputed = is_empty and any(node.region in need.disputed for node in takers)
+        assert isinstance(error, ResidencyViolation) is (is_empty and not is_disputed)
+        assert isinstance(error, NoEndpoint) or not is_disputed
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(
-    nodes=draw_fleet(),
-    need=NEEDS,
-    sent=SENT,
-    troubled=st.dictionaries(
-        NODE_IDS, st.sampled_from([Rejection.BREAKER_OPEN, Rejection.ON_PROBATION])
-    ),
-    latencies_s=st.fixed_dictionaries({name: st.floats(0, 1) for name in NAMES}),
-    hints=st.builds(
-        Hints,
-        holders=st.lists(NODE_IDS, max_size=3),
-        measure_cached=st.just(lambda node_id: len(node_id) * 100),
-        pinned=st.none() | NODE_IDS,
-    ),
-    seed=st.integers(0, 2**32),
-)
-def test_no_plan_ever_leaves_the_law_and_the_chosen_nodes_pass_every_filter(
-    nodes: tuple[NodeSnapshot, ...],
-    need: RouteNeed,
+def find_home(need: RouteNeed, plan: RoutePlan) -> frozenset[RegionId] | None:
+    """The preferred regions that the answer does not leave, nor may its prompt; None: no such."""
+    return next((group for group in need.preferred if plan.region in group), None)
+
+
+def check_prefill(
+    prefill: PrefillPlan, plan: RoutePlan, state: FleetState, need: RouteNeed, good: set[NodeId]
+) -> None:
+    """Who computes the prompt is held to all that the one who answers is, and to more."""
+    node, home = state.nodes[prefill.node_id], find_home(need, plan)
+    assert need.may_move
+    assert is_lawful(node, need)
+    assert node.node_id in good - {plan.node_id}
+    assert (node.role, node.region) == (NodeRole.PREFILL, prefill.region)
+    assert node.loads[need.model].is_ready
+    assert node.node_id not in state.troubled
+    assert prefill.card.revision == plan.card.revision
+    assert prefill.endpoint == node.kv_endpoints[need.model]
+    assert prefill.target == state.nodes[plan.node_id].kv_endpoints[need.model]
+    assert prefill.endpoint.layout == prefill.target.layout
+    assert home is None or prefill.region in home
+
+
+def check_route(
+    scene: Scene,
     sent: dict[str, int],
     troubled: dict[str, Rejection],
     latencies_s: dict[str, float],
     hints: Hints,
     seed: int,
 ) -> None:
+    """Chooses for the need of `scene` and holds the choice against what is said anew here."""
+    nodes, need = scene
     good = {node.node_id for node in nodes if is_lawful(node, need) and is_able(node, need, sent)}
     better = {
         node.node_id
@@ -245,9 +165,9 @@ def test_no_plan_ever_leaves_the_law_and_the_chosen_nodes_pass_every_filter(
         and node.role is not NodeRole.PREFILL
     }
     rng = random.Random(seed)
-    facts: dict[str, Any] = {"sent": sent, "troubled": troubled, "latencies_s": latencies_s}
+    facts: dict[str, Any] = {"troubled": troubled, "latencies_s": latencies_s | FAR_S}
     try:
-        state = create_state(nodes, model=need.model, **facts)
+        state = create_state(nodes, model=need.model, sent=sent, **facts)
         plan = choose_node(state, need, BOUNDS, NOW_S, rng.randrange, hints)
     except ServiceError as error:
         assert not good
@@ -265,32 +185,105 @@ def test_no_plan_ever_leaves_the_law_and_the_chosen_nodes_pass_every_filter(
         assert refused == {node.node_id for node in nodes} - good
     prefill = choose_prefill(state, need, plan, BOUNDS, NOW_S, QUICK, rng.randrange, hints)
     if prefill is not None:
-        node = state.nodes[prefill.node_id]
-        assert need.may_move
-        assert node.node_id in good - {plan.node_id}
-        assert (node.role, node.region) == (NodeRole.PREFILL, prefill.region)
-        assert node.loads[need.model].is_ready
-        assert node.node_id not in troubled
-        assert prefill.card.revision == plan.card.revision
-        assert prefill.endpoint == node.kv_endpoints[need.model]
-        assert prefill.endpoint.layout == prefill.target.layout
+        check_prefill(prefill, plan, state, need, good)
         assert not wanted or prefill.region in wanted
 
 
-def test_the_fleets_that_are_drawn_try_the_router() -> None:
-    """The control: many can serve, and many of those have a node that only the law keeps away."""
+FACTS = {
+    "sent": SENT,
+    "troubled": st.dictionaries(
+        NODE_IDS, st.sampled_from([Rejection.BREAKER_OPEN, Rejection.ON_PROBATION])
+    ),
+    "latencies_s": st.fixed_dictionaries({name: st.floats(0, 1) for name in NAMES}),
+    "hints": st.builds(
+        Hints,
+        holders=st.lists(NODE_IDS, max_size=3),
+        prompt_holders=st.lists(NODE_IDS, max_size=3),
+        measure_cached=st.just(lambda node_id: len(node_id) * 100),
+        pinned=st.none() | NODE_IDS,
+    ),
+    "seed": st.integers(0, 2**32),
+}
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(scene=SCENES, **FACTS)
+def test_no_plan_ever_leaves_the_law_and_the_chosen_nodes_pass_every_filter(
+    scene: Scene, **facts: Any
+) -> None:
+    check_route(scene, **facts)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(scene=PARTED_SCENES, **FACTS)
+def test_no_prompt_leaves_the_law_or_what_is_preferred_where_others_compute_it(
+    scene: Scene, **facts: Any
+) -> None:
+    check_route(scene, **facts)
+
+
+def count_scene(seen: Counter[str], scene: Scene, sent: dict[str, int]) -> None:
+    """Adds to `seen` what the scene tries."""
+    nodes, need = scene
+    able = [node for node in nodes if is_able(node, need, sent)]
+    num_lawful = sum(is_lawful(node, need) for node in able)
+    seen["all"] += 1
+    seen["served"] += num_lawful > 0
+    seen["tempted"] += 0 < num_lawful < len(able)
+    seen["kept away"] += num_lawful == 0 and len(able) > 0
+    draw = Mock(side_effect=random.Random(seen["all"]).randrange)
+    state = create_state(nodes, model=need.model, sent=sent, latencies_s=FAR_S)
+    try:
+        plan = choose_node(state, need, BOUNDS, NOW_S, draw)
+    except ServiceError as error:
+        seen["disputed"] += "differ on whose law" in error.message
+        return
+    seen["drawn"] += draw.called
+    seen["far"] += plan.region in list_far(state, need)
+    prefill = choose_prefill(state, need, plan, BOUNDS, NOW_S, QUICK, draw)
+    seen["handed over"] += prefill is not None
+    home = find_home(need, plan)
+    idle = [node for node in able if need.may_move and may_compute_prompts(node, need, plan)]
+    lawful = [node for node in idle if is_lawful(node, need)]
+    seen["prompts kept away"] += len(lawful) < len(idle)
+    seen["prompts at home"] += any(home is not None and node.region not in home for node in lawful)
+
+
+def list_far(state: FleetState, need: RouteNeed) -> set[RegionId]:
+    """Regions behind those that are all visited."""
+    allowed = need.allowed_regions
+    regions = [ring.region for ring in state.rings if allowed is None or ring.region in allowed]
+    return set(regions[NUM_NEAR:])
+
+
+def count_scenes(scenes: st.SearchStrategy[Scene], num_examples: int) -> Counter[str]:
+    """What `scenes` try, so many times."""
     seen = Counter[str]()
 
-    @settings(max_examples=600, derandomize=True, database=None, deadline=None)
-    @given(nodes=draw_fleet(), need=NEEDS, sent=SENT)
-    def look_at(nodes: tuple[NodeSnapshot, ...], need: RouteNeed, sent: dict[str, int]) -> None:
-        able = [node for node in nodes if is_able(node, need, sent)]
-        num_lawful = sum(is_lawful(node, need) for node in able)
-        seen["all"] += 1
-        seen["served"] += num_lawful > 0
-        seen["tempted"] += 0 < num_lawful < len(able)
-        seen["kept away"] += num_lawful == 0 and len(able) > 0
+    @settings(max_examples=num_examples, derandomize=True, database=None, deadline=None)
+    @given(scene=scenes, sent=SENT)
+    def look_at(scene: Scene, sent: dict[str, int]) -> None:
+        count_scene(seen, scene, sent)
 
     look_at()
+    return seen
+
+
+def test_the_fleets_that_are_drawn_try_the_router() -> None:
+    """The control: many can serve, and many of those have a node that only the law keeps away; far
+    regions are chosen, some of many nodes drawn, and laws disputed.
+    """
+    seen = count_scenes(SCENES, 400)
     assert seen["served"] > seen["all"] / 8
     assert min(seen["tempted"], seen["kept away"]) > seen["all"] / 40
+    assert min(seen["drawn"], seen["disputed"]) > seen["all"] / 20
+    assert seen["far"] > seen["all"] / 100
+
+
+def test_the_parted_fleets_that_are_drawn_try_the_choice_for_the_prompt() -> None:
+    """The control: many prompts are handed over, and many have a node beside that one that only
+    the law keeps away, or what the account prefers.
+    """
+    seen = count_scenes(PARTED_SCENES, 300)
+    assert seen["handed over"] > seen["all"] / 5
+    assert min(seen["prompts kept away"], seen["prompts at home"]) > seen["all"] / 10

@@ -70,7 +70,7 @@ def test_a_drained_node_that_goes_away_is_not_put_on_probation_another_is() -> N
     scene.desk.note(NodeDrain(node_id=A, begun_unix_s=1000))
     for node_id in (A, B):
         scene.fleet.record_link_lost(node_id)
-    assert scene.fleet.health._concerned == {B}
+    assert scene.fleet.health.list_concerned() == {B}
 
 
 def test_streams_are_moved_once_their_time_is_over_and_never_without_one() -> None:

@@ -1,5 +1,7 @@
 """What is learned from answers for all who ask a model: nobody distorts it for the others."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -8,7 +10,8 @@ from contracts.grant import RetentionClass
 from contracts.inference import ChatMessage, ChatPrompt, GenerateRequest, SamplingParams
 from contracts.prefix_keys import pack_keys
 from gateway.routing.fleet import Fleet
-from gateway.routing.route_plan import RouteNeed, RoutePlan
+from gateway.routing.prefill_choice import choose_route
+from gateway.routing.route_plan import FleetState, RouteNeed, RoutePlan
 from gateway.sources import Sources
 from tests.gateway.routing.fleet_words import MODEL, create_fleet, create_load, create_report
 
@@ -108,3 +111,23 @@ def test_refusals_are_counted_by_account_whatever_is_asked_for() -> None:
 
     assert find_owner(b"1") == describe(fleet, "Hi", b"1").owner
     assert len({find_owner(b"1"), find_owner(b"2"), 0}) == 3
+
+
+def test_choices_know_what_nodes_had_to_compute_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what they have taken, as it was reckoned: what is placed and refused says nothing, nor
+    what one node says of its cache.
+    """
+    fleet, states = create_single(), list[FleetState]()
+
+    def choose(state: FleetState, *given: Any) -> RoutePlan:
+        states.append(state)
+        return choose_route(state, *given)
+
+    monkeypatch.setattr("gateway.routing.fleet.choose_route", choose)
+    need = describe(fleet, DOCUMENT)
+    plan = fleet.plan(need)
+    fleet.plan(need)
+    fleet.locality.note_accepted(need, plan, 25_000, 24_000)
+    fleet.plan(need)
+    told = [state.usual_new_tokens for state in states]
+    assert told == [0.0, 0.0, pytest.approx(plan.num_new_tokens)]

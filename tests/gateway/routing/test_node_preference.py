@@ -82,6 +82,16 @@ def test_a_node_that_has_failed_lately_is_the_last_resort(reason: Rejection) -> 
     assert choose(create_node("bad"), busy).node_id == "bad"  # the control
 
 
+def test_nobody_waits_for_a_full_node_that_is_in_trouble_itself() -> None:
+    need = msgspec.structs.replace(NEED, may_wait=True)
+    full = create_node("full", loads={MODEL: create_load(waiting=1000)})
+    trouble = {"bad": Rejection.ON_PROBATION}
+    with pytest.raises(PoolSaturated):  # the control: one in order is worth waiting for
+        choose(create_node("bad"), full, need=need, troubled=trouble)
+    of_all = trouble | {"full": Rejection.ON_PROBATION}
+    assert choose(create_node("bad"), full, need=need, troubled=of_all).node_id == "bad"
+
+
 def test_whoever_will_not_wait_is_sent_only_where_nobody_waits() -> None:
     need = msgspec.structs.replace(NEED, rejects_busy=True)
     queue = create_node("queue", loads={MODEL: create_load(waiting=1)})
@@ -134,6 +144,35 @@ def test_others_answers_are_waited_for_as_long_as_the_opening_of_ones_own_takes(
     assert choose_when(11) == "queue"
 
 
+def test_a_node_that_has_had_more_requests_is_no_faster() -> None:
+    """It may have generated more tokens a second than a node with fewer, which is like it."""
+
+    def choose_when(**figures: float) -> str:
+        busy = create_load(running=40, decode_tokens_per_s=4000.0, **figures)
+        other = create_load(running=30, decode_tokens_per_s=2000.0, **figures)
+        nodes = create_node("busy", loads={MODEL: busy}), create_node("other", loads={MODEL: other})
+        return choose(*nodes, need=WORDY).node_id
+
+    assert choose_when(decode_step_s=0.02) == "other"
+    assert choose_when() == "busy"  # the control: nodes of before do not tell
+
+
+def test_nodes_of_before_are_not_compared_by_the_others_steps() -> None:
+    """Of four alike, two tell their steps: by those the others would look slow, having had fewer
+    requests at once, or fast, having had more.
+    """
+
+    def choose_when(num_at_old: int, most_per_s: float) -> str:
+        rate = {"decode_tokens_per_s": most_per_s}
+        old = create_load(running=num_at_old, **rate)
+        new = create_load(running=20, decode_step_s=0.02, **rate)
+        nodes = create_node("new", loads={MODEL: new}), create_node("old", loads={MODEL: old})
+        return choose(*nodes, need=WORDY).node_id
+
+    assert choose_when(19, 1000.0) == "old"
+    assert choose_when(21, 9000.0) == "new"
+
+
 def test_a_few_large_requests_are_as_much_as_many_small_ones() -> None:
     def choose_among(**changes: int) -> str:
         told = {"running": 2, "num_free_blocks": 400, "num_blocks": 1000}
@@ -147,6 +186,29 @@ def test_a_few_large_requests_are_as_much_as_many_small_ones() -> None:
     for nothing in (0, 1000):  # of who does not tell, requests are counted
         assert choose_among(num_blocks=nothing, num_free_blocks=nothing, running=12) == "many"
         assert choose_among(num_blocks=nothing, num_free_blocks=nothing) == "few"
+
+
+def test_a_line_for_places_is_waited_for_as_long_as_its_answers_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def choose_beside(running: int, *, told: int = 64) -> str:
+        line = create_load(running=64, waiting=8, max_running=told, **_hold(4000))
+        free = create_load(running=running, max_running=told, **_hold(6000))
+        nodes = create_node("line", loads={MODEL: line}), create_node("free", loads={MODEL: free})
+        return choose(*nodes, need=WORDY).node_id
+
+    assert choose_beside(50) == "free"  # though it holds half as much again
+    assert choose_beside(64) == "free"  # where one answer has to end, not nine
+    assert choose_beside(64, told=0) == "line"  # of who does not say what it has, nobody knows
+    monkeypatch.setattr(
+        "gateway.routing.search.count_places", lambda load, _: (load.num_running, 0)
+    )
+    assert choose_beside(50) == "line"  # the control
+
+
+def _hold(num_blocks: int) -> dict[str, int]:
+    """What a load says of so many blocks in use, and prompts that are all computed."""
+    return {"num_blocks": 10_000, "num_free_blocks": 10_000 - num_blocks, "num_queued_tokens": 1}
 
 
 def test_what_nobody_holds_divides_nothing() -> None:
@@ -196,32 +258,29 @@ def test_work_is_dearer_the_busier_the_nodes_are() -> None:
     assert choose_when(4, 16_100) == "cold"
 
 
+@pytest.mark.parametrize(("usual", "longest"), [(0, 8_000), (4_000, 5_000), (500, 20_000)])
+def test_a_long_prompt_stands_in_a_longer_line_for_its_cache(usual: int, longest: int) -> None:
+    """Half of the time is in use. Where nothing is known a second of work keeps others waiting for
+    one. Usual work is at the end of a line for longer, and what is far longer than usual, be it at
+    the warm node or the cold one, for four seconds.
+    """
+
+    def choose_when(queued_at_warm: int) -> str:
+        warm = create_node("warm", loads={MODEL: create_load(num_queued_tokens=queued_at_warm)})
+        hints = Hints((NodeId("warm"),), (), lambda node_id: 16_000 if node_id == "warm" else 0)
+        nodes = create_node("cold"), warm
+        return choose(*nodes, need=LONG, hints=hints, usual_new_tokens=usual).node_id
+
+    assert choose_when(longest - 100) == "warm"
+    assert choose_when(longest + 100) == "cold"
+
+
 def test_full_memory_costs_more_and_more() -> None:
     nodes = [
         create_node("full", loads={MODEL: create_load(num_free_blocks=2)}),
         create_node("used", loads={MODEL: create_load(running=8, num_free_blocks=60)}),
     ]
     assert choose(*nodes).node_id == "used"
-
-
-def test_a_far_region_is_used_when_the_near_one_takes_longer_than_the_way() -> None:
-    def choose_when(queued_near: int) -> str:
-        near = create_node("near", loads={MODEL: create_load(num_queued_tokens=queued_near)})
-        far = create_node("far", "enam")
-        return choose(near, far, latencies_s={"enam": 0.1}).node_id
-
-    assert choose_when(150) == "near"
-    assert choose_when(250) == "far"
-
-
-def test_farther_regions_are_not_looked_at_when_they_cannot_be_better() -> None:
-    near = [create_node(f"near-{i}") for i in range(12)]
-    far = [create_node(f"far-{i}", "enam") for i in range(12)]
-    plan = choose(*near, *far, latencies_s={"enam": 10.0})
-    assert plan.region == "weur"
-    assert plan.num_seen == 1  # one was drawn again and again
-    full = [replace(node, loads={MODEL: FULL}) for node in near]
-    assert choose(*full, *far, latencies_s={"enam": 10.0}).region == "enam"
 
 
 def test_the_one_good_node_among_many_is_found_even_if_it_is_not_drawn() -> None:
@@ -240,6 +299,23 @@ def test_a_session_stays_where_it_was_unless_that_is_busier_than_the_others() ->
     plan = choose_when(1_100)
     assert (plan.node_id, plan.pick) == ("own", Pick.SESSION)
     assert choose_when(1_250).node_id != "own"
+
+
+def test_a_session_stands_in_line_only_for_what_its_cache_is_worth() -> None:
+    def choose_with(num_cached: int, waiting: int) -> RoutePlan:
+        own = create_load(running=64, waiting=waiting, max_running=64, **_hold(4000))
+        other = create_load(running=50, max_running=64, **_hold(4000))
+        nodes = create_node("own", loads={MODEL: own}), create_node("other", loads={MODEL: other})
+        hints = Hints(
+            measure_cached=lambda node_id: num_cached if node_id == "own" else 0,
+            pinned=NodeId("own"),
+        )
+        need = msgspec.structs.replace(LONG, num_output_tokens=1000)
+        return choose(*nodes, need=need, hints=hints)
+
+    assert choose_with(8_000, 0).node_id == "own"  # half a second for one of work, counted fourfold
+    assert choose_with(8_000, 8).node_id == "other"  # four and a half
+    assert choose_with(0, 0).node_id == "other"
 
 
 def test_a_session_moves_when_its_node_is_in_trouble_or_abroad() -> None:

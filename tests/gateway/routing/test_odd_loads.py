@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.fleet import ModelLoad
-from gateway.routing.cost import estimate_opening_s, estimate_wait_s, estimate_work_s
+from gateway.routing.cost import (
+    count_places,
+    estimate_opening_s,
+    estimate_wait_s,
+    estimate_work_s,
+)
 from gateway.routing.fleet import Fleet
 from gateway.routing.route_plan import RouteNeed, Sent
 from gateway.sources import Sources
@@ -24,6 +29,7 @@ HONEST = create_load(
     max_running=64,
     prefill_tokens_per_s=20_000.0,
     decode_tokens_per_s=2000.0,
+    decode_step_s=0.02,
 )
 COUNTS = st.integers(0, 2**48 - 1)
 RATES = st.floats(0, 1e12)
@@ -44,10 +50,28 @@ def count_shares(fleet: Fleet, need: RouteNeed = NEED, num_requests: int = 60) -
     return Counter(str(fleet.plan(need).node_id) for _ in range(num_requests))
 
 
-@pytest.mark.parametrize("rate", ["decode_tokens_per_s", "prefill_tokens_per_s"])
-def test_a_node_that_says_it_stands_still_gets_nothing_while_others_have_room(rate: str) -> None:
+@pytest.mark.parametrize(
+    ("figure", "value"),
+    [
+        ("prefill_tokens_per_s", 5e-324),
+        ("decode_step_s", 1e12),
+    ],
+)
+def test_a_node_that_says_it_stands_still_gets_nothing_while_others_have_room(
+    figure: str, value: float
+) -> None:
     assert count_shares(create_fleet_with()) == {"odd": 20, "b": 20, "c": 20}  # the control
-    assert count_shares(create_fleet_with(**{rate: 5e-324})) == {"b": 30, "c": 30}
+    assert count_shares(create_fleet_with(**{figure: value})) == {"b": 30, "c": 30}
+
+
+def test_so_does_one_of_before_that_says_so_by_its_rate() -> None:
+    """It does not say how long a step takes, so that all are compared by their rates; so one node
+    alone cannot make the others slow by its step.
+    """
+    before: dict[str, float] = {"decode_step_s": 0.0}
+    assert count_shares(create_fleet_with(**before)) == {"odd": 20, "b": 20, "c": 20}
+    slow = create_fleet_with(**before, decode_tokens_per_s=5e-324)
+    assert count_shares(slow) == {"b": 30, "c": 30}
 
 
 def test_blocks_of_no_size_make_no_node_look_empty() -> None:
@@ -71,12 +95,15 @@ def test_blocks_of_no_size_make_no_node_look_empty() -> None:
         num_queued_tokens=COUNTS,
         prefill_tokens_per_s=RATES,
         decode_tokens_per_s=RATES,
+        decode_step_s=RATES,
         max_running=COUNTS,
         num_coming=COUNTS,
     )
 )
 def test_no_figures_make_a_cost_that_is_no_number(load: ModelLoad) -> None:
     opening_s = estimate_opening_s(load, NEED)
-    wait_s = estimate_wait_s(load, Sent(1, 1000, 1, 1000), NEED.num_prompt_tokens, opening_s)
+    sent = Sent(1, 1000, 1, 1000)
+    places = count_places(load, sent)
+    wait_s = estimate_wait_s(load, sent, NEED.num_prompt_tokens, opening_s, places)
     work_s = estimate_work_s(load, NEED.num_prompt_tokens)
     assert all(math.isfinite(seconds) for seconds in (opening_s, wait_s, work_s))

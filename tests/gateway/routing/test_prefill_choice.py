@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from contracts.errors import InvariantBroken
 from contracts.ids import NodeId, RegionId
 from contracts.node_roles import NodeRole
 from gateway.routing.choose_node import choose_node
@@ -205,6 +206,19 @@ def test_the_law_holds_for_the_prompt_as_for_the_answer() -> None:
     bound = msgspec.structs.replace(LONG, allowed_regions=(RegionId("weur"),))
     assert find(abroad, need=bound) is None
     assert find(abroad) == "abroad"  # the control
+
+
+def test_a_filter_that_lets_the_wrong_ones_pass_ends_in_an_error_and_not_outside_the_law(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last look: what regions do not tell the filters do, and if they fail nobody is asked."""
+    bound = msgspec.structs.replace(LONG, jurisdictions=frozenset({"eu"}))
+    abroad = create_prefill(jurisdiction="us")
+    assert find(abroad, need=bound) is None
+    monkeypatch.setattr("gateway.routing.prefill_choice.find_rejection", lambda *_: None)
+    with pytest.raises(InvariantBroken, match="left the regions"):
+        find(abroad, need=bound)
+    assert find(create_prefill(), need=bound) == "prefill"  # the control
 
 
 def test_what_must_not_leave_its_node_does_not() -> None:

@@ -50,3 +50,14 @@ def test_what_has_no_text_teaches_nothing() -> None:
     learn(lengths, 0, 30)
     learn(lengths, 30, 0)
     assert (lengths.estimate(MODEL, 0), lengths.estimate(MODEL, 40)) == (1, 11)
+
+
+def test_what_is_left_to_compute_is_a_mean_that_one_prompt_moves_little() -> None:
+    lengths = PromptLengths()
+    assert lengths.find_usual_new(MODEL) == 0.0
+    for num_tokens in (200, 200, 200, 600) * 100:
+        lengths.note_new(MODEL, num_tokens)
+    assert lengths.find_usual_new(MODEL) == pytest.approx(300, rel=0.02)
+    lengths.note_new(MODEL, 2**31)
+    assert lengths.find_usual_new(MODEL) < 360
+    assert lengths.find_usual_new(OTHER) == 0.0

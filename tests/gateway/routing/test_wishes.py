@@ -29,6 +29,16 @@ def test_headers_are_read_once_and_in_bounds() -> None:
     assert not read_wishes([(b"x-hearth-explain", b"0")]).is_explained
 
 
+@pytest.mark.parametrize("value", [b"1", b"true"])
+def test_who_asks_for_an_explanation_gets_one(value: bytes) -> None:
+    assert read_wishes([(b"x-hearth-explain", value)]).is_explained
+
+
+@pytest.mark.parametrize("value", [b"", b"0", b"false", b"no", b"off", b"False", b"2", b"1,1"])
+def test_who_says_anything_else_gets_none(value: bytes) -> None:
+    assert not read_wishes([(b"x-hearth-explain", value)]).is_explained
+
+
 @pytest.mark.parametrize("name", [b"x-hearth-regions", b"x-hearth-jurisdictions"])
 def test_a_list_is_taken_whole_or_not_at_all(name: bytes) -> None:
     fits = b"enam" + b"," * 508
@@ -44,6 +54,36 @@ def test_a_list_that_comes_twice_is_refused(name: bytes) -> None:
         read_wishes([(name, b"weur"), (b"accept", b"*/*"), (name, b"enam")])
     twice = [(b"x-session-affinity", b"a"), (name, b"weur"), (b"x-session-affinity", b"b")]
     assert read_wishes(twice).session == b"b"  # the control: what narrows nothing may
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [
+        (b"x-hearth-regions", b"weur;enam", "`weur;enam` is not a region's name."),
+        (b"x-hearth-regions", b"weur enam", "`weur enam` is not a region's name."),
+        (b"x-hearth-regions", b"weur,any", "No region is called `any`"),
+        (b"x-hearth-regions", b"", "There is no name in the list."),
+        (b"x-hearth-regions", b" , ", "There is no name in the list."),
+        (b"x-hearth-regions", b"w\xe9\x7f\t1", "`w\ufffd\ufffd\ufffd1` is not a region's name."),
+        (b"x-hearth-jurisdictions", b"EU", "`EU` names no jurisdiction: it takes up to 63 lower"),
+        (b"x-hearth-jurisdictions", b"eu;us", "`eu;us` names no jurisdiction"),
+        (b"x-hearth-jurisdictions", b"none", "No jurisdiction is called `none`"),
+        (b"x-hearth-jurisdictions", b"", "There is no name in the list."),
+    ],
+)
+def test_a_list_that_names_no_places_is_refused_with_its_form(
+    name: bytes, value: bytes, fault: str
+) -> None:
+    form = "`weur,enam`" if name == b"x-hearth-regions" else "`eu,us`"
+    with pytest.raises(InvalidRequest) as refused:
+        read_wishes([(name, value)])
+    message = refused.value.message
+    assert message.startswith(f"`{name.decode()}` takes ")
+    assert f"separated by commas, such as {form}. {fault}" in message
+    with pytest.raises(InvalidRequest) as refused:
+        read_wishes([(name, b"x" * 512)])
+    assert len(refused.value.message) < 400
+    assert read_wishes([(name, b" weur ,enam,")]) == read_wishes([(name, b"enam,weur")])
 
 
 @given(

@@ -10,17 +10,30 @@ from contracts.errors import PayloadTooLarge, ServiceError, StreamBroken
 from contracts.ids import NodeId
 from contracts.inference import (
     Accepted,
+    ChoiceFinished,
     Delta,
     Finished,
     FinishReason,
     GenerationEvent,
     PromptScored,
+    ReasoningDelta,
     TokenLogprob,
+    ToolCallDelta,
     Usage,
 )
-from gateway.upstream.node_stream import CREDIT_WINDOW, MAX_SCORES, NodeStream, StreamOwner
+from contracts.wire import MAX_AHEAD
+from gateway.upstream.node_stream import (
+    CREDIT_WINDOW,
+    MAX_CHARS,
+    MAX_SCORES,
+    MAX_WHOLE_CHARS,
+    NodeStream,
+    StreamOwner,
+)
+from gpu_pool.server.wire.delta_buffer import MAX_DELTA_CHARS
 
 END = Finished(FinishReason.STOP, Usage(1, 0, 1))
+NOTHING = Usage(0, 0, 0)
 OTHERS: list[list[GenerationEvent]] = [
     [],
     [Delta("a", (1,)), Delta("b", (2,))],
@@ -156,3 +169,94 @@ async def test_an_answer_in_one_piece_may_have_as_many_parts_as_its_choices_have
     assert not all(stream.push(Delta("a", (1,))) for _ in range(10_000))  # a node without end
     stream.push(END)
     assert len(await whole) > 10_000
+
+
+def test_what_needs_no_credit_is_not_given_back_as_credit(owner: Owner, stream: NodeStream) -> None:
+    for choice in range(CREDIT_WINDOW):
+        stream.push(ChoiceFinished(choice, FinishReason.STOP))
+        stream.push(PromptScored(()))
+    assert len(stream.take_now()) == 2 * CREDIT_WINDOW
+    assert owner.credits == []
+    for _ in range(CREDIT_WINDOW):  # the control
+        stream.push(ReasoningDelta("a", (1,)))
+    stream.take_now()
+    assert owner.credits == [CREDIT_WINDOW]
+
+
+@pytest.mark.parametrize("kind", ["text", "thoughts", "arguments", "names"])
+def test_what_waits_is_bounded_in_characters_and_no_node_is_to_blame(
+    stream: NodeStream, owner: Owner, kind: str
+) -> None:
+    """Nodes of earlier versions sent a prompt's echo undivided."""
+    large = "x" * (MAX_CHARS // 4)
+    event = {
+        "text": Delta(large, ()),
+        "thoughts": ReasoningDelta(large, ()),
+        "arguments": ToolCallDelta(0, "", "", large, ()),
+        "names": ToolCallDelta(0, "i", large[1:], "", ()),
+    }[kind]
+    for _ in range(3):  # what was taken does not count
+        assert all(stream.push(event) for _ in range(4))
+        stream.take_now()
+    stream.push(Delta(large, ()))
+    assert stream.take_text() == large
+    assert all(stream.push(event) for _ in range(4))
+    assert not stream.push(Delta("x", ()))
+    stream.break_off_excess()
+    assert stream.is_ours
+    assert [error.code for error in owner.dropped] == [PayloadTooLarge.code]
+
+
+@pytest.mark.parametrize("num_answers", [1, 128])
+def test_a_node_sends_no_more_ahead_of_its_reader_than_is_held(
+    stream: NodeStream, num_answers: int
+) -> None:
+    stream.num_answers = num_answers
+    text = "x" * MAX_DELTA_CHARS
+    assert all(stream.push(Delta(text, ())) for _ in range(CREDIT_WINDOW + MAX_AHEAD))
+    ends = [ChoiceFinished(choice, FinishReason.STOP) for choice in range(128)]
+    assert all(stream.push(end) for end in ends)
+    assert stream.push(END)
+
+
+@pytest.mark.parametrize("num_answers", [1, 128])
+def test_more_is_held_of_several_choices_as_earlier_nodes_send_it(
+    stream: NodeStream, num_answers: int
+) -> None:
+    stream.num_answers = num_answers
+    is_held = [stream.push(Delta("a", (1,), choice)) for choice in range(128) for _ in range(20)]
+    assert all(is_held) == (num_answers > 1)
+
+
+async def test_an_answer_in_one_piece_may_be_longer_than_what_waits_of_a_stream(
+    stream: NodeStream,
+) -> None:
+    whole = asyncio.create_task(stream.take_all())
+    await asyncio.sleep(0)
+    large = Delta("x" * (MAX_CHARS // 2), ())
+    assert all(stream.push(large) for _ in range(2 * MAX_WHOLE_CHARS // MAX_CHARS))
+    assert not stream.push(large)
+    assert isinstance(stream.explain_excess(), PayloadTooLarge)
+    stream.push(END)
+    await whole
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_node_that_has_not_begun_takes_nothing_from_what_was_counted_elsewhere(
+    owner: Owner, has_begun: bool
+) -> None:
+    stream = NodeStream(cast("StreamOwner", owner), NodeId("n"), 1, 1, 0.0)
+    stream.note_prompt(3007, 2)
+    if has_begun:
+        stream.push(Accepted(3000, 2999))
+    stream.push(Finished(FinishReason.ABORTED, Usage(3000, 2999, 1) if has_begun else NOTHING))
+    told = Usage(3000, 2, 1) if has_begun else Usage(3007, 2, 0)
+    assert stream.read_usage() == told
+    assert cast("Finished", stream.take_now()[-1]).usage == told
+
+
+def test_a_node_that_has_not_begun_has_used_nothing_of_its_own(owner: Owner) -> None:
+    """The control: nobody else has done anything."""
+    stream = NodeStream(cast("StreamOwner", owner), NodeId("n"), 1, 1, 0.0)
+    stream.push(Finished(FinishReason.ABORTED, NOTHING))
+    assert stream.read_usage() == NOTHING

@@ -168,6 +168,7 @@ def test_steps_are_measured_by_a_clock_that_nobody_sets_back(tmp_path: Path) -> 
         last = server.received[-1]
         assert isinstance(last, StepOutput)
         assert last.load.decode_per_s == pytest.approx(1000)  # a token each tick
+        assert last.load.decode_step_s == pytest.approx(0.001)
 
 
 def test_the_start_is_told_before_the_first_step_is_over(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from contracts.inference import (
     ChoiceFinished,
     CountTokensRequest,
     Delta,
+    Failed,
     Finished,
     FinishReason,
     GenerateRequest,
@@ -28,6 +29,7 @@ from contracts.inference import (
 )
 from contracts.wire import Abort
 from gpu_pool.model_settings import EngineSettings
+from gpu_pool.server import sampling_limits
 from gpu_pool.server.choice import Choice
 from gpu_pool.server.text.model_text import ModelText
 from gpu_pool.server.text.text_stream import AnyDelta
@@ -253,3 +255,23 @@ async def test_tokens_are_counted_while_the_model_is_loaded(
     async with slow as node, GatewayClient(node.address) as client:
         events = await client.generate(CountTokensRequest(model=MODEL, prompt=CHAT))
         assert isinstance(events[0], TokensCounted)
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+async def test_token_ids_whose_text_would_be_repeated_too_often_are_refused(
+    node: DoubleNode, model_text: ModelText, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    ids = (12, 13, 14)
+    num_chars = 3 * 2 * len(model_text.decode(ids))
+    monkeypatch.setattr(sampling_limits, "MAX_ECHO_CHARS", num_chars - is_refused)
+    prompt = TokenPrompt(token_ids=ids)
+    request = msgspec.structs.replace(
+        ask_many(3), prompt=prompt, further_prompts=(prompt,), echoes_prompt=True
+    )
+    async with GatewayClient(node.address) as client:
+        for stream in (True, False):
+            events = await client.generate(msgspec.structs.replace(request, stream=stream))
+            last = events[-1]
+            assert isinstance(last, Failed) == is_refused
+            if isinstance(last, Failed):
+                assert (last.error.code, last.error.param) == ("invalid_request", "echo")

@@ -12,6 +12,7 @@ from contracts import errors
 from contracts.inference import Accepted, Failed
 from contracts.short_text import MAX_MESSAGE_CHARS
 from contracts.wire import MAX_FRAME_BYTES, Abort
+from gpu_pool.server.wire import frame_writer
 from tests.fixtures.double_node import DoubleNode, run_double_node
 from tests.fixtures.gateway_client import GatewayClient, ask, failure_code
 from tests.fixtures.node_process import MODEL
@@ -36,11 +37,12 @@ def ask_oddly() -> bytes:
 async def test_a_refusal_that_quotes_ten_megabytes_ends_its_own_stream_alone(
     node: DoubleNode, is_shortened: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control sends what there is: the gateway closes the connection over the frame, and with
-    it every other stream ends.
+    """The control sends what there is, however large the frame: the gateway closes the connection
+    over it, and with it every other stream ends.
     """
     if not is_shortened:
         monkeypatch.setattr(errors, "shorten", lambda text, *_: text)
+        monkeypatch.setattr(frame_writer, "MAX_FRAME_BYTES", 2 * NUM_CHARS)
     async with GatewayClient(node.address, max_frame_bytes=MAX_FRAME_BYTES) as client:
         other = await client.open(ask(MODEL, max_tokens=3500, ignore_eos=True))
         assert isinstance(await other.next(), Accepted)

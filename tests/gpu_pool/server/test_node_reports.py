@@ -46,7 +46,8 @@ async def test_a_model_that_becomes_idle_is_reported_without_waiting_for_the_nex
         for stream in streams:
             await client.send(stream, Abort())
         report = await asyncio.wait_for(client.reports.get(), 5)
-        unmeasured = {"prefill_tokens_per_s": 0.0, "decode_tokens_per_s": 0.0}
+        assert all(load.decode_step_s > 0 for load in report.loads)
+        unmeasured = {"prefill_tokens_per_s": 0.0, "decode_tokens_per_s": 0.0, "decode_step_s": 0.0}
         loads = tuple(msgspec.structs.replace(load, **unmeasured) for load in report.loads)
         assert loads == before.loads  # nothing runs or waits, and every block is free
 

@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from contracts.inference import (
+    RESUMPTION,
     Accepted,
     Delta,
+    Failed,
     Finished,
     FinishReason,
     GenerateRequest,
@@ -148,6 +150,25 @@ async def test_only_single_choices_are_resumed(node: DoubleNode) -> None:
     request = msgspec.structs.replace(resume(REQUESTS["greedy"], Resumption()), num_choices=2)
     async with GatewayClient(node.address) as client:
         assert failure_code(await client.generate(request)) == "invalid_request"
+
+
+@pytest.mark.parametrize("constraint", [None, JsonConstraint()])
+async def test_tokens_that_the_model_does_not_have_are_what_another_node_has_said(
+    node: DoubleNode, model_text: ModelText, constraint: JsonConstraint | None
+) -> None:
+    request = msgspec.structs.replace(ask(MODEL, "One", **LONG), constraint=constraint)
+    async with GatewayClient(node.address) as client:
+        for token_id in (4096, 2**31, 2**32 - 1):
+            lied = resume(request, Resumption(token_ids=(5, token_id), num_text_chars=1))
+            (failed,) = await client.generate(lied)
+            assert isinstance(failed, Failed)
+            assert (failed.error.code, failed.error.param) == ("invalid_request", RESUMPTION)
+        for token_id in (-1, -(10**9), 2**32):  # gateways hear of none
+            lied = resume(request, Resumption(token_ids=(5, token_id), num_text_chars=1))
+            assert failure_code(await client.generate(lied)) == "invalid_request"
+        plain = msgspec.structs.replace(request, constraint=None)
+        events = await client.generate(resume(plain, Resumption(token_ids=(5,))))  # the control
+        assert isinstance(events[-1], Finished)
 
 
 async def test_an_answer_that_misfits_its_grammar_is_refused(node: DoubleNode) -> None:

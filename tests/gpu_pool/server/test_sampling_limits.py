@@ -8,6 +8,7 @@ import pytest
 from contracts.errors import ContextTooLong, Forbidden, InvalidRequest
 from contracts.ids import ModelName
 from contracts.inference import (
+    MAX_ECHO_CHARS,
     ChatMessage,
     ChatPrompt,
     GenerateRequest,
@@ -88,6 +89,19 @@ def test_conversations_are_not_echoed() -> None:
     check_request(request)
     with pytest.raises(InvalidRequest, match="echoed"):
         check_request(msgspec.structs.replace(request, prompt=prompt))
+
+
+def test_answers_repeat_so_much_of_their_prompts_and_no_more() -> None:
+    text = TextPrompt(text="x" * (MAX_ECHO_CHARS // 4))
+    request = msgspec.structs.replace(
+        ask_for(SamplingParams()), prompt=text, echoes_prompt=True, num_choices=2
+    )
+    check_request(msgspec.structs.replace(request, further_prompts=(text,)))
+    too_many = msgspec.structs.replace(request, further_prompts=(text, text))
+    with pytest.raises(InvalidRequest, match="may repeat 16,777,216") as caught:
+        check_request(too_many)
+    assert caught.value.param == "echo"
+    check_request(msgspec.structs.replace(too_many, echoes_prompt=False))
 
 
 @pytest.mark.parametrize(("requested", "resolved"), [(None, 90), (1, 1), (90, 90), (0, 0)])

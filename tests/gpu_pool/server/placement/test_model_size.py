@@ -99,6 +99,23 @@ def test_packed_models_are_expected_to_take_what_they_do(form: str, tmp_path: Pa
     )
 
 
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_a_head_that_is_the_embedding_is_counted_once(is_tied: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    write_checkpoint(folder, "llama", **SIZES, tie_word_embeddings=is_tied)
+    expected = pytest.approx(expect(folder, DtypeChoice.BFLOAT16), rel=NEAR)
+    assert measure(folder, DtypeChoice.BFLOAT16) == expected
+    assert load(folder, DtypeChoice.BFLOAT16) == expected
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_one_that_is_packed_apart_is_counted_twice(is_tied: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    write_checkpoint(folder, "llama", **SIZES, tie_word_embeddings=is_tied)
+    loaded = load(folder, DtypeChoice.FLOAT32)
+    assert measure(folder, DtypeChoice.FLOAT32, is_gpu=False) == pytest.approx(loaded, rel=NEAR)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_experts_in_mxfp4_are_unpacked(dtype: DtypeChoice, tmp_path: Path) -> None:
     packed, _ = write_mxfp4(tmp_path)

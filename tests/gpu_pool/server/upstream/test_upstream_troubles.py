@@ -228,6 +228,7 @@ async def test_the_load_is_the_engines_own_and_this_nodes(run: Run) -> None:
         assert (load.num_blocks, load.num_free_blocks, load.block_size) == (1000, 750, 16)
         assert load.num_preempted == 3
         assert load.decode_tokens_per_s > 0
+        assert load.decode_step_s > 0
         for stream in streams:
             await client.send(stream, Abort())
             await stream.read_all()

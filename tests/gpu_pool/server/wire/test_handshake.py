@@ -2,50 +2,18 @@
 
 import asyncio
 import ssl
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import aiohttp
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from contracts.inference import Finished
-from contracts.sections import TlsSettings
 from gpu_pool.connection_settings import ListenSettings
 from gpu_pool.server.wire.doorstep import MAX_PLACES_PER_ADDRESS
+from tests.fixtures.certificate import write_certificate
 from tests.fixtures.double_node import run_double_node
 from tests.fixtures.gateway_client import GatewayClient, ask
 from tests.fixtures.node_process import MODEL
-
-
-def write_certificate(directory: Path) -> TlsSettings:
-    """A certificate for 127.0.0.1 that vouches for itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    files = TlsSettings(certificate_file=directory / "node.pem", key_file=directory / "node.key")
-    files.certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    files.key_file.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return files
 
 
 async def test_a_gateway_that_says_nothing_is_let_go(tmp_path: Path, checkpoint: Path) -> None:
