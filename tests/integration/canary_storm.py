@@ -165,6 +165,14 @@ class Findings:
         return sum(count_cached_tokens(usage) for usage in usages if usage)
 
 
+@dataclass(frozen=True)
+class Batch:
+    """One that was handed in."""
+
+    items: Sequence[Canary]
+    request_id: str
+
+
 @dataclass
 class Fleet:
     """Gateways before nodes, and an account for each number."""
@@ -212,18 +220,24 @@ class Fleet:
         self.num_answered += 1
         return answer
 
-    async def ask_batch(self, items: Sequence[Canary]) -> Findings:
-        """The same for the requests of one batch."""
-        gateway, account = self.gateways[0], items[0].account
-        tenant = gateway.tenants[account]
-        bodies = [item.body for item in items]
-        reply = await hand_in(gateway, *bodies, tenant=tenant, model=MODEL)
+    async def hand_in(self, items: Sequence[Canary]) -> Batch:
+        """The requests of one batch."""
+        gateway, bodies = self.gateways[0], [item.body for item in items]
+        reply = await hand_in(
+            gateway, *bodies, tenant=gateway.tenants[items[0].account], model=MODEL
+        )
         assert reply.status == 200, reply.body
-        question = {"request_id": reply.json["result"]["request_id"]}
+        return Batch(items, reply.json["result"]["request_id"])
+
+    async def fetch(self, batch: Batch) -> Findings:
+        """Its answers, once there are any."""
+        items, gateway = batch.items, self.gateways[-1]
+        tenant = self.gateways[0].tenants[items[0].account]
+        question = {"request_id": batch.request_id}
         responses: list[dict[str, Any]] = []
         while not responses:
             await asyncio.sleep(_POLL_S)
-            reply = await ask_batch(self.gateways[-1], question, tenant=tenant, model=MODEL)
+            reply = await ask_batch(gateway, question, tenant=tenant, model=MODEL)
             if reply.status == 200:  # a client asks again where it is told to
                 responses = reply.json["result"].get("responses", [])
         answers = [Answer(item, 200) for item in items]

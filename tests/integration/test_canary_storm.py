@@ -83,13 +83,13 @@ async def test_no_answer_of_thousands_over_http_holds_the_secret_of_another(
     writer = CanaryWriter(seed=5)
     began_day = int(time.time() * 1000) // MS_PER_DAY
     async with run_fleet(tmp_path, checkpoint, stores) as fleet:
-        batches = [fleet.ask_batch(writer.write_batch()) for _ in range(NUM_ACCOUNTS)]
+        batches = [await fleet.hand_in(writer.write_batch()) for _ in range(NUM_ACCOUNTS)]
         first = [writer.write() for _ in range(NUM_FIRST)]
         second = [writer.write() for _ in range(NUM_SECOND)]
         assert writer.num_secrets <= NUM_SECRETS
 
         _, begun, *batched = await asyncio.gather(
-            kill_at_work(fleet), fleet.play(first, NUM_CLIENTS), *batches
+            kill_at_work(fleet), fleet.play(first, NUM_CLIENTS), *map(fleet.fetch, batches)
         )
         await wait_until_async(lambda: fleet.are_ready(2), timeout_s=120)
         ended = await fleet.play(second, NUM_CLIENTS)
