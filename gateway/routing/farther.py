@@ -39,15 +39,19 @@ def expect_waits(waits_s: Sequence[float], doubted: Sequence[int]) -> list[float
     return _raise_to(sum(usual) / len(usual), waits_s, doubted)
 
 
-def expect_queues(queues: Sequence[float], away_s: Sequence[float]) -> list[float]:
-    """`queues`, where those of nodes that are farther than the nearest, or take longer to wake, are
-    at least the mean. Bounded ones, so that a long one says little of others.
+def expect_queues(
+    queues: Sequence[float], latencies_s: Sequence[float], asleep: Sequence[float] = ()
+) -> list[float]:
+    """`queues`, and behind them those of nodes that are `asleep`, where those of the latter and of
+    nodes that are farther than the nearest are at least the mean of `queues`. Bounded ones, so that
+    a long one says little of others.
 
     Also where next to nothing is to be done: what work there spares others is worth no long way.
     """
-    least_s = min(away_s)
-    farther = [place for place, seconds in enumerate(away_s) if seconds > least_s]
-    return _raise_to(sum(queues) / len(queues), queues, farther)
+    nearest_s = min(latencies_s)
+    farther = [place for place, seconds in enumerate(latencies_s) if seconds > nearest_s]
+    sleeping = range(len(queues), len(queues) + len(asleep))
+    return _raise_to(sum(queues) / len(queues), [*queues, *asleep], [*farther, *sleeping])
 
 
 def _raise_to(usual: float, figures: Sequence[float], places: Sequence[int]) -> list[float]:

@@ -55,6 +55,9 @@ class Candidate(msgspec.Struct, frozen=True):
     """The way there and back."""
     wake_s: float
     """Until its model can answer."""
+    is_awake: bool
+    """Its model is where it can compute. What others have to do says nothing of who sleeps, nor
+    the other way round."""
     wait_s: float
     """For others, before and beside the request's own prompt."""
     work_s: float
@@ -145,7 +148,7 @@ class Search:
             if reason not in LAST_RESORTS:
                 return
         load = node.loads[need.model]
-        self._all_tell = self._all_tell and tells_held(load)
+        self._all_tell = self._all_tell and (tells_held(load) or not load.is_ready)
         num_cached = estimate_cached_tokens(need, self.hints, node_id)
         opening_s = estimate_opening_s(load, need)
         num_sharing, num_ahead = places = count_places(load, sent)
@@ -157,6 +160,7 @@ class Search:
             reason is not None,
             latency_s,
             estimate_wake_s(wake_s),
+            load.is_ready,
             estimate_wait_s(load, sent, num_new, opening_s, places),
             estimate_work_s(load, num_new),
             num_cached,
@@ -200,12 +204,17 @@ class Search:
         if len(self.found) < 2:
             return self.found[0] if self.found else None
         usable = [one for one in self.found if not one.is_last_resort] or self.found
-        if not all(one.tells_step for one in usable):
-            usable = self._compare_by_rates(usable)
-        others = measure_others(one.is_idle for one in usable)
-        waits_s = self._compare_waits(usable)
-        away_s = [one.latency_s + one.wake_s for one in usable]
-        queues = expect_queues([one.queue for one in usable], away_s)
+        awake, asleep = _part(usable)
+        if not all(one.tells_step for one in awake):
+            awake = self._compare_by_rates(awake)
+        others = measure_others(one.is_idle for one in awake)
+        usable = [*awake, *asleep]
+        waits_s = [*self._compare_waits(awake), *(one.wait_s for one in asleep)]
+        queues = expect_queues(
+            [one.queue for one in awake],
+            [one.latency_s for one in awake],
+            [one.queue for one in asleep],
+        )
         best, least_s = None, float("inf")
         for one, wait_s, queue in zip(usable, waits_s, queues, strict=True):
             work_s = one.work_s * (1 + others * measure_length(queue, one.own))
@@ -229,7 +238,8 @@ class Search:
     def _find_worth_s(self, pinned: Candidate) -> float:
         """What it would cost to compute anew what the session's node has of the prompt."""
         load = self._state.nodes[pinned.node_id].loads[self.need.model]
-        others = measure_others(one.is_idle for one in self.found if not one.is_last_resort)
+        awake, _ = _part([one for one in self.found if not one.is_last_resort])
+        others = measure_others(one.is_idle for one in awake)
         own = count_requests(pinned.num_cached, self._state.usual_new_tokens)
         work_s = estimate_work_s(load, pinned.num_cached)
         return work_s * (1 + others * measure_length(0.0, own))
@@ -247,8 +257,9 @@ class Search:
         return expect_waits(waits_s, doubted) if doubted else waits_s
 
     def find_pinned(self) -> Candidate | None:
-        """The session's node if that is in order, has a place, and is not much busier than the
-        others. One without is compared like others: what it has of the prompt may be worth a line.
+        """The session's node if that is in order and awake, has a place, and is not much busier
+        than the others. Else it is compared like them: what it has of the prompt may be worth a
+        line.
         """
         pinned = self.hints.pinned
         if pinned is None:
@@ -257,9 +268,22 @@ class Search:
         own = self.need.num_prompt_tokens  # the session's own prompt alone overloads nobody
         for one in usable:
             if one.node_id == pinned:
-                limit = MAX_LOAD_RATIO * sum(each.num_load for each in usable) / len(usable) + own
+                awake, asleep = _part(usable)
+                if one in asleep:
+                    return None
+                limit = MAX_LOAD_RATIO * sum(each.num_load for each in awake) / len(awake) + own
                 return one if one.num_load <= limit and not one.num_ahead else None
         return None
+
+
+def _part(usable: Sequence[Candidate]) -> tuple[Sequence[Candidate], Sequence[Candidate]]:
+    """Those that are awake, of whom the others' averages are, and those that sleep; who sleeps
+    beside others that do is compared with them as they are.
+    """
+    awake = [one for one in usable if one.is_awake]
+    if not awake:
+        return usable, ()
+    return awake, [one for one in usable if not one.is_awake]
 
 
 def measure_sharing_per_token(nodes: Sequence[Candidate]) -> float:

@@ -105,9 +105,10 @@ def test_what_an_idle_node_spares_others_is_worth_no_long_way(
 
 
 def test_lines_at_nodes_that_have_to_wake_count_as_long_as_the_others() -> None:
-    assert expect_queues([4.0, 2.0, 0.0], [0.0, 0.0, 2.0]) == [4.0, 2.0, 2.0]
+    assert expect_queues([4.0, 2.0], [0.1, 0.1], [0.0]) == [4.0, 2.0, 3.0]
     assert expect_queues([4.0, 2.0, 0.0], [0.1, 0.1, 0.1]) == [4.0, 2.0, 0.0]  # the control
-    assert expect_queues([0.0, 2.0, 4.0], [0.0, 0.0, 2.0]) == [0.0, 2.0, 4.0]
+    assert expect_queues([4.0, 2.0, 0.0], [0.0, 0.0, 2.0]) == [4.0, 2.0, 2.0]
+    assert expect_queues([0.0, 2.0], [0.0, 0.0], [4.0]) == [0.0, 2.0, 4.0]
 
 
 def test_farther_regions_are_not_looked_at_when_they_cannot_be_better() -> None:
