@@ -31,6 +31,8 @@ from gateway.routing.sessions import SessionMap, choose_first_place
 _USUAL_OUTPUT: Final = 128
 _WEIGHT: Final = 0.05
 """Of the latest request in a running mean."""
+_MOST_TIMES: Final = 32.0
+"""Of that mean, what one answer counts for at most, whatever its node says."""
 _BYTES_PER_PIECE: Final = 512
 _SLACK_TOKENS: Final = 192
 """Nodes cache whole blocks and we whole pieces: so much is no contradiction."""
@@ -138,7 +140,8 @@ class Locality:
     def note_output(self, model: ModelName, num_tokens: int) -> None:
         """An answer is complete: one choice of a request, or the mean of several."""
         before = self._usual_output.get(model, _USUAL_OUTPUT)
-        self._usual_output[model] = before + _WEIGHT * (num_tokens - before)
+        told = min(num_tokens, _MOST_TIMES * max(before, 1.0))
+        self._usual_output[model] = before + _WEIGHT * (told - before)
 
     def find_usual_new_tokens(self, model: ModelName) -> float:
         """What there is to compute of the model's prompts on average, as choices reckon it, of

@@ -131,3 +131,15 @@ def test_choices_know_what_nodes_had_to_compute_of_prompts(monkeypatch: pytest.M
     fleet.plan(need)
     told = [state.usual_new_tokens for state in states]
     assert told == [0.0, 0.0, pytest.approx(plan.num_new_tokens)]
+
+
+def test_one_answer_of_nonsense_makes_the_next_ones_no_longer_by_much() -> None:
+    fleet = create_single()
+    for num_tokens in (2**31 - 1, 0, 0):
+        fleet.locality.note_output(MODEL, num_tokens)
+        assert describe(fleet, "Hi").num_output_tokens < 3 * 128
+    for _ in range(1000):
+        fleet.locality.note_output(MODEL, 0)
+    for _ in range(200):  # the control: it is learned from many, also where there were none before
+        fleet.locality.note_output(MODEL, 2000)
+    assert describe(fleet, "Hi").num_output_tokens > 1500
