@@ -29,6 +29,8 @@ class KeptAnswer:
     body: bytes
     region: RegionId | None
     """Where it was computed; None where nothing was."""
+    others: tuple[RegionId, ...] = ()
+    """Where something of it may have been computed besides, such as its prompt."""
 
 
 @dataclass(eq=False, slots=True)
@@ -56,9 +58,11 @@ class Claim:
         self._entry = entry
         self._settle = settle
 
-    def keep(self, body: bytes, region: RegionId | None) -> None:
-        """The answer, to be given again to whoever asks with the key, and where it was computed."""
-        self._settle(self._entry, KeptAnswer(body, region), False)
+    def keep(self, body: bytes, region: RegionId | None, others: tuple[RegionId, ...] = ()) -> None:
+        """The answer, to be given again to whoever asks with the key, and where it was computed;
+        `others` as in `KeptAnswer`.
+        """
+        self._settle(self._entry, KeptAnswer(body, region, others), False)
 
     def spend(self) -> None:
         """The answer has begun as a stream, or nothing may remain of it: whoever asks with the key
@@ -74,7 +78,7 @@ class Claim:
 class NoClaim:
     """Stands for the claim of a request without a key."""
 
-    def keep(self, body: bytes, region: RegionId | None) -> None:
+    def keep(self, body: bytes, region: RegionId | None, others: tuple[RegionId, ...] = ()) -> None:
         """Nothing is kept."""
 
     def spend(self) -> None:

@@ -16,7 +16,7 @@ from gateway.auth.standing import Standing
 from gateway.request_context import RequestContext
 from gateway.routing.law_table import LawTable
 from gateway.routing.region_policy import find_allowed, find_disputed
-from gateway.routing.wishes import read_wishes
+from gateway.routing.wishes import narrow, read_wishes
 
 
 class Replays:
@@ -27,24 +27,32 @@ class Replays:
         self._laws = laws
         self._standing = standing
 
-    async def require(self, context: RequestContext, region: RegionId) -> None:
-        """Returns where the account's rules allow `region`, as they are now: whoever asks may have
-        waited for the answer.
+    async def require(
+        self,
+        context: RequestContext,
+        regions: Iterable[RegionId],
+        headers: Iterable[tuple[bytes, bytes]] = (),
+    ) -> None:
+        """Returns where the account's rules and the request's `headers` allow all `regions`, as
+        rules and laws are now: whoever asks may have waited for the answer.
 
         Raises: `ResidencyViolation`; `NoEndpoint` while different laws are said to hold there; what
         `Standing.find` raises.
         """
         assert context.principal is not None
         principal = await self._standing.find(context.principal, context.generation)
-        rules = principal.region_rules
-        allowed = find_allowed(rules, self._laws)
-        if allowed is None or region in allowed:
+        rules, wishes, laws = principal.region_rules, read_wishes(headers), self._laws
+        lying_there = laws.list_regions(wishes.jurisdictions) if wishes.jurisdictions else ()
+        allowed = narrow(find_allowed(rules, laws), wishes, lying_there)
+        forbidden = set[RegionId]() if allowed is None else set(regions) - set(allowed)
+        if not forbidden:
             return
-        if region in find_disputed(rules, None, None, self._laws):
+        if forbidden <= find_disputed(rules, wishes.jurisdictions, wishes.regions, laws):
             raise NoEndpoint("It is not settled whose law holds where the answer was computed.")
         raise ResidencyViolation(
-            "The answer to this `Idempotency-Key` was computed in a region that the account's "
-            "data-residency rules do not allow, by what is known of that region's law now."
+            "The answer to this `Idempotency-Key` was computed, or a part of it, in a region that "
+            "the account's data-residency rules or the request's headers do not allow, by what is "
+            "known of that region's law now."
         )
 
 

@@ -122,11 +122,12 @@ class RequestPath:
         self, context: RequestContext, exchange: HttpExchange, answer: KeptAnswer
     ) -> int:
         """The status of an answer of before, once it is sent again. Raises: `ServiceError` leaves,
-        where the account's rules do not allow by now where it was computed.
+        where the account's rules and the request's do not allow by now where it was computed.
         """
         lines = _REPLAYED + self._requests.format_headers(context)
         if answer.region is not None:
-            await self._forwarder.replays.require(context, answer.region)
+            regions = (answer.region, *answer.others)
+            await self._forwarder.replays.require(context, regions, exchange.headers)
             lines += b"x-hearth-region: " + answer.region.encode() + b"\r\n"
         exchange.reply(200, answer.body, lines)
         return 200

@@ -195,16 +195,16 @@ async def test_while_it_is_not_settled_whose_law_holds_there_the_client_is_told_
     context = Context(Someone(RegionRules()))
     replays = Replays(laws, known)  # type: ignore[arg-type]
     laws.note(NodeId("a"), ENAM, "us")
-    await replays.require(context, ENAM)  # type: ignore[arg-type]
+    await replays.require(context, (ENAM,))  # type: ignore[arg-type]
     laws.note(NodeId("b"), ENAM, "eu")
     with pytest.raises(NoEndpoint):
-        await replays.require(context, ENAM)  # type: ignore[arg-type]
+        await replays.require(context, (ENAM,))  # type: ignore[arg-type]
     for region in (WEUR, RegionId("gone")):
         with pytest.raises(ResidencyViolation):
-            await replays.require(context, region)  # type: ignore[arg-type]
+            await replays.require(context, (region,))  # type: ignore[arg-type]
     known.error = AccountSuspended("This account is suspended.")
     with pytest.raises(AccountSuspended):
-        await replays.require(context, ENAM)  # type: ignore[arg-type]
+        await replays.require(context, (ENAM,))  # type: ignore[arg-type]
 
 
 def test_what_headers_allow_is_one_thing_however_it_is_written() -> None:
