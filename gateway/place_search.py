@@ -151,7 +151,9 @@ class PlaceSearch:
             need = msgspec.structs.replace(wanted[-1], may_wait=False)
             waiter = self._create_waiter(need, self._find_patience_end_s(), UNDER_WAY)
         elif is_full:
-            tried = self._tried.difference(self._refused)
+            # Not `_tried`: while it waits, those that are full may go, and one that has failed it
+            # once is back. Where all others were in that, it would wait for nobody.
+            tried = self._spent.difference(self._refused)
             need = msgspec.structs.replace(self._need, tried=tried)
             waiter = self._create_waiter(need, self._find_end_s())
         else:
