@@ -22,8 +22,9 @@ async def test_who_leaves_a_drained_node_goes_back_to_one_that_has_failed_once(
 
     async def fail_once(stream: ScriptedStream) -> None:
         if len(first.streams) == 1:
-            return await stream.fail(StreamBroken("The engine died."))
-        await stream.answer("Hel", "lo")
+            await stream.fail(StreamBroken("The engine died."))
+        else:
+            await stream.answer("Hel", "lo")
 
     async def hold(stream: ScriptedStream) -> None:
         await stream.confirm_abort()
