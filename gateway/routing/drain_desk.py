@@ -42,9 +42,12 @@ class DrainDesk:
         return self._drains.get(node_id)
 
     def require_node(self, node_id: NodeId) -> None:
-        """Raises `NotFound` for a node that this gateway is not configured for."""
-        if all(node.node_id != node_id for node in self._fleet.roster.snapshots):
-            raise NotFound("This gateway's settings name no such node; `hearth nodes` lists them.")
+        """Raises `NotFound` for a node that this gateway is not configured for, and that is not
+        enrolled: one that is away may be drained before it is back.
+        """
+        roster = self._fleet.roster
+        if all(node.node_id != node_id for node in (*roster.snapshots, *roster.absent)):
+            raise NotFound("This gateway knows no such node; `hearth nodes` lists them.")
 
     async def refresh(self) -> None:
         """Reads the drains anew. Raises: `StoreUnavailable`, and the last known ones hold."""

@@ -4,9 +4,10 @@ import pytest
 
 from contracts.errors import NotFound, StoreUnavailable
 from contracts.fleet_view import NodeDrain
-from contracts.ids import NodeId
+from contracts.ids import NodeId, RegionId
 from gateway.routing.drain_desk import DrainDesk
 from gateway.routing.fleet import Fleet
+from gateway.routing.snapshots import Vouched
 from gateway.sources import Sources
 from tests.gateway.routing.fleet_words import create_fleet, create_report
 
@@ -91,4 +92,18 @@ def test_a_node_that_is_not_configured_cannot_be_drained() -> None:
     scene = Scene()
     scene.desk.require_node(A)
     with pytest.raises(NotFound):
+        scene.desk.require_node(NodeId("c"))
+
+
+def test_an_enrolled_node_that_is_away_can_be_drained_before_it_is_back() -> None:
+    scene = Scene()
+    vouched = Vouched(RegionId("weur"), "eu")
+    scene.fleet.roster.expect({NodeId("c"): vouched})
+    scene.desk.require_node(NodeId("c"))
+    scene.desk.note(NodeDrain(node_id=NodeId("c"), begun_unix_s=1000))
+    scene.fleet.admit(NodeId("c"), vouched)
+    assert scene.drained == ["c"]
+    scene.fleet.dismiss(NodeId("c"))
+    scene.fleet.roster.expect({})
+    with pytest.raises(NotFound):  # the control: it is not enrolled any more
         scene.desk.require_node(NodeId("c"))
