@@ -33,9 +33,9 @@ from gateway.routing.search import MAX_LOOKED_AT, Candidate, Search
 
 _MAX_NEAR: Final = 4
 """Rings that are all visited while the best node's wait is longer than the way there."""
-_MOST_PREFERRED: Final = 256
-"""Nodes of a preferred group that are looked at before a request goes on: where so many are full,
-it is, and the next request looks at others.
+_MOST_LOOKED_AT: Final = 256
+"""Nodes of a preferred group that are looked at before a request goes on, and of all that are awake
+before another is woken: where so many are full, it is, and the next request looks at others.
 """
 _FEW: Final = 2
 """Nodes that are looked at of any ring but the first."""
@@ -99,8 +99,11 @@ def _choose_preferred(
     best = search.find_best()
     if best is None or best.is_last_resort:  # the drawn ones are no good: look at many more
         for ring in rings:
-            for node_id in draw_some(ring.node_ids, draw, _MOST_PREFERRED // len(rings) + 1):
+            for node_id in draw_some(ring.node_ids, draw, _MOST_LOOKED_AT // len(rings) + 1):
                 search.look_at(node_id, ring.latency_s, bounds)
+        best = search.find_best()
+    elif not best.is_awake:
+        _look_at_awake(search, state, bounds, draw)
         best = search.find_best()
     if best is None or best.is_last_resort:
         return None
@@ -128,6 +131,9 @@ def _choose_anywhere(
         raise _explain(state, need, set())
     if best is None or best.is_last_resort:  # the drawn ones are no good: look at every one
         _look_at_all(search, state, bounds)
+        best = search.find_best()
+    elif not best.is_awake:  # those that were drawn have no room: perhaps others have
+        _look_at_awake(search, state, bounds, draw)
         best = search.find_best()
     if best is None or (need.may_wait and search.should_wait(best)):
         raise _explain(state, need, {reason for _, reason in search.rejected})
@@ -187,8 +193,19 @@ def _look_around(search: Search, state: FleetState, bounds: RouteBounds, draw: D
     for ring, count in _list_stops(state.rings, search.need, draw):
         if search.is_enough(ring.latency_s):
             return
-        for node_id in draw_some(ring.node_ids, draw, count):
+        for node_id in _draw_of(ring, draw, count):
             search.look_at(node_id, ring.latency_s, bounds)
+
+
+def _draw_of(ring: Ring, draw: Draw, count: int) -> Iterator[NodeId]:
+    """Some nodes of the ring: of those that are awake, which may be few of many, and where there
+    are others, of all.
+    """
+    num_awake = len(ring.awake)
+    if num_awake:
+        yield from draw_some(ring.awake, draw, count)
+    if num_awake < len(ring.node_ids):
+        yield from draw_some(ring.node_ids, draw, count)
 
 
 def _create_plan(
@@ -250,6 +267,17 @@ def _look_at_hints(search: Search, state: FleetState, hints: Hints, bounds: Rout
             latency_s = state.latencies_s.get(node.region)
             if latency_s is not None:
                 search.look_at(node_id, latency_s, bounds)
+
+
+def _look_at_awake(search: Search, state: FleetState, bounds: RouteBounds, draw: Draw) -> None:
+    """Weighs many of those that are awake where the law allows it."""
+    allowed = search.need.allowed_regions
+    rings = [
+        ring for ring in state.rings if ring.awake and (allowed is None or ring.region in allowed)
+    ]
+    for ring in rings:
+        for node_id in draw_some(ring.awake, draw, _MOST_LOOKED_AT // len(rings) + 1):
+            search.look_at(node_id, ring.latency_s, bounds)
 
 
 def _look_at_all(search: Search, state: FleetState, bounds: RouteBounds) -> None:

@@ -108,7 +108,7 @@ def choose_prefill(
             break
         if regions is not None and ring.region not in regions:
             continue
-        looked_at = (*draw_some(ring.node_ids, draw), *_list_held(ring, hints))
+        looked_at = (*draw_some(ring.awake or ring.node_ids, draw), *_list_held(ring, hints))
         for node_id in dict.fromkeys(looked_at):
             node = state.nodes[node_id]
             endpoint = _find_endpoint(node, target)

@@ -57,16 +57,20 @@ def list_rings(
 ) -> Rings:
     """Who among `nodes` has offered `model`; nodes of no known region are left out."""
     members: dict[tuple[bool, RegionId], list[NodeId]] = {}
+    awake: dict[tuple[bool, RegionId], list[NodeId]] = {}
     for node in nodes:
         if node.region is not None and model in node.cards:
             key = (node.role is NodeRole.PREFILL, node.region)
             members.setdefault(key, []).append(node.node_id)
+            load = node.loads.get(model)
+            if load is not None and load.is_ready:
+                awake.setdefault(key, []).append(node.node_id)
 
     def list_half(is_prefilling: bool) -> tuple[Ring, ...]:
         found = [
-            Ring(measure_latency_s(region), region, tuple(node_ids))
-            for (half, region), node_ids in members.items()
-            if half is is_prefilling
+            Ring(measure_latency_s(key[1]), key[1], tuple(node_ids), tuple(awake.get(key, ())))
+            for key, node_ids in members.items()
+            if key[0] is is_prefilling
         ]
         return tuple(sorted(found, key=lambda ring: (ring.latency_s, ring.region)))
 

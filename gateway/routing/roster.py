@@ -5,7 +5,7 @@ not know requests, nor how nodes fare with them. Read next: `gateway.routing.fle
 where), `gateway.routing.snapshots` (what is believed), `gateway.routing.law_table`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -260,6 +260,17 @@ class Roster:
         ):
             self._rings.clear()
             self._earshot_s = None
+        else:
+            for name in _list_turned(before, snapshot):
+                self._rings.pop(name, None)
+
+
+def _list_turned(before: NodeSnapshot, after: NodeSnapshot) -> Iterator[ModelName]:
+    """Models that have gone to sleep on a node, or are awake now."""
+    for name in after.cards:
+        old, new = before.loads.get(name), after.loads.get(name)
+        if (old is not None and old.is_ready) is not (new is not None and new.is_ready):
+            yield name
 
 
 def _join(cards: Sequence[ModelCard]) -> tuple[ModelCard, int]:

@@ -248,6 +248,8 @@ class Ring(msgspec.Struct, frozen=True):
     """From this gateway to the region and back."""
     region: RegionId
     node_ids: Sequence[NodeId]
+    awake: Sequence[NodeId] = ()
+    """Those of them whose model was where it can compute when they last said so."""
 
 
 class Hints(msgspec.Struct, frozen=True):

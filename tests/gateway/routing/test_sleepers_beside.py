@@ -1,5 +1,7 @@
 """Nodes on which the model sleeps have nothing to do: that says nothing of how busy others are."""
 
+import random
+
 import pytest
 from msgspec.structs import replace
 
@@ -7,7 +9,17 @@ from contracts.fleet import ModelLoad
 from contracts.ids import NodeId
 from contracts.placement import ModelPlacement, Tier
 from gateway.routing.route_plan import Hints, NodeSnapshot, Pick
-from tests.gateway.routing.fleet_words import MODEL, NEED, choose, create_load, create_node
+from gateway.sources import Sources
+from tests.gateway.routing.fleet_words import (
+    FULL,
+    MODEL,
+    NEED,
+    choose,
+    create_fleet,
+    create_load,
+    create_node,
+    create_report,
+)
 
 ANSWER = replace(NEED, num_prompt_bytes=400, num_prompt_tokens=100, num_output_tokens=500)
 NUM_BLOCKS = 40_000
@@ -95,3 +107,37 @@ def test_a_session_does_not_wait_for_its_node_to_wake_where_others_are_awake(
     plan = choose(own, other, another, need=ANSWER, hints=hints)
     assert plan.node_id == ("other" if is_asleep else "asleep-0")
     assert choose(another, sleeper, need=ANSWER, hints=hints).node_id == "asleep-0"
+
+
+@pytest.mark.parametrize("num_full", [0, 9])
+def test_of_a_large_pool_those_are_found_that_are_awake(num_full: int) -> None:
+    """However few they are of all that have the model, and however few of those have room."""
+    awake = [create_node(f"awake-{i}", loads={MODEL: create_busy(1, 800)}) for i in range(3)]
+    full = [create_node(f"full-{i}", loads={MODEL: FULL}) for i in range(num_full)]
+    nodes = [*create_sleepers(60), *full, *awake]
+    drawn = random.Random(1)
+    for _ in range(100):
+        assert choose(*nodes, need=ANSWER, draw=drawn.randrange).node_id.startswith("awake")
+    assert choose(*nodes[:60], need=ANSWER, draw=drawn.randrange).num_seen <= 8  # the control
+    busy = [replace(node, loads={MODEL: FULL}) for node in awake]
+    plan = choose(*nodes[:60], *busy, need=ANSWER, draw=drawn.randrange)
+    assert plan.node_id.startswith("asleep")
+
+
+def test_who_falls_asleep_or_wakes_is_drawn_by_what_it_says_now() -> None:
+    drawn = random.Random(1)
+    sources = Sources(lambda: 0.0, lambda: 0.0, drawn.getrandbits)
+    names = [f"node-{i}" for i in range(40)]
+    fleet = create_fleet(*names, sources=sources)
+    placed = ModelPlacement(name=MODEL, tier=Tier.DISK, weights_bytes=1, kv_bytes=1, wake_s=20.0)
+    awake = {"node-7", "node-9"}
+    for _ in range(2):
+        for name in names:
+            load = create_load(is_ready=name in awake)
+            report = replace(create_report(name), loads=(load,), placements=(placed,))
+            fleet.record_report(report)
+        for _ in range(20):
+            plan = fleet.plan(ANSWER)
+            fleet.release(plan)
+            assert plan.node_id in awake
+        awake = {"node-7", "node-30"}
