@@ -149,7 +149,7 @@ def test_neighbours_do_not_take_each_others_users_for_what_is_over_when_they_com
     """
     ours = run_neighbours()
     monkeypatch.setattr(search, "list_doubted", lambda *_: [])
-    monkeypatch.setattr(search, "expect_queues", lambda queues, _: queues)
+    monkeypatch.setattr(search, "expect_queues", lambda queues, _, asleep: [*queues, *asleep])
     hasty = run_neighbours()
     assert ours.find_ttft_s(0.5) < 0.8 * hasty.find_ttft_s(0.5)
     assert ours.find_ttft_s(0.9) < 0.7 * hasty.find_ttft_s(0.9)
