@@ -151,7 +151,7 @@ def _settle(claim: Claim | NoClaim, context: RequestContext, reply: bytes) -> No
     """Lets the answer be given again, unless nothing may remain of it."""
     assert context.principal is not None
     if context.principal.may_be_kept:
-        others = tuple({place.region for place in context.list_places()} - {context.region})
+        others = tuple({place.region for place in context.seen} - {context.region})
         claim.keep(reply, context.region, others)
     else:
         claim.spend()
