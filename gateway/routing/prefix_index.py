@@ -4,7 +4,8 @@ An approximation: what was sent there, by this gateway or, as the node says, by 
 the order in which a cache of that size would forget it. Nodes say how much of each prompt they had;
 where that is less than was thought, the node's cache is taken for smaller. A node's new life begins
 with nothing. What is only heard of has room of its own, so that a large fleet crowds out nothing
-of what this gateway knows by itself. Pure bookkeeping. Read next: `gateway.routing.prefix_keys`,
+of what this gateway knows by itself; so has what is on its way and may be refused, which costs
+nobody anything. Pure bookkeeping. Read next: `gateway.routing.prefix_keys`,
 `gateway.routing.fleet` (the caller).
 """
 
@@ -47,8 +48,9 @@ class _Memory:
     """By this gateway."""
     heard: dict[int, int] = field(default_factory=dict[int, int])
     """By others, as the node says; none that is in `sent`."""
-    unproven: set[int] = field(default_factory=set[int])
-    """Those of `sent` that are on their way: no prompt that has them was accepted there yet."""
+    unproven: dict[int, None] = field(default_factory=dict[int, None])
+    """Those of `sent` that are on their way: no prompt that has them was accepted there yet. Least
+    recently sent first."""
     max_keys: int = MAX_KEYS_PER_NODE
     share: float = 1.0
     """Of `max_keys`, learned from what the node says."""
@@ -59,14 +61,19 @@ class _Memory:
         return max(int(self.max_keys * self.share), 1)
 
     @property
-    def num_keys(self) -> int:
-        """How many it has."""
-        return len(self.sent) + len(self.heard)
+    def num_too_many(self) -> int:
+        """How many it has beyond its room, of those that are not on their way; below 1: none."""
+        return len(self.sent) - len(self.unproven) + len(self.heard) - self.room
 
     def list_oldest(self, count: int) -> list[int]:
-        """So many that were used least recently."""
+        """So many that were used least recently, without those that are on their way."""
         in_order = merge(self.heard.items(), self.sent.items(), key=itemgetter(1))
-        return [key for key, _ in islice(in_order, count)]
+        unproven = self.unproven
+        return list(islice((key for key, _ in in_order if key not in unproven), count))
+
+    def list_longest_unproven(self) -> list[int]:
+        """Those on their way that are too many: as many may be as there is room for."""
+        return list(islice(self.unproven, len(self.unproven) - self.room))
 
 
 class PrefixIndex:
@@ -130,20 +137,26 @@ class PrefixIndex:
         for key in reversed(keys):  # the beginning is used last, so that it is forgotten last
             if sent.pop(key, None) is None and memory.heard.pop(key, None) is None:
                 self._hold(key, memory.node_id)
-                memory.unproven.add(key)
-            elif deepest is None:
-                deepest = key
+                memory.unproven[key] = None
+            else:
+                if key in memory.unproven:  # the latest from now on
+                    del memory.unproven[key]
+                    memory.unproven[key] = None
+                if deepest is None:
+                    deepest = key
             sent[key] = now
         is_proven = deepest not in memory.unproven
         self._count_heard(memory, num_told)
-        self._trim(memory, memory.num_keys - memory.room)
+        self._trim(memory)
         return is_proven
 
     def prove(self, node_id: NodeId, keys: Sequence[int]) -> None:
         """The node computes a prompt with these keys, or has them."""
         memory = self._memories.get(node_id)
         if memory is not None and memory.unproven:
-            memory.unproven.difference_update(keys)
+            for key in keys:
+                memory.unproven.pop(key, None)
+            self._trim(memory)
 
     def hear(self, node_id: NodeId, keys: Sequence[int]) -> None:
         """The node says that it has these, the latest last."""
@@ -155,13 +168,13 @@ class PrefixIndex:
         for key in keys[-memory.room :]:
             if sent.pop(key, None) is not None:
                 sent[key] = now
-                memory.unproven.discard(key)
+                memory.unproven.pop(key, None)
                 continue
             if heard.pop(key, None) is None:
                 self._hold(key, memory.node_id)
             heard[key] = now
         self._count_heard(memory, num_told)
-        self._trim(memory, memory.num_keys - memory.room)
+        self._trim(memory)
         self._trim_heard(memory)
 
     def set_capacity(self, node_id: NodeId, max_keys: int) -> None:
@@ -176,7 +189,7 @@ class PrefixIndex:
             return
         if num_cached + slack < num_expected:
             memory.share = max(memory.share * _SHRINK, _SMALLEST)
-            self._trim(memory, memory.num_keys - memory.room)
+            self._trim(memory)
         else:
             memory.share = min(memory.share * _GROW, 1.0)
 
@@ -184,7 +197,7 @@ class PrefixIndex:
         """The node has nothing any more."""
         memory = self._memories.get(node_id)
         if memory is not None:
-            self._trim(memory, memory.num_keys)
+            self._forget(memory, [*memory.sent, *memory.heard])
             del self._memories[node_id]
 
     def _recall(self, node_id: NodeId) -> _Memory:
@@ -194,15 +207,22 @@ class PrefixIndex:
             memory = self._memories[node_id] = _Memory(node_id)
         return memory
 
-    def _trim(self, memory: _Memory, count: int) -> None:
-        """Forgets so many that were used least recently, if there are any too many."""
-        if count <= 0:
-            return
+    def _trim(self, memory: _Memory) -> None:
+        """Forgets what is too much, that which was used least recently: of what the node has, and
+        of what is on its way, so that neither crowds out the other.
+        """
+        if memory.num_too_many > 0:
+            self._forget(memory, memory.list_oldest(memory.num_too_many))
+        if len(memory.unproven) > memory.room:
+            self._forget(memory, memory.list_longest_unproven())
+
+    def _forget(self, memory: _Memory, keys: Iterable[int]) -> None:
+        """The node has these no more."""
         num_told = len(memory.heard)
-        for key in memory.list_oldest(count):
+        for key in keys:
             if memory.sent.pop(key, None) is None:
                 del memory.heard[key]
-            memory.unproven.discard(key)
+            memory.unproven.pop(key, None)
             self._drop(key, memory.node_id)
         self._count_heard(memory, num_told)
 

@@ -19,12 +19,17 @@ DOCUMENT = "word " * 20_000
 """A hundred thousand bytes, which are some 25,000 tokens."""
 
 
+REPORT = msgspec.structs.replace(
+    create_report("a"),
+    loads=(create_load(num_blocks=20_000, num_free_blocks=20_000, max_running=200),),
+)
+
+
 def create_single() -> Fleet:
     """One node that is idle."""
     sources = Sources(monotonic_s=lambda: 0.0, unix_s=lambda: 0.0, random_bits=lambda _: 0)
     fleet = create_fleet("a", sources=sources)
-    load = create_load(num_blocks=20_000, num_free_blocks=20_000, max_running=200)
-    fleet.record_report(msgspec.structs.replace(create_report("a"), loads=(load,)))
+    fleet.record_report(REPORT)
     return fleet
 
 
@@ -97,7 +102,7 @@ def test_what_was_on_its_way_and_has_come_is_expected_and_missed() -> None:
     assert fleet.plan(need).is_proven
     assert not fleet.plan(other).is_proven
     keys = pack_keys(tuple(reversed(other.prefix_keys)))
-    fleet.record_report(msgspec.structs.replace(create_report("a"), prefixes=keys))
+    fleet.record_report(msgspec.structs.replace(REPORT, prefixes=keys))
     assert fleet.plan(other).is_proven  # the node itself has said that it has it
 
 

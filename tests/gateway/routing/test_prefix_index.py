@@ -28,6 +28,12 @@ def find(index: PrefixIndex, keys: Sequence[int]) -> list[NodeId]:
     return index.find(keys, lambda _: 0.0)
 
 
+def take(index: PrefixIndex, keys: Sequence[int]) -> None:
+    """The prompt is sent to `A`, which accepts it."""
+    index.record(A, keys)
+    index.prove(A, keys)
+
+
 def test_keys_name_ever_longer_beginnings() -> None:
     short, long = hash_text("x" * 600), hash_text("x" * 1400)
     assert (len(short), len(long)) == (2, 5)
@@ -168,9 +174,9 @@ def test_what_is_sent_and_what_is_heard_of_are_forgotten_in_one_order_of_use() -
     index.set_capacity(A, 4)
     for heard, sent in ((1, 2), (3, 4)):
         index.hear(A, [heard])
-        index.record(A, [sent])
+        take(index, [sent])
     index.hear(A, [1])
-    index.record(A, [5])
+    take(index, [5])
     assert [key for key in range(6) if index.measure(A, [key])] == [1, 3, 4, 5]
     index.hear(A, [6])
     assert [key for key in range(7) if index.measure(A, [key])] == [1, 4, 5, 6]
@@ -192,13 +198,38 @@ def test_a_name_that_is_heard_of_takes_little_memory() -> None:
 
 def test_of_what_is_used_at_once_that_which_is_only_heard_of_is_forgotten_first() -> None:
     index = PrefixIndex()
-    index.record(A, [1, 2])
+    take(index, [1, 2])
     index.hear(A, [2, 3])
     index.set_capacity(A, 3)
-    index.record(A, [4])
+    take(index, [4])
     assert [key for key in range(5) if index.measure(A, [key])] == [2, 3, 4]
-    index.record(A, [5])
+    take(index, [5])
     assert [key for key in range(6) if index.measure(A, [key])] == [2, 4, 5]
+
+
+def test_what_is_sent_and_never_accepted_crowds_out_nothing() -> None:
+    """Refusals cost nobody anything: one account could have all others' prompts forgotten."""
+    index = PrefixIndex()
+    index.set_capacity(A, 100)
+    known = range(80)
+    take(index, known)
+    index.record(A, coming := range(1000, 1010))
+    for first in range(2000, 9000, 70):
+        index.record(A, range(first, first + 70))
+        assert index.num_keys <= 200
+    assert index.measure(A, known) == PIECE_ENDS[79]
+    assert not index.measure(A, coming)  # what is on its way has room as well, and no more
+    index.record(A, coming)
+    for first in range(2000, 2700, 70):
+        index.record(A, range(first, first + 70))
+        index.record(A, coming)  # in use all the while
+    assert index.measure(A, coming) == PIECE_ENDS[9]
+    for first in range(2000, 9000, 70):  # the control: what is accepted takes the place of others
+        take(index, range(first, first + 70))
+    assert not index.measure(A, known)
+    assert index.num_keys <= 200
+    index.forget(A)
+    assert index.num_keys == 0
 
 
 def test_of_those_that_have_it_the_near_ones_are_named_that_come_into_question() -> None:
