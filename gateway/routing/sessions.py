@@ -2,12 +2,13 @@
 
 Keys are of the account's own namespace (`prefix_keys.hash_session`), so that nobody can follow or
 move another's session. Bounded by count and by idle time; who has most gives up first, so that one
-account's many sessions end nobody else's, and what nodes tell has room of its own. Read next:
-`gateway.routing.search`, which decides whether a session may stay.
+account's many sessions end nobody else's, and what nodes tell has room of its own, of which no node
+takes another's part. Read next: `gateway.routing.search`, which decides whether a session may stay.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
@@ -19,7 +20,7 @@ _MAX_RENDEZVOUS: Final = 64
 _SURE_S: Final = 4.0
 """Nodes tell what is up to three seconds old: one's own word is worth more for that long."""
 _FEW: Final = 64
-"""Such a part of all is forgotten at once: to find who has most takes a look at all accounts."""
+"""Such a part of all is forgotten at once: to find who has most takes a look at all of them."""
 _Places = OrderedDict[int, tuple[NodeId, float]]
 
 
@@ -33,7 +34,9 @@ class SessionMap:
         self._own: OrderedDict[int, _Places] = OrderedDict()
         """By whose they are, least recently used first, both those who have them and theirs."""
         self._num_own = 0
-        self._told: _Places = OrderedDict()
+        self._told: dict[int, tuple[NodeId, float]] = {}
+        self._tellers: dict[NodeId, dict[int, None]] = {}
+        """Who has told of which, the latest last."""
 
     def __len__(self) -> int:
         """Sessions remembered, those that are idle for too long included."""
@@ -68,11 +71,15 @@ class SessionMap:
         for the place of all of them.
         """
         place = (node_id, now_s)
+        own = self._tellers.setdefault(node_id, {})
         for session in sessions:
+            before = self._told.get(session)
+            if before is not None:
+                del self._tellers[before[0]][session]
             self._told[session] = place
-            self._told.move_to_end(session)
-        for _ in range(len(self._told) - self._max_sessions):
-            self._told.popitem(last=False)
+            own[session] = None
+        if len(self._told) > self._max_sessions:
+            self._trim_told()
 
     def _trim(self) -> None:
         """Makes some room: whoever has most gives up what was used least recently."""
@@ -87,6 +94,17 @@ class SessionMap:
                 del self._own[owner]
             if self._num_own == room:
                 break
+
+    def _trim_told(self) -> None:
+        """The same of nodes and what they have told of."""
+        room = self._max_sessions - self._max_sessions // _FEW
+        part = find_part(map(len, self._tellers.values()), room)
+        for node_id, own in list(self._tellers.items()):
+            num_over = min(len(own) - part, len(self._told) - room)
+            for session in list(islice(own, max(num_over, 0))):
+                del own[session], self._told[session]
+            if not own:
+                del self._tellers[node_id]
 
 
 def choose_first_place(session: int, node_ids: Sequence[NodeId]) -> NodeId:

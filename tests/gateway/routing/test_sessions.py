@@ -31,10 +31,45 @@ def test_a_session_that_came_in_elsewhere_is_found_where_a_node_says_it_is() -> 
     assert sessions.find(0, 1, 3.0) == B
     sessions.hear([1], C, 9.0)
     assert sessions.find(0, 1, 9.0) == C
-    sessions.hear(range(100, 200), A, 9.5)
+    sessions.hear(range(100, 200), C, 9.5)
     assert sessions.find(0, 1, 9.5) == B  # nodes' words crowd out none of one's own
     assert len(sessions) == 3
-    assert [sessions.find(0, number, 9.5) for number in (197, 198, 199)] == [None, A, A]
+    assert [sessions.find(0, number, 9.5) for number in (197, 198, 199)] == [None, C, C]
+
+
+def test_a_node_that_tells_of_very_many_sessions_ends_none_that_others_tell_of() -> None:
+    sessions = SessionMap(max_sessions=1000, idle_s=1e9)
+    sessions.hear(range(300), A, 0.0)
+    sessions.hear(range(300, 400), B, 0.0)
+    for first in range(10_000, 60_000, 500):
+        sessions.hear(range(first, first + 500), C, 1.0)
+        assert len(sessions) <= 1000
+    assert {sessions.find(0, number, 1.0) for number in range(300)} == {A}
+    assert {sessions.find(0, number, 1.0) for number in range(300, 400)} == {B}
+    assert sessions.find(0, 59_999, 1.0) == C
+    assert sessions.find(0, 10_000, 1.0) is None  # its own give way, those told first before others
+    for first in range(100_000, 150_000, 500):  # the control: the same word by the node itself
+        sessions.hear(range(first, first + 500), A, 2.0)
+    assert sessions.find(0, 0, 2.0) is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from((A, B, C)), st.lists(st.integers(0, 60), max_size=30)),
+        max_size=40,
+    )
+)
+def test_the_latest_word_of_nodes_counts_whatever_they_say(
+    words: list[tuple[NodeId, list[int]]],
+) -> None:
+    sessions, latest = SessionMap(max_sessions=25, idle_s=1e9), dict[int, NodeId]()
+    for node_id, told in words:
+        sessions.hear(told, node_id, 0.0)
+        latest |= dict.fromkeys(told, node_id)
+        found = {number: sessions.find(0, number, 0.0) for number in range(61)}
+        known = {number: place for number, place in found.items() if place is not None}
+        assert known.items() <= latest.items()
+        assert len(known) == len(sessions) <= 25
 
 
 def test_a_session_that_is_heard_of_takes_little_memory() -> None:
