@@ -154,9 +154,7 @@ class MembershipDesk:
     def _expect(self, enrolled: dict[NodeId, EnrolledNode]) -> None:
         """Those of `enrolled` that are no members are counted on all the same."""
         absent = enrolled.keys() - self._members.keys()
-        self._pool.fleet.roster.expect(
-            {node_id: enrolled[node_id].vouched for node_id in sorted(absent)}
-        )
+        self._pool.fleet.expect({node_id: enrolled[node_id].vouched for node_id in sorted(absent)})
 
     def _follow_operators(self, enrolled: dict[NodeId, EnrolledNode]) -> None:
         """Lets go of nodes whose enrolment has ended or changed; a new key alone changes none."""

@@ -220,6 +220,15 @@ class Fleet:
         for model in node.cards:
             self._sent.pop((node_id, model), None)
 
+    def expect(self, vouched: Mapping[NodeId, Vouched]) -> None:
+        """As `Roster.expect` says. Of nodes that have left and are not counted on nothing is kept,
+        once what they had is over: names need not come twice.
+        """
+        self.roster.expect(vouched)
+        for node_id in self.roster.former - vouched.keys():
+            if self.health.forget(node_id):
+                self.roster.forget(node_id)
+
     def record_report(self, report: NodeReport) -> None:
         """Replaces what was known of the node; what had been sent before is in its counts.
 

@@ -110,6 +110,16 @@ class NodeHealth:
         assert standing is not None, "a node that was never here"
         self._former[node_id] = standing, self._presences.pop(node_id)
 
+    def forget(self, node_id: NodeId) -> bool:
+        """A node that has left is not to come back. False while it has requests that are not over,
+        and nothing is forgotten.
+        """
+        if self._former[node_id][1].num_under_way:
+            return False
+        del self._former[node_id]
+        self.clock.forget(node_id)
+        return True
+
     def note_sent(self, node_id: NodeId) -> None:
         """A request is on its way."""
         self._presences[node_id].num_under_way += 1

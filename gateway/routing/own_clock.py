@@ -25,6 +25,10 @@ class OwnClock:
         """The node has taken a grant for passed that is not, by this clock."""
         self._late_s[node_id] = now_s
 
+    def forget(self, node_id: NodeId) -> None:
+        """What the node said is of no account any more."""
+        self._late_s.pop(node_id, None)
+
     def note_taken(self) -> None:
         """Some node has taken a grant."""
         self._late_s.clear()

@@ -5,7 +5,7 @@ not know requests, nor how nodes fare with them. Read next: `gateway.routing.fle
 where), `gateway.routing.snapshots` (what is believed), `gateway.routing.law_table`.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from msgspec.structs import replace
@@ -61,6 +61,11 @@ class Roster:
     def absent(self) -> tuple[NodeSnapshot, ...]:
         """Nodes that are counted on and are not in the fleet."""
         return self._absent
+
+    @property
+    def former(self) -> Set[NodeId]:
+        """Nodes that have left and are remembered."""
+        return self._former.keys()
 
     def find(self, node_id: NodeId) -> NodeSnapshot | None:
         """The node as last heard of."""
@@ -175,6 +180,10 @@ class Roster:
             self._absent = now
             self._names = None
             self._offers.clear()
+
+    def forget(self, node_id: NodeId) -> None:
+        """A node that has left is not to come back."""
+        del self._former[node_id]
 
     def record(
         self, report: NodeReport, now_s: float, *, is_connected: bool

@@ -309,9 +309,7 @@ def test_a_node_under_another_law_than_the_catalogues_is_refused_by_that_name(
 
 def expect(fleet: Fleet, **regions: str) -> None:
     """Operators count on these nodes."""
-    fleet.roster.expect(
-        {NodeId(name): Vouched(RegionId(region)) for name, region in regions.items()}
-    )
+    fleet.expect({NodeId(name): Vouched(RegionId(region)) for name, region in regions.items()})
 
 
 def refuse(fleet: Fleet, need: RouteNeed = NEED) -> type[ServiceError]:
@@ -386,3 +384,27 @@ def test_a_law_that_no_node_has_told_of_yet_is_waited_for(
     assert ask() is NoEndpoint
     fleet.record_report(msgspec.structs.replace(create_report("b"), jurisdiction="us"))
     assert ask() is ResidencyViolation
+
+
+def test_of_a_node_that_is_not_to_come_back_nothing_is_kept_once_its_requests_are_over(
+    fleet: Fleet,
+) -> None:
+    """Names of nodes need not come twice, where pools grow and shrink by themselves."""
+    node = NodeId("a")
+    fleet.record_report(create_report("a"))
+    plan = fleet.plan(NEED)
+    assert plan.node_id == "a"
+    fleet.dismiss(node)
+    expect(fleet, a="weur")  # the control: it is away, and counted on
+    assert node in fleet.roster.former
+    expect(fleet)
+    assert node in fleet.roster.former  # what it has is still to be counted
+    fleet.release(plan)
+    expect(fleet, a="weur")
+    assert node in fleet.roster.former
+    expect(fleet)
+    assert node not in fleet.roster.former
+    fleet.admit(node, Vouched(RegionId("weur")))
+    fleet.record_report(create_report("a"))
+    assert fleet.plan(NEED).node_id == "a"
+    assert fleet.health.count_under_way(node) == 1
