@@ -44,6 +44,8 @@ MAX_LOOKED_AT: Final = 8
 """Nodes of the nearest region that are all looked at; of more, so many are drawn."""
 MAX_LOAD_RATIO: Final = 1.1
 """How far above the mean the load of a session's node may be before the session moves on."""
+_FAR_MORE: Final = 8
+"""Times the load of the middle one of several: what holds so much is broken, or fails to end."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -271,7 +273,8 @@ class Search:
                 awake, asleep = _part(usable)
                 if one in asleep:
                     return None
-                limit = MAX_LOAD_RATIO * sum(each.num_load for each in awake) / len(awake) + own
+                loads = [each.num_load for each in list_usual(awake)]
+                limit = MAX_LOAD_RATIO * sum(loads) / len(loads) + own
                 return one if one.num_load <= limit and not one.num_ahead else None
         return None
 
@@ -286,12 +289,23 @@ def _part(usable: Sequence[Candidate]) -> tuple[Sequence[Candidate], Sequence[Ca
     return awake, [one for one in usable if not one.is_awake]
 
 
+def list_usual(nodes: Sequence[Candidate]) -> Sequence[Candidate]:
+    """`nodes` without those that hold far more than most: that says nothing of the others. All of
+    them where most hold nothing.
+    """
+    loads = sorted(one.num_load for one in nodes) or [0]
+    most = _FAR_MORE * loads[len(loads) // 2]
+    if not most or loads[-1] <= most:
+        return nodes
+    return [one for one in nodes if one.num_load <= most]
+
+
 def measure_sharing_per_token(nodes: Sequence[Candidate]) -> float:
-    """Requests for each token that `nodes` hold, on average: by that a node with few large ones is
-    as busy as one with many small ones. 0 where nobody holds any.
+    """Requests for each token that `nodes` hold, on average of what is usual: by that a node with
+    few large ones is as busy as one with many small ones. 0 where nobody holds any.
     """
     num_requests = num_tokens = 0
-    for one in nodes:
+    for one in list_usual(nodes):
         num_requests += one.num_sharing
         num_tokens += one.num_load
     return num_requests / num_tokens if num_tokens > 0 else 0.0

@@ -74,6 +74,31 @@ def test_so_does_one_of_before_that_says_so_by_its_rate() -> None:
     assert count_shares(slow) == {"b": 30, "c": 30}
 
 
+@pytest.mark.parametrize("figure", ["num_queued_tokens", "num_blocks"])
+def test_others_are_compared_as_if_a_node_with_an_absurd_load_were_not_there(
+    figure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the mean of all, what the others hold would be next to nothing beside it."""
+    places: dict[str, Any] = {"num_blocks": 40_000, "max_running": 256}
+    loads = {
+        "busy": msgspec.structs.replace(HONEST, num_running=120, num_free_blocks=20_000, **places),
+        "idle": msgspec.structs.replace(HONEST, num_running=1, num_free_blocks=39_900, **places),
+    }
+    odd = msgspec.structs.replace(HONEST, **places | {figure: 10**9})
+
+    def count(**loads: ModelLoad) -> Counter[str]:
+        sources = Sources(monotonic_s=lambda: 0.0, unix_s=lambda: 0.0, random_bits=lambda _: 0)
+        fleet = create_fleet(*loads, sources=sources)
+        for node_id, load in loads.items():
+            fleet.record_report(msgspec.structs.replace(create_report(node_id), loads=(load,)))
+        return count_shares(fleet)
+
+    without = count(**loads)
+    assert count(odd=odd, **loads) == without
+    monkeypatch.setattr("gateway.routing.search._FAR_MORE", math.inf)
+    assert count(odd=odd, **loads) != without  # the control
+
+
 def test_blocks_of_no_size_make_no_node_look_empty() -> None:
     busy = {"num_running": 40, "num_free_blocks": 2000}
     short = msgspec.structs.replace(NEED, num_prompt_bytes=20, num_prompt_tokens=5)
