@@ -36,6 +36,8 @@ class DrainDesk:
         self._move_streams = move_streams
         self._sources = sources
         self._drains: dict[NodeId, NodeDrain] = {}
+        self._num_told = 0
+        """Drains that have begun or ended here."""
 
     def find(self, node_id: NodeId) -> NodeDrain | None:
         """The node's drain, if it has one."""
@@ -51,15 +53,21 @@ class DrainDesk:
 
     async def refresh(self) -> None:
         """Reads the drains anew. Raises: `StoreUnavailable`, and the last known ones hold."""
+        num_told = self._num_told
         drains = await self._directory.list_node_drains()
+        while num_told != self._num_told:  # what was read may be from before that
+            num_told = self._num_told
+            drains = await self._directory.list_node_drains()
         self._set({drain.node_id: drain for drain in drains})
 
     def note(self, drain: NodeDrain) -> None:
         """The drain has just begun: no need to wait for the epoch."""
+        self._num_told += 1
         self._set(self._drains | {drain.node_id: drain})
 
     def forget(self, node_id: NodeId) -> None:
         """The drain has just ended."""
+        self._num_told += 1
         self._set({key: drain for key, drain in self._drains.items() if key != node_id})
 
     async def run(self) -> None:

@@ -106,7 +106,7 @@ async def test_a_node_that_refuses_what_it_has_room_for_uses_up_nobodys_retries(
 async def test_a_node_that_leaves_requests_lying_is_left_alone(
     tmp_path: Path, database_template: Path
 ) -> None:
-    limits = {"queue_deadline_s": 0.3}
+    limits = {"queue_deadline_s": 1.0}
     async with open_pair(tmp_path, database_template, limits=limits) as (gateway, bad, good):
         bad.script = swallow
         replies = [await gateway.run(ASK) for _ in range(NUM_REQUESTS)]

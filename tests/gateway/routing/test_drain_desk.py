@@ -1,5 +1,7 @@
 """What a gateway does with drains: they hold while the store is away, and empty nodes in time."""
 
+import asyncio
+
 import pytest
 
 from contracts.errors import NotFound, StoreUnavailable
@@ -20,11 +22,16 @@ class Store:
     def __init__(self) -> None:
         self.drains: list[NodeDrain] = []
         self.is_away = False
+        self.is_open = asyncio.Event()
+        """Unless it is, answers are on their way."""
+        self.is_open.set()
 
     async def list_node_drains(self) -> list[NodeDrain]:
         if self.is_away:
             raise StoreUnavailable("away")
-        return self.drains
+        drains = self.drains
+        await self.is_open.wait()
+        return drains
 
 
 class Scene:
@@ -66,6 +73,30 @@ async def test_drains_outlast_the_store_s_absence_and_the_node_s_own_reports() -
     assert scene.drained == []
 
 
+async def test_what_is_read_while_a_drain_begins_or_ends_undoes_neither() -> None:
+    scene = Scene()
+    drain = NodeDrain(node_id=A, begun_unix_s=1000)
+    scene.store.is_open.clear()
+    reading = asyncio.create_task(scene.desk.refresh())
+    await asyncio.sleep(0)
+    scene.store.drains = [drain]
+    scene.desk.note(drain)
+    scene.store.is_open.set()
+    await reading
+    assert scene.drained == [A]
+    scene.store.is_open.clear()
+    reading = asyncio.create_task(scene.desk.refresh())
+    await asyncio.sleep(0)
+    scene.store.drains = []
+    scene.desk.forget(A)
+    scene.store.is_open.set()
+    await reading
+    assert scene.drained == []
+    scene.store.drains = [drain]
+    await scene.desk.refresh()  # the control: what another gateway has written is read
+    assert scene.drained == [A]
+
+
 def test_a_drained_node_that_goes_away_is_not_put_on_probation_another_is() -> None:
     scene = Scene()
     scene.desk.note(NodeDrain(node_id=A, begun_unix_s=1000))
@@ -98,12 +129,12 @@ def test_a_node_that_is_not_configured_cannot_be_drained() -> None:
 def test_an_enrolled_node_that_is_away_can_be_drained_before_it_is_back() -> None:
     scene = Scene()
     vouched = Vouched(RegionId("weur"), "eu")
-    scene.fleet.roster.expect({NodeId("c"): vouched})
+    scene.fleet.expect({NodeId("c"): vouched})
     scene.desk.require_node(NodeId("c"))
     scene.desk.note(NodeDrain(node_id=NodeId("c"), begun_unix_s=1000))
     scene.fleet.admit(NodeId("c"), vouched)
     assert scene.drained == ["c"]
     scene.fleet.dismiss(NodeId("c"))
-    scene.fleet.roster.expect({})
+    scene.fleet.expect({})
     with pytest.raises(NotFound):  # the control: it is not enrolled any more
         scene.desk.require_node(NodeId("c"))
