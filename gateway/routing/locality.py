@@ -23,7 +23,7 @@ from gateway.routing.prefix_keys import (
     hash_session,
     measure_prompt,
 )
-from gateway.routing.prompt_lengths import PromptLengths
+from gateway.routing.prompt_lengths import MOST_TIMES, PromptLengths
 from gateway.routing.rings import Rings, create_compass, find_first_ring
 from gateway.routing.route_plan import NO_HINTS, Hints, NodeSnapshot, Ring, RouteNeed, RoutePlan
 from gateway.routing.sessions import SessionMap, choose_first_place
@@ -31,8 +31,6 @@ from gateway.routing.sessions import SessionMap, choose_first_place
 _USUAL_OUTPUT: Final = 128
 _WEIGHT: Final = 0.05
 """Of the latest request in a running mean."""
-_MOST_TIMES: Final = 32.0
-"""Of that mean, what one answer counts for at most, whatever its node says."""
 _BYTES_PER_PIECE: Final = 512
 _SLACK_TOKENS: Final = 192
 """Nodes cache whole blocks and we whole pieces: so much is no contradiction."""
@@ -140,7 +138,7 @@ class Locality:
     def note_output(self, model: ModelName, num_tokens: int) -> None:
         """An answer is complete: one choice of a request, or the mean of several."""
         before = self._usual_output.get(model, _USUAL_OUTPUT)
-        told = min(num_tokens, _MOST_TIMES * max(before, 1.0))
+        told = min(num_tokens, MOST_TIMES * max(before, 1.0))
         self._usual_output[model] = before + _WEIGHT * (told - before)
 
     def find_usual_new_tokens(self, model: ModelName) -> float:

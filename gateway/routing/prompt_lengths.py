@@ -24,8 +24,8 @@ _MOST_STEP: Final = math.log(1.15)
 _NEW_WEIGHT: Final = 0.005
 """Of the latest prompt in the mean of what there is to compute: of most next to nothing, of a few
 very much."""
-_MOST_TIMES: Final = 32.0
-"""Of that mean, what one prompt counts for at most."""
+MOST_TIMES: Final = 32.0
+"""What is usual, of prompts and of answers: as much does a single one count for at most."""
 _NEAR: Final = 2
 """Sizes that are taken for a neighbour's: up to four times as large."""
 
@@ -56,7 +56,7 @@ class PromptLengths:
     def note_new(self, model: ModelName, num_tokens: int) -> None:
         """So many tokens of a prompt are to be computed, the others being cached."""
         mean = self._new.setdefault(model, RunningMean(_NEW_WEIGHT))
-        mean.note(min(num_tokens, _MOST_TIMES * mean.value) if mean.value else num_tokens)
+        mean.note(min(num_tokens, MOST_TIMES * mean.value) if mean.value else num_tokens)
 
     def find_usual_new(self, model: ModelName) -> float:
         """What that comes to on average; 0 before the first one."""

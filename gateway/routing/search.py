@@ -271,7 +271,7 @@ class Search:
         for one in usable:
             if one.node_id == pinned:
                 awake, asleep = _part(usable)
-                if one in asleep:
+                if asleep and not one.is_awake:
                     return None
                 loads = [each.num_load for each in list_usual(awake)]
                 limit = MAX_LOAD_RATIO * sum(loads) / len(loads) + own
