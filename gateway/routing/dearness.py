@@ -9,7 +9,7 @@ elsewhere is dear by more than its length, and at the end of a long queue more t
 Read next: `gateway.routing.search` (the user).
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 LONGEST: Final = 4.0
@@ -17,17 +17,14 @@ LONGEST: Final = 4.0
 faster than queues get shorter."""
 
 
-def measure_others(are_idle: Iterable[bool]) -> float:
+def measure_others(are_idle: Sequence[bool]) -> float:
     """u/(1-u): how many seconds others wait for a second of work, at a queue of length 1.
 
     `u` is the share of the nodes that had prompts to compute when they last reported; by Laplace's
     rule of succession, since a few nodes are a small sample.
     """
-    num_nodes = num_idle = 0
-    for is_idle in are_idle:
-        num_nodes += 1
-        num_idle += is_idle
-    return (num_nodes + 1 - num_idle) / (num_idle + 1)
+    num_idle = sum(are_idle)
+    return (len(are_idle) + 1 - num_idle) / (num_idle + 1)
 
 
 def count_requests(num_tokens: int, num_usual: float) -> float:

@@ -6,6 +6,7 @@ Read next: `gateway.routing.search`, `gateway.routing.empty_choice`.
 
 from contracts.node_roles import NodeRole
 from gateway.routing.empty_choice import takes_adapter
+from gateway.routing.pace import Pace
 from gateway.routing.room import count_room
 from gateway.routing.route_plan import (
     NodeSnapshot,
@@ -53,8 +54,8 @@ def find_rejection(
     return Rejection.TRIED if node.node_id in need.tried else None
 
 
-def find_unready(node: NodeSnapshot, wake_s: float | None) -> Rejection | None:
-    """The filters that come last and give way; `wake_s` is `node.find_wake_s` of the model."""
-    if wake_s is None:
+def find_unready(node: NodeSnapshot, pace: Pace) -> Rejection | None:
+    """The filters that come last and give way."""
+    if not pace.can_wake:
         return Rejection.MODEL_NOT_READY
     return Rejection.PREFILL_ONLY if node.role is NodeRole.PREFILL else None

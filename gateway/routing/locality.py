@@ -5,6 +5,7 @@ be fast. Read next: `gateway.routing.prefix_index`, `gateway.routing.sessions`.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from contracts.fleet import ModelLoad, NodeReport
@@ -107,7 +108,7 @@ class Locality:
         return Hints(
             holders,
             for_prompts,
-            (lambda node_id: self._index.measure(node_id, keys)) if is_known else None,
+            partial(self._index.measure, keys=keys) if is_known else None,
             self._find_pinned(need, rings.answering, now_s),
         )
 

@@ -18,12 +18,7 @@ from contracts.ids import NodeId
 from contracts.kv_transfer import KvEndpoint
 from contracts.node_roles import NodeRole
 from gateway.routing.choose_node import Draw, choose_node, draw_some
-from gateway.routing.cost import (
-    NOTHING_SENT,
-    count_queued_tokens,
-    find_decode_per_s,
-    find_prefill_per_s,
-)
+from gateway.routing.cost import NOTHING_SENT
 from gateway.routing.filters import find_rejection
 from gateway.routing.hand_over import HandOverMeter
 from gateway.routing.region_policy import find_bounds_beside
@@ -204,11 +199,12 @@ def _estimate_here_s(state: FleetState, need: RouteNeed, plan: RoutePlan) -> flo
     it takes, everybody's who is being answered, in pauses. What fits into the time of one step is
     not felt.
     """
-    load = state.nodes[plan.node_id].loads[need.model]
-    per_s = find_prefill_per_s(load)
+    node = state.nodes[plan.node_id]
+    load, pace = node.loads[need.model], node.find_pace(need.model)
+    per_s = pace.prefill_per_s
     sent = state.sent.get((plan.node_id, need.model), NOTHING_SENT)
-    waited_s = (count_queued_tokens(load) + sent.num_tokens) / per_s
-    step_s = load.decode_step_s or load.num_running / find_decode_per_s(load)
+    waited_s = (pace.num_queued + sent.num_tokens) / per_s
+    step_s = load.decode_step_s or load.num_running / pace.decode_per_s
     num_felt = max(plan.num_new_tokens - step_s * per_s, 0.0)
     pause_s = min(num_felt, max(_LEAST_PAUSE_TOKENS, _PAUSE_S * per_s)) / per_s
     share_felt = min(pause_s / _LONG_PAUSE_S, 1.0)
@@ -224,13 +220,12 @@ def _weigh(
     ends: tuple[KvEndpoint, KvEndpoint],
 ) -> PrefillPlan:
     """What it costs to compute the prompt at `node`, whose way here takes `away_s`."""
-    load, card = node.loads[need.model], node.cards[need.model]
+    pace, card = node.find_pace(need.model), node.cards[need.model]
     num_cached = estimate_cached_tokens(need, hints, node.node_id)
     num_new = max(need.num_prompt_tokens - num_cached, 1)
     sent = state.sent.get((node.node_id, need.model), NOTHING_SENT)
-    num_before = count_queued_tokens(load) + sent.num_tokens
-    per_s = find_prefill_per_s(load)
-    cost_s = (num_before + num_new) / per_s + away_s
+    num_before = pace.num_queued + sent.num_tokens
+    cost_s = (num_before + num_new) / pace.prefill_per_s + away_s
     assert node.region is not None, "a node of no region passed the filters"
     return PrefillPlan(
         node.node_id, node.region, card, node.num_reports, cost_s, num_cached, num_new, *ends

@@ -106,11 +106,11 @@ class PrefixIndex:
             places = [
                 (away_s, one)
                 for one in islice(self._list_holders(keys[depth - 1]), _MAX_WEIGHED)
-                if (away_s := measure_away_s(one)) is not None
+                if one not in found and (away_s := measure_away_s(one)) is not None
             ]
             places.sort(key=itemgetter(0))
             for _, node_id in places:
-                found.setdefault(node_id)
+                found[node_id] = None
                 if len(found) == MAX_FOUND:
                     return list(found)
             depth = depth * 3 // 4
@@ -272,7 +272,9 @@ class PrefixIndex:
 
 def _find_depth(keys: Sequence[int], known: Container[int], more: Container[int] = ()) -> int:
     """How many leading keys are known: whoever has one has those before it."""
-    low, high = 0, len(keys)
+    if not keys or not (keys[0] in known or keys[0] in more):
+        return 0  # as of most nodes
+    low, high = 1, len(keys)
     while low < high:
         middle = (low + high + 1) // 2
         key = keys[middle - 1]

@@ -16,6 +16,7 @@ from contracts.ids import BootId, ModelName, NodeId, RegionId
 from contracts.kv_transfer import KvEndpoint
 from contracts.node_roles import NodeRole
 from contracts.placement import MemoryUse, ModelPlacement, Tier
+from gateway.routing.pace import Pace, measure_pace
 
 _LARGE_BYTES: Final = 65_536
 """Of a prompt that comes in fragments, of which a node takes so many at once."""
@@ -60,7 +61,6 @@ class Rejection(StrEnum):
 
 
 TROUBLES = frozenset({Rejection.BREAKER_OPEN, Rejection.ON_PROBATION, Rejection.REFUSING})
-LAST_RESORTS = TROUBLES | {Rejection.MODEL_NOT_READY, Rejection.PREFILL_ONLY}
 
 
 class Pick(StrEnum):
@@ -108,6 +108,12 @@ class NodeSnapshot(msgspec.Struct, frozen=True):
     """For each model the last report by which it had anything to do."""
     is_drained: bool = False
     """Operators want it to get nothing new; `is_draining` is the node's own word."""
+    paces: dict[ModelName, Pace] = msgspec.field(default_factory=dict[ModelName, Pace])
+    """Those that were asked for; of this snapshot alone, however it came about."""
+
+    def __post_init__(self) -> None:
+        """What was worked out for another, of which this may be a copy, does not hold for this."""
+        msgspec.structs.force_setattr(self, "paces", {})
 
     @property
     def is_leaving(self) -> bool:
@@ -120,6 +126,14 @@ class NodeSnapshot(msgspec.Struct, frozen=True):
         if load is None or not load.is_ready or load.num_waiting or self.is_leaving:
             return False
         return not load.max_running or load.num_running + load.num_coming < load.max_running
+
+    def find_pace(self, model: ModelName) -> Pace:
+        """What the report of one of its models comes to."""
+        pace = self.paces.get(model)
+        if pace is None:
+            pace = measure_pace(self.loads[model], self.find_wake_s(model))
+            self.paces[model] = pace
+        return pace
 
     def find_wake_s(self, model: ModelName) -> float | None:
         """Seconds until the model's weights are where it can compute; None when nobody can tell,

@@ -17,26 +17,24 @@ import msgspec
 from contracts.ids import NodeId
 from gateway.routing.cost import (
     NOTHING_SENT,
+    count_held_tokens,
+    count_opening_tokens,
     count_openings,
     count_places,
-    count_queued_tokens,
-    estimate_opening_s,
     estimate_wait_s,
-    estimate_wake_s,
     estimate_work_s,
-    measure_load_tokens,
-    tells_held,
 )
 from gateway.routing.dearness import LONGEST, count_requests, measure_length, measure_others
 from gateway.routing.farther import expect_queues, expect_waits, list_doubted
 from gateway.routing.filters import find_rejection, find_unready
+from gateway.routing.pace import Pace
 from gateway.routing.route_plan import (
-    LAST_RESORTS,
     FleetState,
     Hints,
     Rejection,
     RouteBounds,
     RouteNeed,
+    Sent,
     estimate_cached_tokens,
 )
 
@@ -106,6 +104,7 @@ class Search:
         "_all_tell",
         "_least_savable_s",
         "_now_s",
+        "_num_opening",
         "_seen",
         "_state",
         "found",
@@ -120,6 +119,7 @@ class Search:
         self.need = need
         self.hints = hints
         self._now_s = now_s
+        self._num_opening = count_opening_tokens(need)
         self._seen: set[NodeId] = set()
         self._all_tell = True
         """Those that are found say what their requests hold."""
@@ -141,39 +141,43 @@ class Search:
         node, need = self._state.nodes[node_id], self.need
         sent = self._state.sent.get((node_id, need.model), NOTHING_SENT)
         reason = find_rejection(node, sent, need, bounds, self._now_s)
-        wake_s = None
-        if reason is None:
-            wake_s = node.find_wake_s(need.model)
-            reason = self._state.troubled.get(node_id) or find_unready(node, wake_s)
         if reason is not None:
             self.rejected.append((node_id, reason))
-            if reason not in LAST_RESORTS:
-                return
-        load = node.loads[need.model]
-        self._all_tell = self._all_tell and (tells_held(load) or not load.is_ready)
-        num_cached = estimate_cached_tokens(need, self.hints, node_id)
-        opening_s = estimate_opening_s(load, need)
-        num_sharing, num_ahead = places = count_places(load, sent)
-        num_new = need.num_prompt_tokens - num_cached
-        num_before = count_queued_tokens(load) + sent.num_tokens
+            return
+        pace = node.find_pace(need.model)
+        reason = self._state.troubled.get(node_id) or find_unready(node, pace)
+        if reason is not None:
+            self.rejected.append((node_id, reason))
+        self._all_tell = self._all_tell and (pace.tells_held or not pace.is_awake)
+        self._weigh(node_id, latency_s, pace, sent, is_last_resort=reason is not None)
+
+    def _weigh(
+        self, node_id: NodeId, latency_s: float, pace: Pace, sent: Sent, *, is_last_resort: bool
+    ) -> None:
+        """Finds a node that passes the filters, if only as a last resort."""
+        num_cached = estimate_cached_tokens(self.need, self.hints, node_id)
+        num_new = self.need.num_prompt_tokens - num_cached
+        num_held = count_held_tokens(pace, sent)
+        opening_s = self._num_opening / pace.decode_per_s
+        num_sharing, num_ahead = places = count_places(pace, sent)
         usual = self._state.usual_new_tokens
         one = Candidate(
             node_id,
-            reason is not None,
+            is_last_resort,
             latency_s,
-            estimate_wake_s(wake_s),
-            load.is_ready,
-            estimate_wait_s(load, sent, num_new, opening_s, places),
-            estimate_work_s(load, num_new),
+            pace.wake_s,
+            pace.is_awake,
+            estimate_wait_s(pace, sent, num_held + num_new, opening_s, places),
+            estimate_work_s(pace, num_new),
             num_cached,
-            measure_load_tokens(load, sent),
+            num_held + pace.num_queued,
             num_sharing,
             num_ahead,
             opening_s,
-            not count_queued_tokens(load),
-            min(count_requests(num_before, usual), LONGEST),
+            not pace.num_queued,
+            min(count_requests(pace.num_queued + sent.num_tokens, usual), LONGEST),
             count_requests(num_new, usual),
-            load.decode_step_s > 0,
+            pace.tells_step,
         )
         self.found.append(one)
         self._least_savable_s = min(self._least_savable_s, one.savable_s)
@@ -209,7 +213,7 @@ class Search:
         awake, asleep = _part(usable)
         if not all(one.tells_step for one in awake):
             awake = self._compare_by_rates(awake)
-        others = measure_others(one.is_idle for one in awake)
+        others = measure_others([one.is_idle for one in awake])
         usable = [*awake, *asleep]
         waits_s = [*self._compare_waits(awake), *(one.wait_s for one in asleep)]
         queues = expect_queues(
@@ -229,21 +233,21 @@ class Search:
         """Those of which not all say how long a step takes them, all by the most that they have
         generated: the one is no measure for the other.
         """
-        nodes, need = self._state.nodes, self.need
         return [
-            one.expect_opening(
-                estimate_opening_s(nodes[one.node_id].loads[need.model], need, by_step=False)
-            )
+            one.expect_opening(self._num_opening / self._find_pace(one).most_decode_per_s)
             for one in usable
         ]
 
+    def _find_pace(self, one: Candidate) -> Pace:
+        """What its report comes to."""
+        return self._state.nodes[one.node_id].find_pace(self.need.model)
+
     def _find_worth_s(self, pinned: Candidate) -> float:
         """What it would cost to compute anew what the session's node has of the prompt."""
-        load = self._state.nodes[pinned.node_id].loads[self.need.model]
         awake, _ = _part([one for one in self.found if not one.is_last_resort])
-        others = measure_others(one.is_idle for one in awake)
+        others = measure_others([one.is_idle for one in awake])
         own = count_requests(pinned.num_cached, self._state.usual_new_tokens)
-        work_s = estimate_work_s(load, pinned.num_cached)
+        work_s = estimate_work_s(self._find_pace(pinned), pinned.num_cached)
         return work_s * (1 + others * measure_length(0.0, own))
 
     def _compare_waits(self, usable: Sequence[Candidate]) -> list[float]:
@@ -284,7 +288,7 @@ def _part(usable: Sequence[Candidate]) -> tuple[Sequence[Candidate], Sequence[Ca
     beside others that do is compared with them as they are.
     """
     awake = [one for one in usable if one.is_awake]
-    if not awake:
+    if len(awake) in (0, len(usable)):
         return usable, ()
     return awake, [one for one in usable if not one.is_awake]
 
@@ -293,7 +297,7 @@ def list_usual(nodes: Sequence[Candidate]) -> Sequence[Candidate]:
     """`nodes` without those that hold far more than most: that says nothing of the others. All of
     them where most hold nothing.
     """
-    loads = sorted(one.num_load for one in nodes) or [0]
+    loads = sorted([one.num_load for one in nodes]) or [0]
     most = _FAR_MORE * loads[len(loads) // 2]
     if not most or loads[-1] <= most:
         return nodes

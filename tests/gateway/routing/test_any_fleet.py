@@ -24,7 +24,7 @@ from gateway.routing.hand_over import HandOverMeter
 from gateway.routing.prefill_choice import choose_prefill
 from gateway.routing.room import count_room
 from gateway.routing.route_plan import (
-    LAST_RESORTS,
+    TROUBLES,
     FleetState,
     Hints,
     NodeSnapshot,
@@ -46,6 +46,7 @@ from tests.gateway.routing.fleet_draws import (
 )
 from tests.gateway.routing.fleet_words import BOUNDS, MODEL, NOW_S, create_state
 
+LAST_RESORTS = TROUBLES | {Rejection.MODEL_NOT_READY, Rejection.PREFILL_ONLY}
 NUM_NEAR = 4
 """Regions that are all visited, if need be."""
 QUICK = HandOverMeter()

@@ -201,7 +201,7 @@ def test_a_line_for_places_is_waited_for_as_long_as_its_answers_take(
     assert choose_beside(64) == "free"  # where one answer has to end, not nine
     assert choose_beside(64, told=0) == "line"  # of who does not say what it has, nobody knows
     monkeypatch.setattr(
-        "gateway.routing.search.count_places", lambda load, _: (load.num_running, 0)
+        "gateway.routing.search.count_places", lambda pace, _: (pace.num_requests, 0)
     )
     assert choose_beside(50) == "line"  # the control
 

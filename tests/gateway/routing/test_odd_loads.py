@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from contracts.fleet import ModelLoad
 from gateway.routing.cost import (
+    count_held_tokens,
+    count_opening_tokens,
     count_places,
-    estimate_opening_s,
     estimate_wait_s,
     estimate_work_s,
 )
 from gateway.routing.fleet import Fleet
+from gateway.routing.pace import measure_pace
 from gateway.routing.route_plan import RouteNeed, Sent
 from gateway.sources import Sources
 from tests.gateway.routing.fleet_words import MODEL, create_fleet, create_load, create_report
@@ -123,12 +125,16 @@ def test_blocks_of_no_size_make_no_node_look_empty() -> None:
         decode_step_s=RATES,
         max_running=COUNTS,
         num_coming=COUNTS,
-    )
+    ),
+    wake_s=st.none() | RATES,
 )
-def test_no_figures_make_a_cost_that_is_no_number(load: ModelLoad) -> None:
-    opening_s = estimate_opening_s(load, NEED)
-    sent = Sent(1, 1000, 1, 1000)
-    places = count_places(load, sent)
-    wait_s = estimate_wait_s(load, sent, NEED.num_prompt_tokens, opening_s, places)
-    work_s = estimate_work_s(load, NEED.num_prompt_tokens)
-    assert all(math.isfinite(seconds) for seconds in (opening_s, wait_s, work_s))
+def test_no_figures_make_a_cost_that_is_no_number(load: ModelLoad, wake_s: float | None) -> None:
+    pace, sent = measure_pace(load, wake_s), Sent(1, 1000, 1, 1000)
+    num_new = NEED.num_prompt_tokens
+    opening_s, most_s = (
+        count_opening_tokens(NEED) / per_s for per_s in (pace.decode_per_s, pace.most_decode_per_s)
+    )
+    num_held = count_held_tokens(pace, sent) + num_new
+    wait_s = estimate_wait_s(pace, sent, num_held, opening_s, count_places(pace, sent))
+    work_s = estimate_work_s(pace, num_new)
+    assert all(math.isfinite(seconds) for seconds in (opening_s, most_s, wait_s, work_s))

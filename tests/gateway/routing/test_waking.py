@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from contracts.placement import ModelPlacement, Tier
-from gateway.routing.cost import UNKNOWN_WAKE_S
+from gateway.routing.pace import UNKNOWN_WAKE_S
 from gateway.routing.route_plan import NodeSnapshot, Rejection
 from gateway.sources import create_sources
 from tests.gateway.routing.fleet_words import (
