@@ -140,6 +140,8 @@ def _report(settings: FakeNodeSettings, boot_id: BootId) -> NodeReport:
         num_blocks=65_536,
         num_free_blocks=65_536,
         max_running=65_536,
+        prefill_tokens_per_s=20_000.0,
+        decode_step_s=0.02,
     )
     return NodeReport(
         node_id=settings.node_id,

@@ -2,8 +2,9 @@
 
 `python -m benchmarks.gateway.bench_overhead [--rounds 5] [--seconds 2]`. The gateway authenticates
 every request against a real tenancy, counts it against limits, parses, routes, seals grants and
-writes its journal; the relay checks nothing. Appends to `results/gateway_overhead.csv`; the rows
-that count are the ratios.
+writes its journal; the relay checks nothing. A second gateway has its choice of several nodes for
+each request that is not streamed. Appends to `results/gateway_overhead.csv`; the rows that count
+are the ratios.
 """
 
 import argparse
@@ -24,6 +25,8 @@ from benchmarks.harness import (
 RESULTS = "gateway_overhead.csv"
 PACKAGES = ("uvicorn", "httptools", "uvloop", "aiohttp", "msgspec")
 CELLS = (SMALL, BIG, STREAMS)
+NUM_NODES = 8
+"""Of the second gateway."""
 
 
 async def run(num_rounds: int, seconds: float, names: Sequence[str]) -> list[Sample]:
@@ -32,11 +35,15 @@ async def run(num_rounds: int, seconds: float, names: Sequence[str]) -> list[Sam
     samples: list[Sample] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        async with start_gateway(folder / "gateway") as gateway:
+        async with (
+            start_gateway(folder / "gateway") as gateway,
+            start_gateway(folder / "several", num_quick=NUM_NODES) as several,
+        ):
             with start_relay() as relay:
                 for number in range(-1, num_rounds):
                     for cell in cells:
-                        for subject in (gateway, relay):
+                        subjects = (gateway, relay) if cell.is_stream else (gateway, several, relay)
+                        for subject in subjects:
                             length_s = seconds if number >= 0 else 0.3
                             sample = measure(cell, subject, length_s, folder)
                             if number >= 0:

@@ -45,11 +45,14 @@ class Subject:
 
 
 @asynccontextmanager
-async def start_gateway(folder: Path, limits_url: str | None = None) -> AsyncGenerator[Subject]:
-    """The real gateway before two fake nodes: a SQLite tenancy of one account, limits, prices.
+async def start_gateway(
+    folder: Path, limits_url: str | None = None, num_quick: int = 1
+) -> AsyncGenerator[Subject]:
+    """The real gateway before fake nodes: a SQLite tenancy of one account, limits, prices.
 
     The limits are so high that no request meets them; all that counts them runs. `limits_url` has
-    them counted in Valkey or Redis.
+    them counted in Valkey or Redis. `num_quick` nodes have the model that answers at once, among
+    which each request is placed where there are several; one has the other.
     """
     await asyncio.to_thread(folder.mkdir, exist_ok=True)
     database = f"sqlite+aiosqlite:///{folder / 'hearth.db'}"
@@ -57,19 +60,26 @@ async def start_gateway(folder: Path, limits_url: str | None = None) -> AsyncGen
     account_id, api_token = await _create_account(database, folder)
     (folder / "pair.key").write_text(secrets.token_hex(32))
     (folder / "pair.key").chmod(0o600)
-    ports = [choose_port() for _ in range(4)]
+    port, admin_port = choose_port(), choose_port()
+    nodes = {f"quick-{number}": choose_port() for number in range(num_quick)}
+    paced_port = choose_port()
     config = folder / "gateway.toml"
-    config.write_text(_format_config(folder, database, ports, limits_url))
+    every = nodes | {"paced": paced_port}
+    config.write_text(_format_config(folder, database, port, admin_port, every, limits_url))
     with ExitStack() as stack:
-        quick = _start_node(folder, "quick", ports[2], QUICK, 0.0, 1, " word" * 40)
-        paced = _start_node(folder, "paced", ports[3], PACED, TICK_S, NUM_EVENTS, " word")
-        upstream_pids = [stack.enter_context(node).pid for node in (quick, paced)]
+        started = [
+            _start_node(folder, name, node_port, QUICK, 0.0, 1, " word" * 40)
+            for name, node_port in nodes.items()
+        ]
+        started.append(_start_node(folder, "paced", paced_port, PACED, TICK_S, NUM_EVENTS, " word"))
+        upstream_pids = [stack.enter_context(node).pid for node in started]
         command = python("cli", "gateway", "--config", str(config))
-        process = stack.enter_context(start(MEASURED_CORE, command, port=ports[0]))
-        await asyncio.sleep(1.5)  # both links, and both first reports
+        process = stack.enter_context(start(MEASURED_CORE, command, port=port))
+        await asyncio.sleep(1.5)  # all links, and all first reports
         path = f"/client/v4/accounts/{account_id}/ai/v1/chat/completions"
         provider = "hearth" if limits_url is None else "hearth, limits in Redis"
-        yield Subject(provider, ports[0], process.pid, path, upstream_pids, api_token)
+        provider += f", {num_quick} nodes" if num_quick > 1 else ""
+        yield Subject(provider, port, process.pid, path, upstream_pids, api_token)
 
 
 @contextmanager
@@ -203,17 +213,24 @@ def _start_node(
     return start(OTHER_CORE, python("benchmarks.fake_node", *words), port=port)
 
 
-def _format_config(folder: Path, database: str, ports: list[int], limits_url: str | None) -> str:
+def _format_config(
+    folder: Path,
+    database: str,
+    port: int,
+    admin_port: int,
+    ports_of_nodes: Mapping[str, int],
+    limits_url: str | None,
+) -> str:
     """The gateway's TOML."""
     limits = "" if limits_url is None else f'[shared_limits]\nurl = "{limits_url}"\n'
     nodes = "".join(
-        f'[[nodes]]\nnode_id = "{name}"\nurl = "ws://127.0.0.1:{port}"\n'
+        f'[[nodes]]\nnode_id = "{name}"\nurl = "ws://127.0.0.1:{node_port}"\n'
         f'key_file = "{folder / "pair.key"}"\n'
-        for name, port in (("quick", ports[2]), ("paced", ports[3]))
+        for name, node_port in ports_of_nodes.items()
     )
     return (
         'gateway_id = "bench-gateway"\n'
-        f"[listen]\nport = {ports[0]}\n[admin]\nport = {ports[1]}\n"
+        f"[listen]\nport = {port}\n[admin]\nport = {admin_port}\n"
         f'[database]\nurl = "{database}"\n[key_ring]\nfile = "{folder / "key_ring.json"}"\n'
         f'[journal]\nfolder = "{folder / "journal"}"\n'
         f'[log]\nlevel = "error"\n{limits}{nodes}'
