@@ -29,7 +29,7 @@ def find_rejection(
     load, card = node.loads.get(need.model), node.cards.get(need.model)
     if load is None or card is None:
         return Rejection.MODEL_ABSENT
-    if not takes_adapter(card, need):
+    if need.adapter is not None and not takes_adapter(card, need):
         return Rejection.ADAPTER
     if need.revision is not None and card.revision != need.revision:
         return Rejection.OTHER_REVISION

@@ -34,7 +34,6 @@ from gateway.routing.route_plan import (
     Rejection,
     RouteBounds,
     RouteNeed,
-    Sent,
     estimate_cached_tokens,
 )
 
@@ -53,8 +52,8 @@ class Candidate(msgspec.Struct, frozen=True):
     is_last_resort: bool
     latency_s: float
     """The way there and back."""
-    wake_s: float
-    """Until its model can answer."""
+    away_s: float
+    """That, and until its model can answer."""
     is_awake: bool
     """Its model is where it can compute. What others have to do says nothing of who sleeps, nor
     the other way round."""
@@ -83,12 +82,12 @@ class Candidate(msgspec.Struct, frozen=True):
     @property
     def delay_s(self) -> float:
         """All that comes before the request's own prompt, and beside it."""
-        return self.latency_s + self.wake_s + self.wait_s
+        return self.away_s + self.wait_s
 
     @property
     def savable_s(self) -> float:
         """Of that, what an idle node like this one at no distance would save."""
-        return self.delay_s - self.opening_s
+        return self.away_s + self.wait_s - self.opening_s
 
     def expect_opening(self, opening_s: float) -> "Candidate":
         """The same node, if the opening of the answer took so long."""
@@ -148,24 +147,17 @@ class Search:
         reason = self._state.troubled.get(node_id) or find_unready(node, pace)
         if reason is not None:
             self.rejected.append((node_id, reason))
-        self._all_tell = self._all_tell and (pace.tells_held or not pace.is_awake)
-        self._weigh(node_id, latency_s, pace, sent, is_last_resort=reason is not None)
-
-    def _weigh(
-        self, node_id: NodeId, latency_s: float, pace: Pace, sent: Sent, *, is_last_resort: bool
-    ) -> None:
-        """Finds a node that passes the filters, if only as a last resort."""
-        num_cached = estimate_cached_tokens(self.need, self.hints, node_id)
-        num_new = self.need.num_prompt_tokens - num_cached
+        num_cached = estimate_cached_tokens(need, self.hints, node_id)
+        num_new = need.num_prompt_tokens - num_cached
         num_held = count_held_tokens(pace, sent)
         opening_s = self._num_opening / pace.decode_per_s
         num_sharing, num_ahead = places = count_places(pace, sent)
         usual = self._state.usual_new_tokens
         one = Candidate(
             node_id,
-            is_last_resort,
+            reason is not None,
             latency_s,
-            pace.wake_s,
+            latency_s + pace.wake_s,
             pace.is_awake,
             estimate_wait_s(pace, sent, num_held + num_new, opening_s, places),
             estimate_work_s(pace, num_new),
@@ -180,6 +172,7 @@ class Search:
             pace.tells_step,
         )
         self.found.append(one)
+        self._all_tell = self._all_tell and (pace.tells_held or not pace.is_awake)
         self._least_savable_s = min(self._least_savable_s, one.savable_s)
 
     def should_wait(self, best: Candidate) -> bool:
@@ -224,7 +217,7 @@ class Search:
         best, least_s = None, float("inf")
         for one, wait_s, queue in zip(usable, waits_s, queues, strict=True):
             work_s = one.work_s * (1 + others * measure_length(queue, one.own))
-            cost_s = one.latency_s + one.wake_s + wait_s + work_s
+            cost_s = one.away_s + wait_s + work_s
             if best is None or cost_s < least_s:
                 best, least_s = one, cost_s
         return best
