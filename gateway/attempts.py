@@ -226,6 +226,8 @@ class Attempts:
     def _note_blamed(self, context: RequestContext, attempt: Attempt) -> None:
         """The node has found fault with the request, before it took it."""
         node_id, refusals = attempt.plan.node_id, self._fleet.health.refusals
+        if self._fleet.roster.find(node_id) is None:
+            return  # it has left meanwhile, and nothing is kept of it
         refusals.note_blamed(node_id, attempt.need)
         if context.doubted is None and refusals.is_doubted(node_id, attempt.need):
             context.doubted = node_id

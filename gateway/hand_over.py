@@ -355,6 +355,7 @@ class HandOver:
         for event in stream.take_now():
             if isinstance(event, Accepted) and self._answering is not None:
                 self._parts.fleet.health.refusals.note_taken(stream.node_id, self._need)
+                self._parts.fleet.locality.note_prefill_accepted(self._need, stream.node_id)
                 self._answering.note_prompt(event.num_prompt_tokens, event.num_cached_tokens)
             elif isinstance(event, Finished) and self._is_released:
                 if not self._was_late:

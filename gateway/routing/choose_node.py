@@ -102,7 +102,7 @@ def _choose_preferred(
             for node_id in draw_some(ring.node_ids, draw, _MOST_LOOKED_AT // len(rings) + 1):
                 search.look_at(node_id, ring.latency_s, bounds)
         best = search.find_best()
-    elif not best.is_awake:
+    if best is not None and not best.is_last_resort and not best.is_awake:
         _look_at_awake(search, state, bounds, draw)
         best = search.find_best()
     if best is None or best.is_last_resort:
@@ -154,10 +154,7 @@ def _is_offered(state: FleetState, need: RouteNeed) -> bool:
     """False where no node that the law allows has ever offered the model: clients can make up
     models and regions, which must not cost a look at each of thousands of nodes.
     """
-    allowed = need.allowed_regions
-    return any(
-        allowed is None or ring.region in allowed for ring in (*state.rings, *state.prefill_rings)
-    )
+    return any(need.may_use(ring.region) for ring in (*state.rings, *state.prefill_rings))
 
 
 def _explain(state: FleetState, need: RouteNeed, reasons: set[Rejection]) -> ServiceError:
@@ -234,10 +231,9 @@ def _list_stops(rings: Sequence[Ring], need: RouteNeed, draw: Draw) -> Iterator[
     """Where to look, nearest first, and at how many nodes: every ring that is near, and farther
     out one for each doubling of their number, so that the search stays short in a large fleet.
     """
-    allowed = need.allowed_regions
     num_near = 0
     for place, ring in enumerate(rings):
-        if allowed is None or ring.region in allowed:
+        if need.may_use(ring.region):
             yield ring, _FEW if num_near else MAX_LOOKED_AT
             num_near += 1
             if num_near == _MAX_NEAR:
@@ -271,10 +267,7 @@ def _look_at_hints(search: Search, state: FleetState, hints: Hints, bounds: Rout
 
 def _look_at_awake(search: Search, state: FleetState, bounds: RouteBounds, draw: Draw) -> None:
     """Weighs many of those that are awake where the law allows it."""
-    allowed = search.need.allowed_regions
-    rings = [
-        ring for ring in state.rings if ring.awake and (allowed is None or ring.region in allowed)
-    ]
+    rings = [ring for ring in state.rings if ring.awake and search.need.may_use(ring.region)]
     for ring in rings:
         for node_id in draw_some(ring.awake, draw, _MOST_LOOKED_AT // len(rings) + 1):
             search.look_at(node_id, ring.latency_s, bounds)

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from typing import Final
 
 _FAR_LESS: Final = 0.5
-"""Of the mean load: by chance none of many nodes that are alike has as little."""
+"""Of the usual load: by chance none of many nodes that are alike has as little."""
 _FAR_MORE: Final = 2.0
 """Of the middle one of several waits: what is longer is of one node alone."""
 
 
-def list_doubted(latencies_s: Sequence[float], loads: Sequence[int]) -> list[int]:
-    """The places of those that are farther than the nearest and have about as much to do as the
-    others.
+def list_doubted(latencies_s: Sequence[float], loads: Sequence[int], usual: float) -> list[int]:
+    """The places of those that are farther than the nearest and have about as much to do as is
+    `usual`.
     """
     nearest_s = min(latencies_s)
     if max(latencies_s) == nearest_s:
         return []
-    least = _FAR_LESS * sum(loads) / len(loads)
+    least = _FAR_LESS * usual
     return [
         place
         for place, latency_s in enumerate(latencies_s)

@@ -80,7 +80,7 @@ class Fleet:
         )
         if plan.prefill is not None:
             self._count_sent(plan.prefill, need)
-            self.locality.note_prefill(need, plan.prefill.node_id)
+            self.locality.note_prefill_sent(need, plan.prefill.node_id)
         self._count_sent(plan, need)
         is_proven = self.locality.note_sent(need, plan.node_id, now_s)
         return plan if is_proven else replace(plan, is_proven=False)
@@ -100,6 +100,7 @@ class Fleet:
         )
         if prefill is not None:
             self._count_sent(prefill, need)
+            self.locality.note_prefill_sent(need, prefill.node_id)
         return prefill
 
     def note_demand(self, need: RouteNeed) -> None:
@@ -168,6 +169,8 @@ class Fleet:
 
     def note_late(self, node_id: NodeId) -> None:
         """A node has taken a grant for passed that is not, by this gateway's clock."""
+        if node_id not in self._nodes:
+            return
         was_doubted = self.is_clock_doubted()
         self.health.clock.note_late(node_id, self._sources.monotonic_s())
         if self.is_clock_doubted() and not was_doubted:
@@ -214,11 +217,11 @@ class Fleet:
 
     def dismiss(self, node_id: NodeId) -> None:
         """The node is in the fleet no more; what is under way there ends by itself."""
-        node = self.roster.dismiss(node_id)
-        self.locality.forget(node_id)
+        self.roster.dismiss(node_id)
+        self.locality.dismiss(node_id)
         self.health.dismiss(node_id)
-        for model in node.cards:
-            self._sent.pop((node_id, model), None)
+        for key in [key for key in self._sent if key[0] == node_id]:
+            del self._sent[key]  # of models that it had given up, too
 
     def expect(self, vouched: Mapping[NodeId, Vouched]) -> None:
         """As `Roster.expect` says. Of nodes that have left and are not counted on nothing is kept,

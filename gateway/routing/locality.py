@@ -82,6 +82,7 @@ class Locality:
             num_prompts=len(request.prompts),
             has_bad_words=bool(request.bad_words),
             has_constraint=request.is_constrained,
+            is_scored=request.sampling.num_prompt_logprobs is not None,
             num_prompt_bytes=num_bytes,
             num_prompt_tokens=self._lengths.estimate(model, num_bytes),
             num_output_tokens=request.num_answers * expect_output(request, usual),
@@ -121,9 +122,12 @@ class Locality:
             self._sessions.pin(need.owner, need.session, node_id, now_s)
         return self._index.record(node_id, need.prefix_keys)
 
-    def note_prefill(self, need: RouteNeed, node_id: NodeId) -> None:
-        """`node_id` computes the prompt for another, and will have it, too."""
+    def note_prefill_sent(self, need: RouteNeed, node_id: NodeId) -> None:
+        """The prompt goes to `node_id`, which computes it for another, and will have it, too."""
         self._index.record(node_id, need.prefix_keys)
+
+    def note_prefill_accepted(self, need: RouteNeed, node_id: NodeId) -> None:
+        """It does so."""
         self._index.prove(node_id, need.prefix_keys)  # it is not told what is cached there
 
     def note_accepted(
@@ -165,6 +169,11 @@ class Locality:
             news = skip_repeated(report.prefixes, before)
             self._index.hear(report.node_id, unpack_keys(news))
 
+    def dismiss(self, node_id: NodeId) -> None:
+        """The node is here no more, and what it has told of with it."""
+        self.forget(node_id)
+        self._sessions.forget(node_id)
+
     def forget(self, node_id: NodeId) -> None:
         """The node has begun a new life, with empty caches."""
         self._told.pop(node_id, None)
@@ -178,7 +187,9 @@ class Locality:
         if place is not None or need.prefix_keys:
             return place
         first = find_first_ring(need, rings)
-        return None if first is None else choose_first_place(need.session, first.node_ids)
+        if first is None:
+            return None
+        return choose_first_place(need.session, first.awake or first.node_ids)
 
 
 def _name_session(

@@ -117,8 +117,11 @@ class PlacementDesk:
             self._pass_on(plan)
 
     def _pass_on(self, plan: PlacementPlan) -> None:
+        """Sends a plan, and forgets those of nodes that have left."""
         self._send(plan)
         self._plans[plan.node_id] = plan
+        for node_id in self._plans.keys() - self._fleet.roster.nodes.keys():
+            del self._plans[node_id]
 
     def _find(self, node_id: NodeId) -> NodeSnapshot:
         for node in self._fleet.roster.snapshots:

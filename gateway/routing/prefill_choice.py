@@ -125,11 +125,10 @@ def list_rejections(
     first.
     """
     search = Search(state, need, NO_HINTS, now_s)
-    allowed = need.allowed_regions
     lawful = (
         node_id
         for ring in (*state.rings, *state.prefill_rings)
-        if allowed is None or ring.region in allowed
+        if need.may_use(ring.region)
         for node_id in ring.node_ids
     )
     for node_id in chain(lawful, state.nodes):

@@ -45,11 +45,11 @@ class _Memory:
     node_id: NodeId
     """Of all that say so one object: it stands for every key."""
     sent: dict[int, int] = field(default_factory=dict[int, int])
-    """By this gateway."""
+    """By this gateway, and accepted there."""
     heard: dict[int, int] = field(default_factory=dict[int, int])
     """By others, as the node says; none that is in `sent`."""
-    unproven: dict[int, None] = field(default_factory=dict[int, None])
-    """Those of `sent` that are on their way: no prompt that has them was accepted there yet. Least
+    coming: dict[int, None] = field(default_factory=dict[int, None])
+    """On their way, and in neither of both: no prompt that has them was accepted there yet. Least
     recently sent first."""
     max_keys: int = MAX_KEYS_PER_NODE
     share: float = 1.0
@@ -60,20 +60,21 @@ class _Memory:
         """How many it may have."""
         return max(int(self.max_keys * self.share), 1)
 
-    @property
-    def num_too_many(self) -> int:
-        """How many it has beyond its room, of those that are not on their way; below 1: none."""
-        return len(self.sent) - len(self.unproven) + len(self.heard) - self.room
-
-    def list_oldest(self, count: int) -> list[int]:
-        """So many that were used least recently, without those that are on their way."""
+    def list_oldest(self) -> list[int]:
+        """Those beyond its room that were used least recently."""
+        count = len(self.sent) + len(self.heard) - self.room
+        if count <= 0:
+            return []
         in_order = merge(self.heard.items(), self.sent.items(), key=itemgetter(1))
-        unproven = self.unproven
-        return list(islice((key for key, _ in in_order if key not in unproven), count))
+        return [key for key, _ in islice(in_order, count)]
 
-    def list_longest_unproven(self) -> list[int]:
+    def list_longest_coming(self) -> list[int]:
         """Those on their way that are too many: as many may be as there is room for."""
-        return list(islice(self.unproven, len(self.unproven) - self.room))
+        return list(islice(self.coming, max(len(self.coming) - self.room, 0)))
+
+    def find_depth(self, keys: Sequence[int]) -> int:
+        """How many leading keys it is thought to have."""
+        return _find_depth(keys, self.sent, self.heard, self.coming)
 
 
 class PrefixIndex:
@@ -121,7 +122,7 @@ class PrefixIndex:
         memory = self._memories.get(node_id)
         if memory is None or not keys:
             return 0
-        depth = _find_depth(keys, memory.sent, memory.heard)
+        depth = memory.find_depth(keys)
         return PIECE_ENDS[depth - 1] if depth else 0
 
     def record(self, node_id: NodeId, keys: Sequence[int]) -> bool:
@@ -132,31 +133,35 @@ class PrefixIndex:
         if not keys:
             return True
         memory = self._recall(node_id)
-        self._num_uses = now = self._num_uses + 1
-        sent, num_told, deepest = memory.sent, len(memory.heard), None
-        for key in reversed(keys):  # the beginning is used last, so that it is forgotten last
-            if sent.pop(key, None) is None and memory.heard.pop(key, None) is None:
-                self._hold(key, memory.node_id)
-                memory.unproven[key] = None
+        depth = memory.find_depth(keys)
+        is_proven = not depth or keys[depth - 1] not in memory.coming
+        for key in reversed(keys):  # the beginning is the latest, so that it is forgotten last
+            if key in memory.sent or key in memory.heard:
+                continue
+            if key in memory.coming:  # the latest from now on
+                del memory.coming[key]
             else:
-                if key in memory.unproven:  # the latest from now on
-                    del memory.unproven[key]
-                    memory.unproven[key] = None
-                if deepest is None:
-                    deepest = key
-            sent[key] = now
-        is_proven = deepest not in memory.unproven
-        self._count_heard(memory, num_told)
+                self._hold(key, memory.node_id)
+            memory.coming[key] = None
         self._trim(memory)
         return is_proven
 
     def prove(self, node_id: NodeId, keys: Sequence[int]) -> None:
-        """The node computes a prompt with these keys, or has them."""
+        """The node has accepted a prompt with these keys, however much has come meanwhile."""
         memory = self._memories.get(node_id)
-        if memory is not None and memory.unproven:
-            for key in keys:
-                memory.unproven.pop(key, None)
-            self._trim(memory)
+        if memory is None:
+            return
+        self._num_uses = now = self._num_uses + 1
+        num_told = len(memory.heard)
+        for key in reversed(keys):
+            if memory.sent.pop(key, None) is None and memory.heard.pop(key, None) is None:
+                if key in memory.coming:
+                    del memory.coming[key]
+                else:
+                    self._hold(key, memory.node_id)
+            memory.sent[key] = now
+        self._count_heard(memory, num_told)
+        self._trim(memory)
 
     def hear(self, node_id: NodeId, keys: Sequence[int]) -> None:
         """The node says that it has these, the latest last."""
@@ -166,13 +171,15 @@ class PrefixIndex:
         self._num_uses = now = self._num_uses + 1
         sent, heard, num_told = memory.sent, memory.heard, len(memory.heard)
         for key in keys[-memory.room :]:
-            if sent.pop(key, None) is not None:
+            if key in memory.coming:
+                del memory.coming[key]
                 sent[key] = now
-                memory.unproven.pop(key, None)
-                continue
-            if heard.pop(key, None) is None:
-                self._hold(key, memory.node_id)
-            heard[key] = now
+            elif sent.pop(key, None) is not None:
+                sent[key] = now
+            else:
+                if heard.pop(key, None) is None:
+                    self._hold(key, memory.node_id)
+                heard[key] = now
         self._count_heard(memory, num_told)
         self._trim(memory)
         self._trim_heard(memory)
@@ -197,7 +204,7 @@ class PrefixIndex:
         """The node has nothing any more."""
         memory = self._memories.get(node_id)
         if memory is not None:
-            self._forget(memory, [*memory.sent, *memory.heard])
+            self._forget(memory, [*memory.sent, *memory.heard, *memory.coming])
             del self._memories[node_id]
 
     def _recall(self, node_id: NodeId) -> _Memory:
@@ -211,18 +218,17 @@ class PrefixIndex:
         """Forgets what is too much, that which was used least recently: of what the node has, and
         of what is on its way, so that neither crowds out the other.
         """
-        if memory.num_too_many > 0:
-            self._forget(memory, memory.list_oldest(memory.num_too_many))
-        if len(memory.unproven) > memory.room:
-            self._forget(memory, memory.list_longest_unproven())
+        self._forget(memory, memory.list_oldest())
+        self._forget(memory, memory.list_longest_coming())
 
-    def _forget(self, memory: _Memory, keys: Iterable[int]) -> None:
+    def _forget(self, memory: _Memory, keys: Sequence[int]) -> None:
         """The node has these no more."""
+        if not keys:
+            return
         num_told = len(memory.heard)
         for key in keys:
-            if memory.sent.pop(key, None) is None:
-                del memory.heard[key]
-            memory.unproven.pop(key, None)
+            for known in (memory.sent, memory.heard, memory.coming):
+                known.pop(key, None)
             self._drop(key, memory.node_id)
         self._count_heard(memory, num_told)
 
@@ -270,15 +276,20 @@ class PrefixIndex:
             del holders[node_id]
 
 
-def _find_depth(keys: Sequence[int], known: Container[int], more: Container[int] = ()) -> int:
-    """How many leading keys are known: whoever has one has those before it."""
-    if not keys or not (keys[0] in known or keys[0] in more):
+def _find_depth(
+    keys: Sequence[int],
+    known: Container[int],
+    more: Container[int] = (),
+    most: Container[int] = (),
+) -> int:
+    """How many leading keys are known, in whichever of these: whoever has one has those before."""
+    if not keys or not (keys[0] in known or keys[0] in more or keys[0] in most):
         return 0  # as of most nodes
     low, high = 1, len(keys)
     while low < high:
         middle = (low + high + 1) // 2
         key = keys[middle - 1]
-        if key in known or key in more:
+        if key in known or key in more or key in most:
             low = middle
         else:
             high = middle - 1

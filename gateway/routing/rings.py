@@ -109,8 +109,7 @@ def create_compass(
 
 def find_first_ring(need: RouteNeed, rings: Sequence[Ring]) -> Ring | None:
     """Where a request would go if all had room; None where it may go to none of `rings`."""
-    allowed = need.allowed_regions
-    lawful = (ring for ring in rings if allowed is None or ring.region in allowed)
+    lawful = (ring for ring in rings if need.may_use(ring.region))
     if not need.preferred:
         return next(lawful, None)
     return min(lawful, key=lambda ring: rank_region(need, ring.region), default=None)
@@ -126,7 +125,7 @@ def describe_demand(
     if allowed is None and not need.preferred:
         return None, ()
     # Clients may name regions that are none: those must make no difference.
-    lawful = {region for region in rings.regions if allowed is None or region in allowed}
+    lawful = {region for region in rings.regions if need.may_use(region)}
     found = (group & lawful for group in need.preferred)
     first = next((group for group in found if group), lawful)
     preferred = () if first == lawful else tuple(sorted(first))

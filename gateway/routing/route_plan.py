@@ -194,6 +194,8 @@ class RouteNeed(msgspec.Struct, frozen=True):
     """There are words that the answer must not contain."""
     has_constraint: bool = False
     """The answer has to fit a grammar."""
+    is_scored: bool = False
+    """The tokens of the prompt are scored as well: all of it is computed, whatever is cached."""
     num_prompt_bytes: int = 0
     """Of all prompts together, as are the next two."""
     num_prompt_tokens: int = 0
@@ -215,6 +217,10 @@ class RouteNeed(msgspec.Struct, frozen=True):
     """Nothing of it may remain where it is computed."""
     may_move: bool = False
     """What is computed of the prompt may leave the node that computes it."""
+
+    def may_use(self, region: RegionId) -> bool:
+        """True for a region that is allowed; what a node says of its law is another question."""
+        return self.allowed_regions is None or region in self.allowed_regions
 
     def has_laws_of(self, version: int) -> bool:
         """True when no law of that version is news: it is bound to none, or knows them."""
@@ -363,16 +369,14 @@ class RoutePlan(msgspec.Struct, frozen=True):
 
 def is_lawful(node: NodeSnapshot, need: RouteNeed) -> bool:
     """True when the account's data may go to `node`."""
-    if node.region is None:
-        return False
-    if need.allowed_regions is not None and node.region not in need.allowed_regions:
+    if node.region is None or not need.may_use(node.region):
         return False
     return need.jurisdictions is None or node.jurisdiction in need.jurisdictions
 
 
 def estimate_cached_tokens(need: RouteNeed, hints: Hints, node_id: NodeId) -> int:
-    """Tokens of the prompt that a node is thought to have."""
-    if hints.measure_cached is None or not need.num_prompt_bytes:
+    """Tokens of the prompt that a node is thought to have, and need not compute."""
+    if hints.measure_cached is None or need.is_scored or not need.num_prompt_bytes:
         return 0
     num_tokens = need.num_prompt_tokens * hints.measure_cached(node_id) // need.num_prompt_bytes
     return min(num_tokens, need.num_prompt_tokens)

@@ -9,7 +9,8 @@ Read next: `gateway.routing.choose_node`, `gateway.routing.cost`, `gateway.routi
 `gateway.routing.farther`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -42,7 +43,7 @@ MAX_LOOKED_AT: Final = 8
 MAX_LOAD_RATIO: Final = 1.1
 """How far above the mean the load of a session's node may be before the session moves on."""
 _FAR_MORE: Final = 8
-"""Times the load of the middle one of several: what holds so much is broken, or fails to end."""
+"""Times the figure of the middle one of several: what has so much is broken, or fails to end."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -52,8 +53,8 @@ class Candidate(msgspec.Struct, frozen=True):
     is_last_resort: bool
     latency_s: float
     """The way there and back."""
-    away_s: float
-    """That, and until its model can answer."""
+    wake_s: float
+    """Until its model can answer."""
     is_awake: bool
     """Its model is where it can compute. What others have to do says nothing of who sleeps, nor
     the other way round."""
@@ -78,16 +79,18 @@ class Candidate(msgspec.Struct, frozen=True):
     """The same of the prompt itself, without a bound."""
     tells_step: bool
     """It says how long a step takes it; nodes of before, and those that are new, do not."""
+    tells_held: bool
+    """It says what its requests hold, or sleeps."""
 
     @property
     def delay_s(self) -> float:
         """All that comes before the request's own prompt, and beside it."""
-        return self.away_s + self.wait_s
+        return self.latency_s + self.wake_s + self.wait_s
 
     @property
     def savable_s(self) -> float:
         """Of that, what an idle node like this one at no distance would save."""
-        return self.away_s + self.wait_s - self.opening_s
+        return self.delay_s - self.opening_s
 
     def expect_opening(self, opening_s: float) -> "Candidate":
         """The same node, if the opening of the answer took so long."""
@@ -96,11 +99,14 @@ class Candidate(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, opening_s=opening_s, wait_s=wait_s)
 
 
+_LOAD: Final[Callable[[Candidate], int]] = attrgetter("num_load")
+_SHARING: Final[Callable[[Candidate], int]] = attrgetter("num_sharing")
+
+
 class Search:
     """What one choice has seen."""
 
     __slots__ = (
-        "_all_tell",
         "_least_savable_s",
         "_now_s",
         "_num_opening",
@@ -120,8 +126,6 @@ class Search:
         self._now_s = now_s
         self._num_opening = count_opening_tokens(need)
         self._seen: set[NodeId] = set()
-        self._all_tell = True
-        """Those that are found say what their requests hold."""
         self._least_savable_s = float("inf")
         """Of those that are found."""
         self.found: list[Candidate] = []
@@ -157,7 +161,7 @@ class Search:
             node_id,
             reason is not None,
             latency_s,
-            latency_s + pace.wake_s,
+            pace.wake_s,
             pace.is_awake,
             estimate_wait_s(pace, sent, num_held + num_new, opening_s, places),
             estimate_work_s(pace, num_new),
@@ -170,18 +174,23 @@ class Search:
             min(count_requests(pace.num_queued + sent.num_tokens, usual), LONGEST),
             count_requests(num_new, usual),
             pace.tells_step,
+            pace.tells_held or not pace.is_awake,
         )
         self.found.append(one)
-        self._all_tell = self._all_tell and (pace.tells_held or not pace.is_awake)
         self._least_savable_s = min(self._least_savable_s, one.savable_s)
 
     def should_wait(self, best: Candidate) -> bool:
         """True when the best node is in trouble, and one in order is merely full."""
-        troubled = self._state.troubled
-        if best.node_id not in troubled:
+        if best.node_id not in self._state.troubled:
             return False
-        is_full = Rejection.SATURATED
-        return any(why is is_full and other not in troubled for other, why in self.rejected)
+        full = (node_id for node_id, why in self.rejected if why is Rejection.SATURATED)
+        return any(map(self._is_in_order, full))
+
+    def _is_in_order(self, node_id: NodeId) -> bool:
+        """True for a node that would be no last resort."""
+        node = self._state.nodes[node_id]
+        is_ready = find_unready(node, node.find_pace(self.need.model)) is None
+        return is_ready and node_id not in self._state.troubled
 
     def is_enough(self, latency_s: float) -> bool:
         """True when nodes that are `latency_s` away, or farther, cannot be better: the wait that
@@ -217,7 +226,7 @@ class Search:
         best, least_s = None, float("inf")
         for one, wait_s, queue in zip(usable, waits_s, queues, strict=True):
             work_s = one.work_s * (1 + others * measure_length(queue, one.own))
-            cost_s = one.away_s + wait_s + work_s
+            cost_s = one.latency_s + one.wake_s + wait_s + work_s
             if best is None or cost_s < least_s:
                 best, least_s = one, cost_s
         return best
@@ -245,20 +254,22 @@ class Search:
 
     def _compare_waits(self, usable: Sequence[Candidate]) -> list[float]:
         """The wait at each node, by what its requests hold if all nodes tell that."""
-        per_token = measure_sharing_per_token(usable) if self._all_tell else 0.0
+        measure = _LOAD if all(one.tells_held for one in usable) else _SHARING
+        usual = list_usual(usable)
+        per_token = measure_sharing_per_token(usual) if measure is _LOAD else 0.0
         waits_s = [one.wait_s for one in usable]
         if per_token:  # they go by the number of requests
             for place, one in enumerate(usable):
                 waits_s[place] += one.opening_s * (per_token * one.num_load - one.num_sharing)
-        tells = self._all_tell
-        loads = [one.num_load if tells else one.num_sharing for one in usable]
-        doubted = list_doubted([one.latency_s for one in usable], loads)
+        usual_load = sum(map(measure, usual)) / len(usual)
+        loads = list(map(measure, usable))
+        doubted = list_doubted([one.latency_s for one in usable], loads, usual_load)
         return expect_waits(waits_s, doubted) if doubted else waits_s
 
     def find_pinned(self) -> Candidate | None:
-        """The session's node if that is in order and awake, has a place, and is not much busier
-        than the others. Else it is compared like them: what it has of the prompt may be worth a
-        line.
+        """The session's node if that is in order and awake, or awake as soon as any, has a place,
+        and is not much busier than the others. Else it is compared like them: what it has of the
+        prompt may be worth a line.
         """
         pinned = self.hints.pinned
         if pinned is None:
@@ -268,7 +279,7 @@ class Search:
         for one in usable:
             if one.node_id == pinned:
                 awake, asleep = _part(usable)
-                if asleep and not one.is_awake:
+                if not one.is_awake and (asleep or one.wake_s > min(e.wake_s for e in awake)):
                     return None
                 loads = [each.num_load for each in list_usual(awake)]
                 limit = MAX_LOAD_RATIO * sum(loads) / len(loads) + own
@@ -287,22 +298,21 @@ def _part(usable: Sequence[Candidate]) -> tuple[Sequence[Candidate], Sequence[Ca
 
 
 def list_usual(nodes: Sequence[Candidate]) -> Sequence[Candidate]:
-    """`nodes` without those that hold far more than most: that says nothing of the others. All of
-    them where most hold nothing.
+    """`nodes` without those that hold far more than most, or have far more requests: that says
+    nothing of the others. All of them where most have nothing.
     """
-    loads = sorted([one.num_load for one in nodes]) or [0]
-    most = _FAR_MORE * loads[len(loads) // 2]
-    if not most or loads[-1] <= most:
-        return nodes
-    return [one for one in nodes if one.num_load <= most]
+    for measure in (_LOAD, _SHARING):
+        figures = list(map(measure, nodes))
+        most = _FAR_MORE * sorted(figures)[len(figures) // 2] if figures else 0
+        if most and max(figures) > most:
+            nodes = [one for one, figure in zip(nodes, figures, strict=True) if figure <= most]
+    return nodes
 
 
-def measure_sharing_per_token(nodes: Sequence[Candidate]) -> float:
-    """Requests for each token that `nodes` hold, on average of what is usual: by that a node with
-    few large ones is as busy as one with many small ones. 0 where nobody holds any.
+def measure_sharing_per_token(usual: Sequence[Candidate]) -> float:
+    """Requests for each token that `usual` nodes hold, on average: by that a node with few large
+    ones is as busy as one with many small ones. 0 where nobody holds any.
     """
-    num_requests = num_tokens = 0
-    for one in list_usual(nodes):
-        num_requests += one.num_sharing
-        num_tokens += one.num_load
+    num_requests = sum(map(_SHARING, usual))
+    num_tokens = sum(map(_LOAD, usual))
     return num_requests / num_tokens if num_tokens > 0 else 0.0

@@ -8,7 +8,7 @@ takes another's part. Read next: `gateway.routing.search`, which decides whether
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
@@ -62,6 +62,7 @@ class SessionMap:
         places.move_to_end(session)
         self._num_own += len(places) - num_before
         if self._num_own > self._max_sessions:
+            self._drop_idle(now_s - self._idle_s)
             self._trim()
 
     def hear(self, sessions: Iterable[int], node_id: NodeId, now_s: float) -> None:
@@ -79,7 +80,30 @@ class SessionMap:
             self._told[session] = place
             own[session] = None
         if len(self._told) > self._max_sessions:
+            self._drop_idle_told(now_s - self._idle_s)
             self._trim_told()
+
+    def forget(self, node_id: NodeId) -> None:
+        """The node is here no more: what it has told of counts for nobody."""
+        for session in self._tellers.pop(node_id, ()):
+            del self._told[session]
+
+    def _drop_idle(self, since_s: float) -> None:
+        """Forgets what was used last before then, so that it takes no room from anybody's."""
+        for owner, places in list(self._own.items()):
+            while places and next(iter(places.values()))[1] < since_s:
+                places.popitem(last=False)
+                self._num_own -= 1
+            if not places:
+                del self._own[owner]
+
+    def _drop_idle_told(self, since_s: float) -> None:
+        """The same of what nodes have told of."""
+        for node_id, own in list(self._tellers.items()):
+            for session in list(takewhile(lambda one: self._told[one][1] < since_s, own)):
+                del own[session], self._told[session]
+            if not own:
+                del self._tellers[node_id]
 
     def _trim(self) -> None:
         """Makes some room: whoever has most gives up what was used least recently."""

@@ -43,6 +43,7 @@ class Standing:
     """Of its latest requests, older ones counting less."""
     num_requests: int = 0
     open_until_s: float = float("-inf")
+    """When the breaker closes, or has; where it was not allowed to open, when it should have."""
     is_on_probation: bool = False
 
     @property
@@ -138,6 +139,7 @@ class Standings:
             pause_s = min(FIRST_PAUSE_S * 2 ** min(standing.num_relapses, 16), LONGEST_PAUSE_S)
             standing.open_until_s = now_s + pause_s
             standing.num_relapses += 1
+        standing.open_until_s = max(standing.open_until_s, now_s)
         self.put_on_probation(node_id)
 
     def _is_outlier(self, standing: Standing, num_nodes: int) -> bool:

@@ -159,7 +159,8 @@ def test_what_is_only_heard_of_is_bounded_and_crowds_out_nothing_of_ones_own() -
     for place, node_id in enumerate(nodes):
         assert index.measure(node_id, [place * 1000 + 989])  # the latest of each stays
     assert index.measure(nodes[0], own) == PIECE_ENDS[49]
-    index.record(nodes[1], range(1950, 1990))  # what was heard of is sent there now
+    index.record(nodes[1], range(1950, 1990))  # what was heard of is sent there now, and taken
+    index.prove(nodes[1], range(1950, 1990))
     index.hear(nodes[1], range(5_000_000, 5_000_500))
     assert index.measure(nodes[1], range(1950, 1990)) == PIECE_ENDS[39]
     for node_id in nodes:
