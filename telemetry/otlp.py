@@ -123,13 +123,17 @@ class OtlpSink:
             self._processor.on_end(self._make(span))
 
     async def close(self) -> None:
-        """Returns when all is sent, or the time for that is over; a daemon thread is left then."""
+        """Returns when all is sent, or the time for that is over: what is left is tried no more then,
+        and a daemon thread ends with the request that it is in.
+        """
         ending = threading.Thread(target=self._processor.shutdown, daemon=True)
         ending.start()
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._settings.flush_s
         while ending.is_alive() and loop.time() < end_s:  # noqa: ASYNC110 - a thread's end
             await asyncio.sleep(0.02)
+        if ending.is_alive():
+            self._exporter.shutdown()
 
 
 class _CountingExporter:
@@ -161,7 +165,7 @@ class _CountingExporter:
         return result
 
     def shutdown(self) -> None:
-        """The last batch is over."""
+        """Nothing is sent any more. The first call counts."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
