@@ -11,7 +11,6 @@ from contracts.ids import ModelName
 from contracts.inference import GenerateRequest, NodeRequest
 from gateway.request_context import Asker, RequestContext
 from gateway.routing.fleet import Fleet
-from gateway.routing.prefill_choice import MAX_EXPLAINED
 from gateway.routing.region_policy import (
     find_allowed,
     find_disputed,
@@ -19,6 +18,7 @@ from gateway.routing.region_policy import (
     list_preferred,
 )
 from gateway.routing.residency_words import describe_residency
+from gateway.routing.route_choice import MAX_EXPLAINED
 from gateway.routing.route_plan import RouteNeed
 from gateway.routing.wishes import format_refusal, intersect, narrow, read_wishes
 from tenancy.interfaces import Principal

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from contracts.errors import InvariantBroken, NoEndpoint, ServiceError
+from contracts.errors import InvariantBroken
 from contracts.ids import NodeId
 from gateway.routing.empty_choice import explain_empty_choice
 from gateway.routing.region_policy import list_spill_over
@@ -20,11 +20,8 @@ from gateway.routing.route_plan import (
     NO_HINTS,
     FleetState,
     Hints,
-    NodeSnapshot,
     Pick,
-    Rejection,
     Ring,
-    RouteBounds,
     RouteNeed,
     RoutePlan,
     is_lawful,
@@ -46,8 +43,6 @@ Draw = Callable[[int], int]
 def choose_node(
     state: FleetState,
     need: RouteNeed,
-    bounds: RouteBounds,
-    now_s: float,
     draw: Draw,
     hints: Hints = NO_HINTS,
 ) -> RoutePlan:
@@ -57,15 +52,16 @@ def choose_node(
     room, are compared. Nodes that have failed lately or whose model is not ready are the last
     resort, the former not for a request that can wait for one that is merely full. `draw` picks
     whom to look at where a region has many.
-    Raises: `ResidencyViolation`, `UnknownModel`, `ModelFailed`, `PoolSaturated`, `NoEndpoint`.
+    Raises: `ResidencyViolation`, `UnknownModel`, `ModelFailed`, `AdapterUnsupported`,
+    `UnsupportedFeature`, `PoolSaturated`, `NoEndpoint`.
     """
     if not need.preferred:
-        return _choose_anywhere(state, need, bounds, now_s, draw, hints)
+        return _choose_anywhere(state, need, draw, hints)
     for num_spilled, rings in _list_preferred_rings(state, need):
-        plan = _choose_preferred(state, need, rings, bounds, now_s, draw, hints)
+        plan = _choose_preferred(state, need, rings, draw, hints)
         if plan is not None:
             return msgspec.structs.replace(plan, num_spilled=num_spilled)
-    plan = _choose_anywhere(state, need, bounds, now_s, draw, hints)
+    plan = _choose_anywhere(state, need, draw, hints)
     return msgspec.structs.replace(plan, num_spilled=len(need.preferred))
 
 
@@ -86,24 +82,20 @@ def _choose_preferred(
     state: FleetState,
     need: RouteNeed,
     rings: Sequence[Ring],
-    bounds: RouteBounds,
-    now_s: float,
     draw: Draw,
     hints: Hints,
 ) -> RoutePlan | None:
     """The best node in order, and with room, in `rings`; None where there is none."""
     latencies_s = {ring.region: ring.latency_s for ring in rings}
     state = msgspec.structs.replace(state, rings=rings, latencies_s=latencies_s)
-    search = Search(state, need, hints, now_s)
-    _look_around(search, state, bounds, draw)
+    search = Search(state, need, hints)
+    _look_around(search, state, draw)
     best = search.find_best()
     if best is None or best.is_last_resort:  # the drawn ones are no good: look at many more
-        for ring in rings:
-            for node_id in draw_some(ring.node_ids, draw, _MOST_LOOKED_AT // len(rings) + 1):
-                search.look_at(node_id, ring.latency_s, bounds)
+        _look_at_many(search, [(ring, ring.node_ids) for ring in rings], draw)
         best = search.find_best()
     if best is not None and not best.is_last_resort and not best.is_awake:
-        _look_at_awake(search, state, bounds, draw)
+        _look_at_awake(search, state, draw)
         best = search.find_best()
     if best is None or best.is_last_resort:
         return None
@@ -113,30 +105,26 @@ def _choose_preferred(
 def _choose_anywhere(
     state: FleetState,
     need: RouteNeed,
-    bounds: RouteBounds,
-    now_s: float,
     draw: Draw,
     hints: Hints,
 ) -> RoutePlan:
     """The best node that is allowed, if need be a last resort. Raises: what `choose_node` does."""
-    search = Search(state, need, hints, now_s)
-    is_small = len(state.nodes) <= MAX_LOOKED_AT
-    if is_small:
-        _look_at_all(search, state, bounds)
-    rings = state.rings
-    if not is_small or len(rings) != 1 or len(rings[0].node_ids) > 1:  # else there is but one
-        _look_around(search, state, bounds, draw)
+    search = Search(state, need, hints)
+    if len(state.nodes) <= MAX_LOOKED_AT:
+        _look_at_all(search, state)
+    else:
+        _look_around(search, state, draw)
     best = search.find_best()
     if best is None and not _is_offered(state, need):
-        raise _explain(state, need, set())
+        raise explain_empty_choice(state, need, set())
     if best is None or best.is_last_resort:  # the drawn ones are no good: look at every one
-        _look_at_all(search, state, bounds)
+        _look_at_all(search, state)
         best = search.find_best()
     elif not best.is_awake:  # those that were drawn have no room: perhaps others have
-        _look_at_awake(search, state, bounds, draw)
+        _look_at_awake(search, state, draw)
         best = search.find_best()
     if best is None or (need.may_wait and search.should_wait(best)):
-        raise _explain(state, need, {reason for _, reason in search.rejected})
+        raise explain_empty_choice(state, need, {reason for _, reason in search.rejected})
     return _decide(state, need, best, search)
 
 
@@ -157,41 +145,14 @@ def _is_offered(state: FleetState, need: RouteNeed) -> bool:
     return any(need.may_use(ring.region) for ring in (*state.rings, *state.prefill_rings))
 
 
-def _explain(state: FleetState, need: RouteNeed, reasons: set[Rejection]) -> ServiceError:
-    """Why nobody was chosen: no law and no lack of a model where only nodes are away. `reasons` are
-    those of nodes that were looked at.
-    """
-    list_kinds = state.list_kinds
-    kinds = state.nodes.values() if list_kinds is None else list_kinds(need.model)
-    if any(node.region is None for node in kinds):
-        reasons = reasons | {Rejection.UNKNOWN}
-    nodes = [*kinds, *state.absent]
-    away = [node for node in state.absent if is_lawful(node, need)]
-    if any(need.model in node.cards for node in away):
-        reasons = reasons | {Rejection.UNREACHABLE}
-    elif any(not node.cards for node in away) and _may_be_unheard(nodes, need):
-        return NoEndpoint("Not every node has been reached yet, please try again.")
-    return explain_empty_choice(nodes, need, reasons)
-
-
-def _may_be_unheard(nodes: Sequence[NodeSnapshot], need: RouteNeed) -> bool:
-    """True where a node that has said nothing yet may be the one with the model: others have it
-    where the law does not allow it, or nobody has said anything.
-    """
-    holders = [node for node in nodes if need.model in node.cards]
-    if holders:
-        return not any(is_lawful(node, need) for node in holders)
-    return not any(node.cards for node in nodes)
-
-
-def _look_around(search: Search, state: FleetState, bounds: RouteBounds, draw: Draw) -> None:
+def _look_around(search: Search, state: FleetState, draw: Draw) -> None:
     """Weighs nodes until those that are left can be no better."""
-    _look_at_hints(search, state, search.hints, bounds)
+    _look_at_hints(search, state, search.hints)
     for ring, count in _list_stops(state.rings, search.need, draw):
         if search.is_enough(ring.latency_s):
             return
         for node_id in _draw_of(ring, draw, count):
-            search.look_at(node_id, ring.latency_s, bounds)
+            search.look_at(node_id, ring.latency_s)
 
 
 def _draw_of(ring: Ring, draw: Draw, count: int) -> Iterator[NodeId]:
@@ -254,7 +215,7 @@ def _list_far_stops(
         first, width = first + width, width * 2
 
 
-def _look_at_hints(search: Search, state: FleetState, hints: Hints, bounds: RouteBounds) -> None:
+def _look_at_hints(search: Search, state: FleetState, hints: Hints) -> None:
     """Weighs the nodes that have the prompt or the session, wherever they are."""
     wanted = hints.holders if hints.pinned is None else (*hints.holders, hints.pinned)
     for node_id in wanted:
@@ -262,22 +223,29 @@ def _look_at_hints(search: Search, state: FleetState, hints: Hints, bounds: Rout
         if node is not None and node.region is not None:
             latency_s = state.latencies_s.get(node.region)
             if latency_s is not None:
-                search.look_at(node_id, latency_s, bounds)
+                search.look_at(node_id, latency_s)
 
 
-def _look_at_awake(search: Search, state: FleetState, bounds: RouteBounds, draw: Draw) -> None:
+def _look_at_awake(search: Search, state: FleetState, draw: Draw) -> None:
     """Weighs many of those that are awake where the law allows it."""
     rings = [ring for ring in state.rings if ring.awake and search.need.may_use(ring.region)]
-    for ring in rings:
-        for node_id in draw_some(ring.awake, draw, _MOST_LOOKED_AT // len(rings) + 1):
-            search.look_at(node_id, ring.latency_s, bounds)
+    _look_at_many(search, [(ring, ring.awake) for ring in rings], draw)
 
 
-def _look_at_all(search: Search, state: FleetState, bounds: RouteBounds) -> None:
+def _look_at_many(
+    search: Search, pools: Sequence[tuple[Ring, Sequence[NodeId]]], draw: Draw
+) -> None:
+    """Weighs as many of these nodes as are ever drawn, of each ring its part."""
+    for ring, node_ids in pools:
+        for node_id in draw_some(node_ids, draw, _MOST_LOOKED_AT // len(pools) + 1):
+            search.look_at(node_id, ring.latency_s)
+
+
+def _look_at_all(search: Search, state: FleetState) -> None:
     """Weighs every node there is, also those of no known region and without the model."""
     for node in state.nodes.values():
         latency_s = 0.0 if node.region is None else state.latencies_s.get(node.region, 0.0)
-        search.look_at(node.node_id, latency_s, bounds)
+        search.look_at(node.node_id, latency_s)
 
 
 def draw_some(

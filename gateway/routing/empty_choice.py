@@ -18,28 +18,64 @@ from contracts.errors import (
     UnknownModel,
     UnsupportedFeature,
 )
-from contracts.fleet import ModelCard
 from contracts.ids import ModelName
-from gateway.routing.route_plan import NodeSnapshot, Rejection, RouteNeed, is_lawful
+from gateway.routing.route_plan import (
+    FleetState,
+    NodeSnapshot,
+    Rejection,
+    RouteNeed,
+    is_lawful,
+    takes_adapter,
+)
 
 _NOT_FOR_THIS_ACCOUNT: Final = frozenset(
     {Rejection.RETENTION, Rejection.RESIDENCY, Rejection.MODEL_ABSENT, Rejection.ADAPTER}
 )
 _ONE_BY_ONE: Final = frozenset({Rejection.PROMPTS, Rejection.RESIDENCY, Rejection.MODEL_ABSENT})
 _HEEDLESS: Final = frozenset({Rejection.BAD_WORDS, Rejection.RESIDENCY, Rejection.MODEL_ABSENT})
+_NOT_YET: Final = "Not every node has been reached yet, please try again."
 _LACK_OF_CAPACITY: Final = frozenset({Rejection.SATURATED, Rejection.BUSY, Rejection.REPORT_STALE})
 
 
 def explain_empty_choice(
+    state: FleetState, need: RouteNeed, reasons: set[Rejection]
+) -> ServiceError:
+    """The error that tells the client most about an empty choice. `reasons` are those of nodes that
+    were looked at. Neither law nor model is to blame where nodes are merely away.
+    """
+    list_kinds = state.list_kinds
+    kinds = state.nodes.values() if list_kinds is None else list_kinds(need.model)
+    if any(node.region is None for node in kinds):
+        reasons = reasons | {Rejection.UNKNOWN}
+    nodes = [*kinds, *state.absent]
+    away = [node for node in state.absent if is_lawful(node, need)]
+    if any(need.model in node.cards for node in away):
+        reasons = reasons | {Rejection.UNREACHABLE}
+    elif any(not node.cards for node in away) and _may_be_unheard(nodes, need):
+        return NoEndpoint(_NOT_YET)
+    return _explain(nodes, need, reasons)
+
+
+def _may_be_unheard(nodes: Sequence[NodeSnapshot], need: RouteNeed) -> bool:
+    """True where a node that has said nothing yet may be the one with the model: others have it
+    where the law does not allow it, or nobody has said anything.
+    """
+    holders = [node for node in nodes if need.model in node.cards]
+    if holders:
+        return not any(is_lawful(node, need) for node in holders)
+    return not any(node.cards for node in nodes)
+
+
+def _explain(
     nodes: Sequence[NodeSnapshot], need: RouteNeed, reasons: set[Rejection]
 ) -> ServiceError:
-    """The error that tells the client most about an empty choice."""
+    """The same of nodes that are told apart."""
     model = need.model
     holders = [node for node in nodes if model in node.cards]
     takers = [node for node in holders if takes_adapter(node.cards[model], need)]
     if not any(is_lawful(node, need) for node in takers):
         if Rejection.UNKNOWN in reasons and _may_be_lawful_yet(need):
-            return NoEndpoint("Not every node has been reached yet, please try again.")
+            return NoEndpoint(_NOT_YET)
         disputed = sorted(need.disputed & {node.region for node in takers})
         if disputed:
             return NoEndpoint(
@@ -75,11 +111,6 @@ def explain_empty_choice(
     if reasons & _LACK_OF_CAPACITY:
         return PoolSaturated("Capacity temporarily exceeded, please try again.")
     return NoEndpoint("No node can serve this model right now, please try again.")
-
-
-def takes_adapter(card: ModelCard, need: RouteNeed) -> bool:
-    """True when whoever offers `card` can compute the request with its adapter, if it has one."""
-    return need.adapter is None or card.max_adapter_rank >= need.adapter.rank
 
 
 def _explain_adapter(

@@ -5,7 +5,6 @@ Read next: `gateway.routing.search`, `gateway.routing.empty_choice`.
 """
 
 from contracts.node_roles import NodeRole
-from gateway.routing.empty_choice import takes_adapter
 from gateway.routing.pace import Pace
 from gateway.routing.room import count_room
 from gateway.routing.route_plan import (
@@ -15,6 +14,7 @@ from gateway.routing.route_plan import (
     RouteNeed,
     Sent,
     is_lawful,
+    takes_adapter,
 )
 
 

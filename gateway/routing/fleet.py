@@ -2,7 +2,7 @@
 
 Owns, with the roster, the only mutable view of the fleet; one event loop reads and writes it. Must
 not know the wires that bring the reports. Read next: `gateway.routing.roster` (who there is),
-`gateway.routing.prefill_choice` (the decision, pure), `gateway.routing.locality` (caches and
+`gateway.routing.route_choice` (the decision, pure), `gateway.routing.locality` (caches and
 sessions), `gateway.routing.node_health`.
 """
 
@@ -18,17 +18,19 @@ from gateway.routing.decisions import Decisions
 from gateway.routing.demand import DemandRecorder
 from gateway.routing.locality import Locality
 from gateway.routing.node_health import NodeHealth
-from gateway.routing.prefill_choice import (
-    choose_prefill,
+from gateway.routing.rings import NO_RINGS, Rings, describe_demand
+from gateway.routing.roster import Roster
+from gateway.routing.route_choice import (
+    choose_next_prefill,
     choose_route,
+    explain_unoffered,
     is_still_lawful,
     list_rejections,
     may_answer,
 )
-from gateway.routing.rings import NO_RINGS, Rings, describe_demand
-from gateway.routing.roster import Roster
 from gateway.routing.route_plan import (
     FleetState,
+    Hints,
     PrefillPlan,
     Rejection,
     RouteBounds,
@@ -71,18 +73,13 @@ class Fleet:
 
         Raises: what `choose_node` raises.
         """
-        now_s = self._sources.monotonic_s()
-        rings = self.roster.list_rings(need.model)
-        hints = self.locality.find_hints(need, rings, self._nodes, now_s)
-        state = self._describe(rings, need, now_s)
-        plan = choose_route(
-            state, need, self._bounds, now_s, self._draw, self.locality.hand_over, hints, at
-        )
+        state, hints = self._look(need)
+        plan = choose_route(state, need, self._draw, self.locality.hand_over, hints, at)
         if plan.prefill is not None:
             self._count_sent(plan.prefill, need)
             self.locality.note_prefill_sent(need, plan.prefill.node_id)
         self._count_sent(plan, need)
-        is_proven = self.locality.note_sent(need, plan.node_id, now_s)
+        is_proven = self.locality.note_sent(need, plan.node_id, state.now_s)
         return plan if is_proven else replace(plan, is_proven=False)
 
     def plan_prefill(self, need: RouteNeed, plan: RoutePlan) -> PrefillPlan | None:
@@ -91,13 +88,9 @@ class Fleet:
         """
         if plan.node_id not in self._nodes:
             return None
-        now_s = self._sources.monotonic_s()
-        rings = self.roster.list_rings(need.model)
-        hints = self.locality.find_hints(need, rings, self._nodes, now_s)
-        state = self._describe(rings, need, now_s)
-        prefill = choose_prefill(
-            state, need, plan, self._bounds, now_s, self.locality.hand_over, self._draw, hints
-        )
+        state, hints = self._look(need)
+        meter = self.locality.hand_over
+        prefill = choose_next_prefill(state, need, plan, self._draw, meter, hints)
         if prefill is not None:
             self._count_sent(prefill, need)
             self.locality.note_prefill_sent(need, prefill.node_id)
@@ -137,9 +130,7 @@ class Fleet:
         """True when `plan` would find the node in order and with room."""
         if node_id not in self._nodes:
             return False
-        now_s = self._sources.monotonic_s()
-        state = self._describe(NO_RINGS, need, now_s)
-        return may_answer(state, node_id, need, self._bounds, now_s)
+        return may_answer(self._describe(NO_RINGS, need), node_id, need)
 
     def is_lawful(self, plan: RoutePlan, need: RouteNeed) -> bool:
         """True while what `plan` says is allowed by `need`, as nodes speak of themselves now."""
@@ -149,9 +140,7 @@ class Fleet:
         """Why each node that does not come into question for a request now does not, of no more
         than `MAX_EXPLAINED` nodes, those with the model where the law allows it before others.
         """
-        now_s = self._sources.monotonic_s()
-        state = self._describe(self.roster.list_rings(need.model), need, now_s)
-        return list_rejections(state, need, self._bounds, now_s)
+        return list_rejections(self._describe(self.roster.list_rings(need.model), need), need)
 
     def note_begun(self, node_id: NodeId, owner: int) -> None:
         """The answer to a request of the account has begun. To be told once of each."""
@@ -273,10 +262,7 @@ class Fleet:
         """
         window = self.roster.find_context_window(need.model)
         if window is None:
-            now_s = self._sources.monotonic_s()
-            state = self._describe(NO_RINGS, need, now_s)
-            choose_route(state, need, self._bounds, now_s, self._draw, self.locality.hand_over)
-        assert window is not None, "a model that no node has offered has found a node"
+            raise explain_unoffered(self._describe(NO_RINGS, need), need)
         return window
 
     def list_troubled(self) -> Mapping[NodeId, Rejection]:
@@ -324,14 +310,22 @@ class Fleet:
         """Nodes that can be reached."""
         return frozenset(n.node_id for n in self.roster.snapshots if n.is_connected)
 
-    def _describe(self, rings: Rings, need: RouteNeed, now_s: float) -> FleetState:
-        """What a choice at this moment rests on."""
-        troubled = self.health.list_troubled(now_s, need)
+    def _look(self, need: RouteNeed) -> tuple[FleetState, Hints]:
+        """What the choice of a node for `need` rests on, and who deserves a look first."""
+        rings = self.roster.list_rings(need.model)
+        state = self._describe(rings, need)
+        return state, self.locality.find_hints(need, rings, self._nodes, state.now_s)
+
+    def _describe(self, rings: Rings, need: RouteNeed) -> FleetState:
+        """What a choice among `rings` at this moment rests on."""
+        now_s = self._sources.monotonic_s()
         return FleetState(
+            now_s,
+            self._bounds,
             self._nodes,
             rings.answering,
             self._sent,
-            troubled,
+            self.health.list_troubled(now_s, need),
             rings.prefilling,
             rings.latencies_s,
             self.roster.absent,

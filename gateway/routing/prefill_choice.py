@@ -7,17 +7,13 @@ a hand-over does not pay follows from what was measured, and there is no thresho
 Read next: `gateway.routing.hand_over`, `gateway.routing.choose_node`.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Final
-
-import msgspec
 
 from contracts.errors import InvariantBroken
 from contracts.ids import NodeId
 from contracts.kv_transfer import KvEndpoint
 from contracts.node_roles import NodeRole
-from gateway.routing.choose_node import Draw, choose_node, draw_some
+from gateway.routing.choose_node import Draw, draw_some
 from gateway.routing.cost import NOTHING_SENT
 from gateway.routing.filters import find_rejection
 from gateway.routing.hand_over import HandOverMeter
@@ -28,16 +24,12 @@ from gateway.routing.route_plan import (
     Hints,
     NodeSnapshot,
     PrefillPlan,
-    Rejection,
     Ring,
-    RouteBounds,
     RouteNeed,
     RoutePlan,
     estimate_cached_tokens,
     is_lawful,
-    keep_only,
 )
-from gateway.routing.search import Search
 
 _PAUSE_S: Final = 0.025
 _LEAST_PAUSE_TOKENS: Final = 256
@@ -48,39 +40,12 @@ _LONG_PAUSE_S: Final = 1.0
 """An answer that stops for so long is waited for as a first token is; shorter pauses are felt less,
 in proportion, since text is read slower than it is made.
 """
-MAX_EXPLAINED: Final = 256
-"""Nodes that are looked at to explain why nobody was chosen."""
-
-
-def choose_route(
-    state: FleetState,
-    need: RouteNeed,
-    bounds: RouteBounds,
-    now_s: float,
-    draw: Draw,
-    hand_over: HandOverMeter,
-    hints: Hints = NO_HINTS,
-    at: NodeId | None = None,
-) -> RoutePlan:
-    """Both endpoints: the node that answers, `at` if it is given, and, where that is better,
-    another for the prompt.
-
-    Raises: what `choose_node` raises.
-    """
-    candidates = state if at is None else keep_only(state, at)
-    plan = choose_node(candidates, need, bounds, now_s, draw, hints)
-    prefill = choose_prefill(state, need, plan, bounds, now_s, hand_over, draw, hints)
-    if prefill is None:
-        return plan
-    return msgspec.structs.replace(plan, prefill=prefill)
 
 
 def choose_prefill(
     state: FleetState,
     need: RouteNeed,
     plan: RoutePlan,
-    bounds: RouteBounds,
-    now_s: float,
     hand_over: HandOverMeter,
     draw: Draw,
     hints: Hints = NO_HINTS,
@@ -96,7 +61,7 @@ def choose_prefill(
         return None
     best = None
     least_s = _estimate_here_s(state, need, plan)
-    moved_s = hand_over.estimate_s(need.num_prompt_tokens, now_s)
+    moved_s = hand_over.estimate_s(need.num_prompt_tokens, state.now_s)
     regions = find_bounds_beside(need, plan.region)
     for ring in state.prefill_rings:
         if ring.latency_s + moved_s >= least_s:
@@ -107,7 +72,7 @@ def choose_prefill(
         for node_id in dict.fromkeys(looked_at):
             node = state.nodes[node_id]
             endpoint = _find_endpoint(node, target)
-            if endpoint is not None and _may_compute(state, node, need, plan, bounds, now_s):
+            if endpoint is not None and _may_compute(state, node, need, plan):
                 ends = endpoint, target
                 found = _weigh(state, node, need, ring.latency_s + moved_s, hints, ends)
                 if found.cost_s < least_s:
@@ -115,49 +80,6 @@ def choose_prefill(
     if best is not None and not is_lawful(state.nodes[best.node_id], need):
         raise InvariantBroken("The router left the regions that the account allows.")
     return best
-
-
-def list_rejections(
-    state: FleetState, need: RouteNeed, bounds: RouteBounds, now_s: float
-) -> Sequence[tuple[NodeId, Rejection]]:
-    """Why each node that is passed over would be, of `MAX_EXPLAINED` nodes at most: clients ask for
-    this, and a fleet may have thousands. Those with the model in regions that are allowed come
-    first.
-    """
-    search = Search(state, need, NO_HINTS, now_s)
-    lawful = (
-        node_id
-        for ring in (*state.rings, *state.prefill_rings)
-        if need.may_use(ring.region)
-        for node_id in ring.node_ids
-    )
-    for node_id in chain(lawful, state.nodes):
-        if search.num_seen == MAX_EXPLAINED:
-            break
-        search.look_at(node_id, 0.0, bounds)
-    return search.rejected
-
-
-def may_answer(
-    state: FleetState, node_id: NodeId, need: RouteNeed, bounds: RouteBounds, now_s: float
-) -> bool:
-    """True for a node in order, and with room, that is there for answers."""
-    node = state.nodes[node_id]
-    sent = state.sent.get((node_id, need.model), NOTHING_SENT)
-    return (
-        node.role is not NodeRole.PREFILL
-        and node_id not in state.troubled
-        and find_rejection(node, sent, need, bounds, now_s) is None
-    )
-
-
-def is_still_lawful(nodes: Mapping[NodeId, NodeSnapshot], plan: RoutePlan, need: RouteNeed) -> bool:
-    """True when neither the answer nor its prompt would go to a node that has gone, or that the law
-    does not allow by now.
-    """
-    wanted = [plan.node_id, *([] if plan.prefill is None else [plan.prefill.node_id])]
-    found = [nodes.get(node_id) for node_id in wanted]
-    return all(node is not None and is_lawful(node, need) for node in found)
 
 
 def _list_held(ring: Ring, hints: Hints) -> list[NodeId]:
@@ -178,15 +100,13 @@ def _may_compute(
     node: NodeSnapshot,
     need: RouteNeed,
     plan: RoutePlan,
-    bounds: RouteBounds,
-    now_s: float,
 ) -> bool:
     """True for a node in order that is there for prompts and has the very same weights."""
     if node.role is not NodeRole.PREFILL or node.node_id == plan.node_id:
         return False
     sent = state.sent.get((node.node_id, need.model), NOTHING_SENT)
     return (
-        find_rejection(node, sent, need, bounds, now_s) is None
+        find_rejection(node, sent, need, state.bounds, state.now_s) is None
         and node.node_id not in state.troubled
         and node.cards[need.model].revision == plan.card.revision
         and node.loads[need.model].is_ready

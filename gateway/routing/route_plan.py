@@ -291,6 +291,9 @@ NO_HINTS = Hints()
 class FleetState(msgspec.Struct, frozen=True):
     """All that a choice rests on."""
 
+    now_s: float
+    """Monotonic."""
+    bounds: RouteBounds
     nodes: Mapping[NodeId, NodeSnapshot]
     rings: Sequence[Ring]
     """Who answers with the model that is asked for, nearest first."""
@@ -372,6 +375,11 @@ def is_lawful(node: NodeSnapshot, need: RouteNeed) -> bool:
     if node.region is None or not need.may_use(node.region):
         return False
     return need.jurisdictions is None or node.jurisdiction in need.jurisdictions
+
+
+def takes_adapter(card: ModelCard, need: RouteNeed) -> bool:
+    """True when whoever offers `card` can compute the request with its adapter, if it has one."""
+    return need.adapter is None or card.max_adapter_rank >= need.adapter.rank
 
 
 def estimate_cached_tokens(need: RouteNeed, hints: Hints, node_id: NodeId) -> int:

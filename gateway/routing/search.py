@@ -33,7 +33,6 @@ from gateway.routing.route_plan import (
     FleetState,
     Hints,
     Rejection,
-    RouteBounds,
     RouteNeed,
     estimate_cached_tokens,
 )
@@ -108,7 +107,6 @@ class Search:
 
     __slots__ = (
         "_least_savable_s",
-        "_now_s",
         "_num_opening",
         "_seen",
         "_state",
@@ -118,12 +116,11 @@ class Search:
         "rejected",
     )
 
-    def __init__(self, state: FleetState, need: RouteNeed, hints: Hints, now_s: float) -> None:
+    def __init__(self, state: FleetState, need: RouteNeed, hints: Hints) -> None:
         """Nothing seen yet."""
         self._state = state
         self.need = need
         self.hints = hints
-        self._now_s = now_s
         self._num_opening = count_opening_tokens(need)
         self._seen: set[NodeId] = set()
         self._least_savable_s = float("inf")
@@ -136,19 +133,20 @@ class Search:
         """Nodes looked at."""
         return len(self._seen)
 
-    def look_at(self, node_id: NodeId, latency_s: float, bounds: RouteBounds) -> None:
+    def look_at(self, node_id: NodeId, latency_s: float) -> None:
         """Weighs a node, once."""
         if node_id in self._seen:
             return
         self._seen.add(node_id)
-        node, need = self._state.nodes[node_id], self.need
-        sent = self._state.sent.get((node_id, need.model), NOTHING_SENT)
-        reason = find_rejection(node, sent, need, bounds, self._now_s)
+        state, need = self._state, self.need
+        node = state.nodes[node_id]
+        sent = state.sent.get((node_id, need.model), NOTHING_SENT)
+        reason = find_rejection(node, sent, need, state.bounds, state.now_s)
         if reason is not None:
             self.rejected.append((node_id, reason))
             return
         pace = node.find_pace(need.model)
-        reason = self._state.troubled.get(node_id) or find_unready(node, pace)
+        reason = state.troubled.get(node_id) or find_unready(node, pace)
         if reason is not None:
             self.rejected.append((node_id, reason))
         num_cached = estimate_cached_tokens(need, self.hints, node_id)
@@ -156,7 +154,7 @@ class Search:
         num_held = count_held_tokens(pace, sent)
         opening_s = self._num_opening / pace.decode_per_s
         num_sharing, num_ahead = places = count_places(pace, sent)
-        usual = self._state.usual_new_tokens
+        usual = state.usual_new_tokens
         one = Candidate(
             node_id,
             reason is not None,

@@ -1,6 +1,7 @@
 """The queue before full nodes: who goes when there is room, who is refused, who is forgotten."""
 
 import asyncio
+from types import FunctionType, MethodType
 from typing import Any, cast
 
 import msgspec
@@ -45,6 +46,9 @@ class Noted:
         self.names = set[str]()
 
     def __getattr__(self, name: str) -> Any:
+        found = getattr(RouteNeed, name)
+        if isinstance(found, FunctionType):
+            return MethodType(found, self)  # what it looks at counts
         self.names.add(name)
         return getattr(self._need, name)
 

@@ -148,6 +148,8 @@ def create_state(
     nodes = list(nodes)
     rings = list_rings(model, nodes, lambda region: (latencies_s or {}).get(region, 0.0))
     return FleetState(
+        NOW_S,
+        BOUNDS,
         {node.node_id: node for node in nodes},
         rings.answering,
         {(NodeId(name), MODEL): Sent(count) for name, count in (sent or {}).items()},
@@ -167,7 +169,7 @@ def choose(
 ) -> RoutePlan:
     """The choice among `nodes` at `NOW_S`; `facts` are those of `create_state`."""
     state = create_state(nodes, model=need.model, **facts)
-    return choose_node(state, need, BOUNDS, NOW_S, draw, hints)
+    return choose_node(state, need, draw, hints)
 
 
 def allow(*regions: str) -> RouteNeed:

@@ -169,7 +169,7 @@ def check_route(
     facts: dict[str, Any] = {"troubled": troubled, "latencies_s": latencies_s | FAR_S}
     try:
         state = create_state(nodes, model=need.model, sent=sent, **facts)
-        plan = choose_node(state, need, BOUNDS, NOW_S, rng.randrange, hints)
+        plan = choose_node(state, need, rng.randrange, hints)
     except ServiceError as error:
         assert not good
         check_refusal(error, nodes, need)
@@ -184,7 +184,7 @@ def check_route(
     assert refused.isdisjoint(good)
     if len(nodes) <= MAX_LOOKED_AT and not wanted:
         assert refused == {node.node_id for node in nodes} - good
-    prefill = choose_prefill(state, need, plan, BOUNDS, NOW_S, QUICK, rng.randrange, hints)
+    prefill = choose_prefill(state, need, plan, QUICK, rng.randrange, hints)
     if prefill is not None:
         check_prefill(prefill, plan, state, need, good)
         assert not wanted or prefill.region in wanted
@@ -235,13 +235,13 @@ def count_scene(seen: Counter[str], scene: Scene, sent: dict[str, int]) -> None:
     draw = Mock(side_effect=random.Random(seen["all"]).randrange)
     state = create_state(nodes, model=need.model, sent=sent, latencies_s=FAR_S)
     try:
-        plan = choose_node(state, need, BOUNDS, NOW_S, draw)
+        plan = choose_node(state, need, draw)
     except ServiceError as error:
         seen["disputed"] += "differ on whose law" in error.message
         return
     seen["drawn"] += draw.called
     seen["far"] += plan.region in list_far(state, need)
-    prefill = choose_prefill(state, need, plan, BOUNDS, NOW_S, QUICK, draw)
+    prefill = choose_prefill(state, need, plan, QUICK, draw)
     seen["handed over"] += prefill is not None
     home = find_home(need, plan)
     idle = [node for node in able if need.may_move and may_compute_prompts(node, need, plan)]

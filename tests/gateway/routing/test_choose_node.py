@@ -17,7 +17,6 @@ from contracts.ids import ModelName, NodeId, RegionId
 from gateway.routing.route_plan import (
     NodeSnapshot,
     Rejection,
-    RouteBounds,
     RouteNeed,
 )
 from gateway.routing.search import Search
@@ -217,9 +216,9 @@ def test_what_clients_make_up_costs_no_look_at_each_node_of_a_large_fleet(
     looked_at: list[NodeId] = []
     look_at = Search.look_at
 
-    def note(search: Search, node_id: NodeId, latency_s: float, bounds: RouteBounds) -> None:
+    def note(search: Search, node_id: NodeId, latency_s: float) -> None:
         looked_at.append(node_id)
-        look_at(search, node_id, latency_s, bounds)
+        look_at(search, node_id, latency_s)
 
     monkeypatch.setattr(Search, "look_at", note)
     nodes = [create_node(f"n{number}", loads={MODEL: FULL}) for number in range(50)]

@@ -16,12 +16,11 @@ from gateway.routing import empty_choice
 from gateway.routing.choose_node import choose_node
 from gateway.routing.fleet import Fleet
 from gateway.routing.kinds import pick_kinds
-from gateway.routing.prefill_choice import MAX_EXPLAINED
+from gateway.routing.route_choice import MAX_EXPLAINED
 from gateway.routing.route_plan import NodeSnapshot, RouteNeed, keep_only
 from gateway.routing.search import Search
 from gateway.sources import Sources
 from tests.gateway.routing.fleet_words import (
-    BOUNDS,
     FULL,
     MODEL,
     NOW_S,
@@ -163,7 +162,7 @@ def test_one_node_of_each_kind_tells_the_client_what_all_of_them_would() -> None
 def find_outcome(state: Any, need: RouteNeed) -> str:
     """What is chosen, or said."""
     try:
-        return choose_node(state, need, BOUNDS, NOW_S, lambda _: 0).node_id
+        return choose_node(state, need, lambda _: 0).node_id
     except ServiceError as error:
         return f"{type(error).__name__}: {error.message}"
 

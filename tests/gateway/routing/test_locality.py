@@ -10,7 +10,7 @@ from contracts.grant import RetentionClass
 from contracts.inference import ChatMessage, ChatPrompt, GenerateRequest, SamplingParams
 from contracts.prefix_keys import pack_keys
 from gateway.routing.fleet import Fleet
-from gateway.routing.prefill_choice import choose_route
+from gateway.routing.route_choice import choose_route
 from gateway.routing.route_plan import FleetState, RouteNeed, RoutePlan
 from gateway.sources import Sources
 from tests.gateway.routing.fleet_words import MODEL, create_fleet, create_load, create_report

@@ -12,8 +12,8 @@ from contracts.ids import NodeId, RegionId
 from contracts.node_roles import NodeRole
 from gateway.routing.choose_node import choose_node
 from gateway.routing.hand_over import HandOverMeter
-from gateway.routing.prefill_choice import choose_route
 from gateway.routing.regions import Region
+from gateway.routing.route_choice import choose_route
 from gateway.routing.route_plan import (
     Hints,
     NodeSnapshot,
@@ -26,7 +26,6 @@ from gateway.routing.sessions import choose_first_place
 from gateway.routing.wishes import format_explanation
 from gateway.sources import Sources
 from tests.gateway.routing.fleet_words import (
-    BOUNDS,
     FULL,
     MODEL,
     NEED,
@@ -154,7 +153,7 @@ def test_the_prompt_is_computed_where_the_answer_is_preferred() -> None:
 
     def route(need: RouteNeed, *others: Any) -> RoutePlan:
         state = create_state([busy, *others])
-        return choose_route(state, need, BOUNDS, NOW_S, lambda count: count - 1, quick)
+        return choose_route(state, need, lambda count: count - 1, quick)
 
     plan = route(long, prompts)
     assert plan.prefill is not None  # the control
@@ -214,6 +213,6 @@ def test_who_had_no_room_for_one_group_is_not_asked_again_for_the_next() -> None
     state = create_state([HOME, NEXT, *crowd], latencies_s=LATENCIES_S)
     state = replace(state, nodes=Watched(state.nodes))
     need = prefer("enam", "enam,apac", "eeur")
-    plan = choose_node(state, need, BOUNDS, NOW_S, lambda count: count - 1)
+    plan = choose_node(state, need, lambda count: count - 1)
     assert (plan.node_id, plan.num_spilled) == ("next", 2)
     assert {looks[node.node_id] for node in crowd} == {1}

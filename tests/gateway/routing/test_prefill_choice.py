@@ -14,7 +14,6 @@ from gateway.routing.hand_over import HandOverMeter
 from gateway.routing.prefill_choice import choose_prefill
 from gateway.routing.route_plan import Hints, NodeSnapshot, PrefillPlan, Rejection, RouteNeed
 from tests.gateway.routing.fleet_words import (
-    BOUNDS,
     MODEL,
     NOW_S,
     STALE_S,
@@ -62,12 +61,10 @@ def choose(
     """The choice where `answering`, a busy node for answers, is among `nodes`."""
     answers = answering or create_node("answers", role=NodeRole.DECODE, loads={MODEL: BUSY})
     state = create_state([answers, *nodes], **facts)
-    plan = choose_node(state, need, BOUNDS, NOW_S, lambda count: 0)
+    plan = choose_node(state, need, lambda count: 0)
     assert plan.node_id == answers.node_id
     told = Hints() if hints is None else hints
-    return choose_prefill(
-        state, need, plan, BOUNDS, NOW_S, meter or create_meter(), lambda count: 0, told
-    )
+    return choose_prefill(state, need, plan, meter or create_meter(), lambda count: 0, told)
 
 
 def find(*nodes: NodeSnapshot, **facts: Any) -> str | None:
@@ -120,8 +117,8 @@ def test_the_prompt_stays_where_most_of_it_is_cached() -> None:
     state = create_state(
         [create_node("answers", role=NodeRole.DECODE, loads={MODEL: BUSY}), create_prefill()]
     )
-    plan = choose_node(state, LONG, BOUNDS, NOW_S, lambda count: 0, hints)
-    args = (state, LONG, plan, BOUNDS, NOW_S, create_meter(), lambda count: 0)
+    plan = choose_node(state, LONG, lambda count: 0, hints)
+    args = (state, LONG, plan, create_meter(), lambda count: 0)
     assert choose_prefill(*args, hints) is None
     assert plan.num_cached_tokens == 7975
 
@@ -177,13 +174,11 @@ def test_a_node_that_has_lost_the_model_since_it_was_chosen_gets_none() -> None:
     """Asked while a connection is read, where an error would end all that runs on it."""
     answers = create_node("answers", role=NodeRole.DECODE, loads={MODEL: BUSY})
     chosen = create_state([answers, create_prefill()])
-    plan = choose_node(chosen, LONG, BOUNDS, NOW_S, lambda count: 0)
+    plan = choose_node(chosen, LONG, lambda count: 0)
     found: list[PrefillPlan | None] = []
     for loads in ({MODEL: BUSY}, {}):
         state = create_state([replace(answers, loads=loads), create_prefill()])
-        found.append(
-            choose_prefill(state, LONG, plan, BOUNDS, NOW_S, create_meter(), lambda count: 0)
-        )
+        found.append(choose_prefill(state, LONG, plan, create_meter(), lambda count: 0))
     assert found[0] is not None  # the control
     assert found[1] is None
 
