@@ -114,7 +114,7 @@ class AnswerPath:
                 context, exchange, parsed.form, forwarded.events, settlement, headers
             )
             if not forwarded.stream.is_aborted:
-                _settle(claim, context, reply)
+                _keep_answer(claim, context, reply)
             return 200
         if exchange.is_blocked:
             await exchange.drain()
@@ -147,7 +147,7 @@ class AnswerPath:
         self._telemetry.count_first_text(context.model, context.first_text_s)
 
 
-def _settle(claim: Claim | NoClaim, context: RequestContext, reply: bytes) -> None:
+def _keep_answer(claim: Claim | NoClaim, context: RequestContext, reply: bytes) -> None:
     """Lets the answer be given again, unless nothing may remain of it."""
     assert context.principal is not None
     if context.principal.may_be_kept:

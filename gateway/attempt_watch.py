@@ -140,7 +140,7 @@ class AttemptWatch:
     def _is_silent(self, stream: NodeStream, watched: _Watched) -> bool:
         """True when nothing has come for long of an answer that should come as it is written."""
         silent_s = self._monotonic_s() - watched.moved_s
-        least_s = max(_SILENCE_S, _SILENCE_RATIO * watched.plan.cost_s)
+        least_s = max(_SILENCE_S, _SILENCE_RATIO * watched.plan.first_token_s)
         return not stream.is_whole and silent_s >= least_s
 
     def _count(self, watched: _Watched) -> None:

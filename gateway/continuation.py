@@ -2,8 +2,9 @@
 
 The client sees one unbroken answer and pays for it once: the next node is told every token that
 has come, the seed and the positions stay the same, and what it repeats is left out there. Late
-frames of the old attempt reach nobody: its stream is closed. Answers of several choices, and those
-whose prompt was being scored, cannot go on and end with an error. Read next: `gateway.forwarding`
+frames of the old attempt reach nobody: its stream is closed. Answers of several choices, those
+whose prompt was being scored, and those of engines of others cannot go on and end with an error.
+Read next: `gateway.forwarding`
 (before the first byte), `gateway.upstream.progress`, `gpu_pool.server.resumed_answer`.
 """
 
@@ -102,11 +103,7 @@ class Forwarded:
 
     def find_error(self, last: Finished | Failed) -> ServiceError | None:
         """The error that a stream's last event stands for."""
-        if isinstance(last, Failed):
-            return self._attempts.read_failure(self.context, self.attempt, last.error)
-        if last.reason is FinishReason.ABORTED and not self.stream.is_aborted:
-            return StreamBroken("The node gave the request up.")
-        return None
+        return find_error(self._attempts, self.context, self.attempt, last)
 
     async def go_on(self, last: Finished | Failed) -> list[GenerationEvent] | None:
         """The first events of another node that goes on; None when the answer is over with `last`.
@@ -162,10 +159,10 @@ class Forwarded:
         """An attempt at a node that can go on, which is waited for within bounds, before all that
         have no part of their answer yet.
 
-        A node that has failed may do so again when it is back, if no other does.
+        A node that has failed is asked again once it is back, if no other can go on.
         """
         attempts, context = self._attempts, self.context
-        end_s = attempts.sources.monotonic_s() + attempts.retries.settings.resume_patience_s
+        end_s = attempts.retries.find_patience_end_s()
         while not self._asker.is_lost:
             try:
                 need = await self._search.narrow(need)
@@ -244,3 +241,17 @@ class Forwarded:
         again = Usage(usage.num_prompt_tokens, usage.num_cached_tokens, 0)
         retried = context.usage_of_retried
         context.usage_of_retried = again if retried is None else add_usages([retried, again])
+
+
+def find_error(
+    attempts: Attempts, context: RequestContext, attempt: Attempt, last: GenerationEvent
+) -> ServiceError | None:
+    """What the latest event of an attempt says instead of an answer; None when it is a part of
+    one.
+    """
+    if type(last) is Failed:
+        return attempts.read_failure(context, attempt, last.error)
+    is_aborted = type(last) is Finished and last.reason is FinishReason.ABORTED
+    if is_aborted and not attempt.stream.is_aborted:
+        return StreamBroken("The node gave the request up.")
+    return None

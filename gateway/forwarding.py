@@ -13,17 +13,14 @@ import msgspec
 import structlog
 
 from contracts.codec import encode_request
-from contracts.errors import DeadlineExceeded, ServiceError, StreamBroken
+from contracts.errors import DeadlineExceeded, ServiceError
 from contracts.inference import (
-    Failed,
-    Finished,
-    FinishReason,
     GenerateRequest,
     GenerationEvent,
     NodeRequest,
 )
 from gateway.attempts import Attempt, Attempts, Place
-from gateway.continuation import Forwarded
+from gateway.continuation import Forwarded, find_error
 from gateway.entry import Entry
 from gateway.need_description import describe_need, explain_refusal, find_context_window
 from gateway.place_search import PlaceParts, PlaceSearch
@@ -142,25 +139,14 @@ class Forwarder:
             context.usage = stream.read_usage()
             self._attempts.close(context, attempt, None)
             raise
-        error = self._find_error(context, attempt, events[-1])
+        error = find_error(self._attempts, context, attempt, events[-1])
         if error is not None:
             context.usage = stream.read_usage()
-            # A step may take longer than a node has to say that it has ended one who left.
+            # The client has left: a node that says late that it has ended the answer is in order.
             counted = None if stream.is_aborted else error
             self._attempts.close(context, attempt, counted)
             raise error
         return events
-
-    def _find_error(
-        self, context: RequestContext, attempt: Attempt, last: GenerationEvent
-    ) -> ServiceError | None:
-        """What the latest event says instead of an answer; None when it is a part of one."""
-        if type(last) is Failed:
-            return self._attempts.read_failure(context, attempt, last.error)
-        is_aborted = type(last) is Finished and last.reason is FinishReason.ABORTED
-        if is_aborted and not attempt.stream.is_aborted:
-            return StreamBroken("The node gave the request up.")
-        return None
 
     def _draw_seed(self, request: NodeRequest) -> NodeRequest:
         """The request with a seed, so that another node could go on with the very same draws."""

@@ -15,12 +15,13 @@ from gateway.routing.region_policy import (
     find_allowed,
     find_disputed,
     find_jurisdictions,
+    find_narrowed,
     list_preferred,
 )
 from gateway.routing.residency_words import describe_residency
 from gateway.routing.route_choice import MAX_EXPLAINED
 from gateway.routing.route_plan import RouteNeed
-from gateway.routing.wishes import format_refusal, intersect, narrow, read_wishes
+from gateway.routing.wishes import format_refusal, intersect, read_wishes
 from tenancy.interfaces import Principal
 
 
@@ -36,8 +37,7 @@ def describe_need(
     wishes = read_wishes(asker.headers)
     context.wants_explanation = wishes.is_explained
     rules, laws = principal.region_rules, fleet.roster.laws
-    lying_there = laws.list_regions(wishes.jurisdictions) if wishes.jurisdictions else ()
-    allowed = narrow(find_allowed(rules, laws), wishes, lying_there)
+    allowed = find_narrowed(rules, wishes, laws)
     jurisdictions = find_jurisdictions(rules, wishes.jurisdictions)
     disputed = find_disputed(rules, wishes.jurisdictions, wishes.regions, laws)
     if not has_choice:

@@ -126,7 +126,7 @@ class PlaceSearch:
         Where a node was lost with the request, another is waited for within bounds, as one is for
         an answer under way; not where nodes have failed it twice. Where those that are left are
         full, the request waits as if it had just come. Raises: `failure` when there is none, and
-        what `narrow` does.
+        what `narrow` and the queue do.
         """
         if self._attempts.retries.may_doubt(self._context, place.need, place.plan, failure):
             self._note_tried(place.plan.node_id)
@@ -149,7 +149,8 @@ class PlaceSearch:
         is_lost = isinstance(failure, StreamBroken) and not self._spent
         if is_lost:
             need = msgspec.structs.replace(wanted[-1], may_wait=False)
-            waiter = self._create_waiter(need, self._find_patience_end_s(), UNDER_WAY)
+            end_s = self._attempts.retries.find_patience_end_s()
+            waiter = self._create_waiter(need, end_s, UNDER_WAY)
         elif is_full:
             # Not `_tried`: while it waits, those that are full may go, and one that has failed it
             # once is back. Where all others were in that, it would wait for nobody.
@@ -217,9 +218,7 @@ class PlaceSearch:
             return None
 
     def _find_now(self) -> Place | None:
-        """The same, None where all are full; a place, or the wish for one, shows that the model is
-        asked for.
-        """
+        """The first place, None where all are full. Either shows that the model is asked for."""
         need = self._need
         try:
             place = Place(need, self._attempts.plan(self._context, need))
@@ -311,9 +310,3 @@ class PlaceSearch:
     def _find_end_s(self) -> float:
         """Until when a request waits that has no place yet."""
         return self._context.started_s + self._queue.max_wait_s
-
-    def _find_patience_end_s(self) -> float:
-        """Until when one waits that was lost with its node."""
-        return (
-            self._attempts.sources.monotonic_s() + self._attempts.retries.settings.resume_patience_s
-        )

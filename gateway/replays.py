@@ -15,8 +15,8 @@ from contracts.ids import RegionId
 from gateway.auth.standing import Standing
 from gateway.request_context import RequestContext
 from gateway.routing.law_table import LawTable
-from gateway.routing.region_policy import find_allowed, find_disputed
-from gateway.routing.wishes import narrow, read_wishes
+from gateway.routing.region_policy import find_disputed, find_narrowed
+from gateway.routing.wishes import read_wishes
 
 
 class Replays:
@@ -42,8 +42,7 @@ class Replays:
         assert context.principal is not None
         principal = await self._standing.find(context.principal, context.generation)
         rules, wishes, laws = principal.region_rules, read_wishes(headers), self._laws
-        lying_there = laws.list_regions(wishes.jurisdictions) if wishes.jurisdictions else ()
-        allowed = narrow(find_allowed(rules, laws), wishes, lying_there)
+        allowed = find_narrowed(rules, wishes, laws)
         forbidden = set[RegionId]() if allowed is None else set(regions) - set(allowed)
         if not forbidden:
             return

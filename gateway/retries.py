@@ -75,6 +75,10 @@ class Retries:
         takers = principal.account_id, context.model
         return self._budget.spend(self._monotonic_s(), takers, leaves_half=not has_begun)
 
+    def find_patience_end_s(self) -> float:
+        """Until when a request waits that was lost with its node, by the monotonic clock."""
+        return self._monotonic_s() + self.settings.resume_patience_s
+
     def has_time(self, context: RequestContext) -> bool:
         """True before the request's deadline, which is that of all of its attempts together."""
         return self._monotonic_s() < context.deadline_s

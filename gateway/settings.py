@@ -354,7 +354,8 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """True: requests of accounts that are bound to other regions are refused here before their
     body is read, and told where to go instead."""
     max_sessions: Count = 100_000
-    """Sessions, as clients name them in `x-session-affinity`, whose node is remembered."""
+    """Sessions whose node is remembered, as clients name them in `x-session-affinity` or known by
+    their opening; and as many again of which nodes tell."""
     session_idle_s: Seconds = 600.0
     max_attempts: Count = 4
     """Nodes that one request may be sent to, one after the other."""

@@ -123,7 +123,7 @@ class OtlpSink:
             self._processor.on_end(self._make(span))
 
     async def close(self) -> None:
-        """Returns when all is sent, or the time for that is over: what is left is tried no more then,
+        """Returns when all is sent, or the time for that is over: what is left is given up then,
         and a daemon thread ends with the request that it is in.
         """
         ending = threading.Thread(target=self._processor.shutdown, daemon=True)

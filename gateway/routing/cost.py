@@ -50,7 +50,7 @@ def estimate_work_s(pace: Pace, num_new_tokens: int) -> float:
 
 
 def count_opening_tokens(need: RouteNeed) -> float:
-    """How long the opening of the answer is. In a node's seconds: by its decode rate."""
+    """Tokens of the opening of the answer."""
     return max(_OPENING * need.num_output_tokens, 1)
 
 

@@ -11,7 +11,6 @@ from typing import Final
 
 import structlog
 
-from contracts.errors import NotFound
 from contracts.fleet_view import NodeDrain
 from contracts.ids import NodeId
 from gateway.routing.fleet import Fleet
@@ -48,8 +47,8 @@ class DrainDesk:
         enrolled: one that is away may be drained before it is back.
         """
         roster = self._fleet.roster
-        if all(node.node_id != node_id for node in (*roster.snapshots, *roster.absent)):
-            raise NotFound("This gateway knows no such node; `hearth nodes` lists them.")
+        if all(node.node_id != node_id for node in roster.absent):
+            roster.require(node_id)
 
     async def refresh(self) -> None:
         """Reads the drains anew. Raises: `StoreUnavailable`, and the last known ones hold."""

@@ -173,7 +173,7 @@ class Fleet:
         return self.health.clock.is_doubted(self._list_connected(), now_s)
 
     def is_clock_refuted(self) -> bool:
-        """True when all of them do, so that no attempt could end better."""
+        """True when all nodes say so, so that no attempt could end better."""
         now_s = self._sources.monotonic_s()
         return self.health.clock.is_refuted(self._list_connected(), now_s)
 

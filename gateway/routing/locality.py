@@ -13,7 +13,7 @@ from contracts.grant import RetentionClass
 from contracts.ids import ModelName, NodeId, RegionId
 from contracts.inference import GenerateRequest, NodeRequest
 from contracts.prefix_keys import skip_repeated, unpack_keys
-from gateway.routing.hand_over import HandOverMeter
+from gateway.routing.hand_over_meter import HandOverMeter
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.prefix_keys import (
     BYTES_PER_TOKEN,
@@ -100,11 +100,13 @@ class Locality:
         keys = need.prefix_keys
         if not keys and need.session is None:
             return NO_HINTS
-        holders = self._index.find(keys, create_compass(need, rings.latencies_s, nodes, False))
+        holders = self._index.find(keys, create_compass(need, rings.latencies_s, nodes))
         for_prompts: Sequence[NodeId] = ()
         if rings.prefilling:
             latencies_s = {ring.region: ring.latency_s for ring in rings.prefilling}
-            for_prompts = self._index.find(keys, create_compass(need, latencies_s, nodes, True))
+            for_prompts = self._index.find(
+                keys, create_compass(need, latencies_s, nodes, is_for_prompts=True)
+            )
         is_known = bool(holders or for_prompts)
         return Hints(
             holders,
@@ -127,7 +129,7 @@ class Locality:
         self._index.record(node_id, need.prefix_keys)
 
     def note_prefill_accepted(self, need: RouteNeed, node_id: NodeId) -> None:
-        """It does so."""
+        """The node has accepted the prompt that it computes for another."""
         self._index.prove(node_id, need.prefix_keys)  # it is not told what is cached there
 
     def note_accepted(

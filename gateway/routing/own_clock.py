@@ -39,7 +39,7 @@ class OwnClock:
         return num_late >= _FEWEST and 2 * num_late > len(node_ids)
 
     def is_refuted(self, node_ids: frozenset[NodeId], now_s: float) -> bool:
-        """True when all of them do, so that no other one need be asked."""
+        """True when all of these nodes say so, so that no other one need be asked."""
         return _FEWEST <= len(node_ids) == self._count_late(node_ids, now_s)
 
     def _count_late(self, node_ids: frozenset[NodeId], now_s: float) -> int:

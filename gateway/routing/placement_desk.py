@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from contracts.errors import Conflict, NodeUnreachable, NotFound
+from contracts.errors import Conflict, NodeUnreachable
 from contracts.fleet_view import FleetView, NodeView, PlacementRule
 from contracts.ids import BootId, GatewayId, ModelName, NodeId
 from contracts.placement import PlacementPlan, PlacementTarget, Tier
@@ -60,7 +60,7 @@ class PlacementDesk:
         nothing, for a role that it may not take, for a plan that is older than the last and for one
         of a time to come, `NodeUnreachable`.
         """
-        node = self._find(plan.node_id)
+        node = self._fleet.roster.require(plan.node_id)
         if node.boot_id != plan.boot_id:
             raise Conflict("The node has started again since that plan was made.")
         if not node.placements and not node.roles:
@@ -122,12 +122,6 @@ class PlacementDesk:
         self._plans[plan.node_id] = plan
         for node_id in self._plans.keys() - self._fleet.roster.nodes.keys():
             del self._plans[node_id]
-
-    def _find(self, node_id: NodeId) -> NodeSnapshot:
-        for node in self._fleet.roster.snapshots:
-            if node.node_id == node_id:
-                return node
-        raise NotFound("This gateway's settings name no such node; `hearth nodes` lists them.")
 
     def _find_last(self, node: NodeSnapshot) -> PlacementPlan | None:
         """The last plan of this life of the node."""

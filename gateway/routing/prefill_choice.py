@@ -4,7 +4,7 @@ Pure. The node that answers is chosen first. Compared is what either way costs i
 streams wait: a prompt computed beside running answers holds up every one of them, one that comes
 from elsewhere waits for that node's queue and for the way of its blocks. So the length below which
 a hand-over does not pay follows from what was measured, and there is no threshold to be set.
-Read next: `gateway.routing.hand_over`, `gateway.routing.choose_node`.
+Read next: `gateway.routing.hand_over_meter`, `gateway.routing.choose_node`.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ from contracts.node_roles import NodeRole
 from gateway.routing.choose_node import Draw, draw_some
 from gateway.routing.cost import NOTHING_SENT
 from gateway.routing.filters import find_rejection
-from gateway.routing.hand_over import HandOverMeter
+from gateway.routing.hand_over_meter import HandOverMeter
 from gateway.routing.region_policy import find_bounds_beside
 from gateway.routing.route_plan import (
     NO_HINTS,

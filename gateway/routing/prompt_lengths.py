@@ -59,7 +59,7 @@ class PromptLengths:
         mean.note(min(num_tokens, MOST_TIMES * mean.value) if mean.value else num_tokens)
 
     def find_usual_new(self, model: ModelName) -> float:
-        """What that comes to on average; 0 before the first one."""
+        """What is to be computed of a prompt on average; 0 before the first one."""
         mean = self._new.get(model)
         return 0.0 if mean is None else mean.value
 

@@ -10,6 +10,7 @@ from contracts.ids import RegionId
 from contracts.region_rules import RegionRules
 from gateway.routing.law_table import LawTable
 from gateway.routing.route_plan import RouteNeed
+from gateway.routing.wishes import Wishes, narrow
 
 
 def find_allowed(rules: RegionRules, laws: LawTable) -> tuple[RegionId, ...] | None:
@@ -20,6 +21,14 @@ def find_allowed(rules: RegionRules, laws: LawTable) -> tuple[RegionId, ...] | N
     if rules.allowed_regions is None:
         return tuple(sorted(lawful))
     return tuple(region for region in rules.allowed_regions if region in lawful)
+
+
+def find_narrowed(
+    rules: RegionRules, wishes: Wishes, laws: LawTable
+) -> tuple[RegionId, ...] | None:
+    """The regions that both the rules and the request allow; None means any."""
+    lying_there = laws.list_regions(wishes.jurisdictions) if wishes.jurisdictions else ()
+    return narrow(find_allowed(rules, laws), wishes, lying_there)
 
 
 def find_jurisdictions(rules: RegionRules, wished: frozenset[str] | None) -> frozenset[str] | None:

@@ -84,7 +84,8 @@ def create_compass(
     need: RouteNeed,
     latencies_s: Mapping[RegionId, float],
     nodes: Mapping[NodeId, NodeSnapshot],
-    is_for_prompts: bool,
+    *,
+    is_for_prompts: bool = False,
 ) -> Away:
     """How far a node is that is there, of that half, and where the request may go: every place that
     it prefers is nearer than all others.

@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from contracts.errors import NotFound
 from contracts.fleet import ModelCard, NodeReport
 from contracts.ids import ModelName, NodeId, RegionId
 from gateway.routing.kinds import is_alike, pick_kinds
@@ -70,6 +71,13 @@ class Roster:
     def find(self, node_id: NodeId) -> NodeSnapshot | None:
         """The node as last heard of."""
         return self._nodes.get(node_id)
+
+    def require(self, node_id: NodeId) -> NodeSnapshot:
+        """The same. Raises: `NotFound` for who is not in the fleet."""
+        node = self._nodes.get(node_id)
+        if node is None:
+            raise NotFound("This gateway knows no such node; `hearth nodes` lists them.")
+        return node
 
     def list_rings(self, model: ModelName) -> Rings:
         """Who has offered `model`, by region, nearest first."""

@@ -17,7 +17,7 @@ from gateway.routing.choose_node import Draw, choose_node
 from gateway.routing.cost import NOTHING_SENT
 from gateway.routing.empty_choice import explain_empty_choice
 from gateway.routing.filters import find_rejection
-from gateway.routing.hand_over import HandOverMeter
+from gateway.routing.hand_over_meter import HandOverMeter
 from gateway.routing.prefill_choice import choose_prefill
 from gateway.routing.route_plan import (
     NO_HINTS,

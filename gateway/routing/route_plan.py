@@ -177,7 +177,7 @@ class RouteNeed(msgspec.Struct, frozen=True):
     laws: int = 0
     """The version of the table of laws that told regions by jurisdiction."""
     tried: frozenset[NodeId] = frozenset()
-    """Nodes that refused this request already."""
+    """Nodes that it shall not go to: they have refused, failed or lost it, or are passed over."""
     revision: str | None = None
     """Of the weights, where an answer has begun with them."""
     min_context: int = 0
@@ -352,7 +352,7 @@ class RoutePlan(msgspec.Struct, frozen=True):
     num_reports: int
     """Reports of the node that the choice rests on."""
     pick: Pick
-    cost_s: float
+    first_token_s: float
     """How long the first tokens of the answer are expected to take."""
     num_cached_tokens: int
     """Of the prompt, expected."""

@@ -38,7 +38,8 @@ from gateway.routing.route_plan import (
 )
 
 MAX_LOOKED_AT: Final = 8
-"""Nodes of the nearest region that are all looked at; of more, so many are drawn."""
+"""Nodes of the nearest region that are all looked at; of more, so many are drawn, and as many of
+those that are awake."""
 MAX_LOAD_RATIO: Final = 1.1
 """How far above the mean the load of a session's node may be before the session moves on."""
 _FAR_MORE: Final = 8
@@ -58,7 +59,7 @@ class Candidate(msgspec.Struct, frozen=True):
     """Its model is where it can compute. What others have to do says nothing of who sleeps, nor
     the other way round."""
     wait_s: float
-    """For others, before and beside the request's own prompt."""
+    """Until the first tokens of the answer, less what is above and the request's own prompt."""
     work_s: float
     """For what is to be computed of the prompt."""
     num_cached: int
@@ -83,7 +84,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
     @property
     def delay_s(self) -> float:
-        """All that comes before the request's own prompt, and beside it."""
+        """Until the first tokens of the answer, less the request's own prompt."""
         return self.latency_s + self.wake_s + self.wait_s
 
     @property
@@ -230,8 +231,8 @@ class Search:
         return best
 
     def _compare_by_rates(self, usable: Sequence[Candidate]) -> Sequence[Candidate]:
-        """Those of which not all say how long a step takes them, all by the most that they have
-        generated: the one is no measure for the other.
+        """All of them by the most that they have generated: what that says cannot be compared with
+        how long a step takes, which some do not say.
         """
         return [
             one.expect_opening(self._num_opening / self._find_pace(one).most_decode_per_s)
@@ -256,7 +257,7 @@ class Search:
         usual = list_usual(usable)
         per_token = measure_sharing_per_token(usual) if measure is _LOAD else 0.0
         waits_s = [one.wait_s for one in usable]
-        if per_token:  # they go by the number of requests
+        if per_token:  # they count requests: what these hold counts instead
             for place, one in enumerate(usable):
                 waits_s[place] += one.opening_s * (per_token * one.num_load - one.num_sharing)
         usual_load = sum(map(measure, usual)) / len(usual)

@@ -98,7 +98,7 @@ class SessionMap:
                 del self._own[owner]
 
     def _drop_idle_told(self, since_s: float) -> None:
-        """The same of what nodes have told of."""
+        """Forgets what nodes have told of before then."""
         for node_id, own in list(self._tellers.items()):
             for session in list(takewhile(lambda one: self._told[one][1] < since_s, own)):
                 del own[session], self._told[session]
@@ -120,7 +120,7 @@ class SessionMap:
                 break
 
     def _trim_told(self) -> None:
-        """The same of nodes and what they have told of."""
+        """Makes some room: the node that has told of most gives up what it told of first."""
         room = self._max_sessions - self._max_sessions // _FEW
         part = find_part(map(len, self._tellers.values()), room)
         for node_id, own in list(self._tellers.items()):

@@ -1,6 +1,6 @@
 """What a client's headers ask of routing: they can narrow what the account allows, never widen it.
 
-Owns the headers' names and their reading. Read next: `gateway.forwarding`.
+Owns the headers' names and their reading. Read next: `gateway.routing.region_policy`.
 """
 
 from collections import Counter
@@ -104,7 +104,7 @@ def format_explanation(plan: RoutePlan, queued_s: float = 0.0) -> bytes:
     """
     parts = [
         f"pick={plan.pick}",
-        f"cost_ms={plan.cost_s * 1000:.1f}",
+        f"cost_ms={plan.first_token_s * 1000:.1f}",
         f"cached_tokens={plan.num_cached_tokens}",
         f"new_tokens={plan.num_new_tokens}",
         f"seen={plan.num_seen}",

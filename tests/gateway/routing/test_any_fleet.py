@@ -20,7 +20,7 @@ from contracts.fleet import ModelCard
 from contracts.ids import NodeId, RegionId
 from contracts.node_roles import NodeRole
 from gateway.routing.choose_node import choose_node
-from gateway.routing.hand_over import HandOverMeter
+from gateway.routing.hand_over_meter import HandOverMeter
 from gateway.routing.prefill_choice import choose_prefill
 from gateway.routing.room import count_room
 from gateway.routing.route_plan import (

@@ -121,10 +121,10 @@ def test_a_report_takes_over_what_was_sent_before_it(fleet: Fleet) -> None:
     fleet.record_report(create_report("b", running=1))
     before = fleet.plan(NEED)
     fleet.record_report(create_report("a"))
-    first = fleet.plan(NEED).cost_s  # the report has counted the first request itself
-    assert first == before.cost_s
+    first = fleet.plan(NEED).first_token_s  # the report has counted the first request itself
+    assert first == before.first_token_s
     fleet.release(before)  # ... and its end is not subtracted from what was sent since
-    assert fleet.plan(NEED).cost_s > first
+    assert fleet.plan(NEED).first_token_s > first
 
 
 def record_even_reports(fleet: Fleet, num_running: int) -> None:
@@ -200,7 +200,7 @@ def test_releasing_after_the_link_was_lost_is_harmless(fleet: Fleet) -> None:
     fleet.record_link_lost(NodeId("a"))
     fleet.release(plan)
     fleet.record_report(create_report("a"))
-    assert fleet.plan(NEED).cost_s == plan.cost_s
+    assert fleet.plan(NEED).first_token_s == plan.first_token_s
 
 
 @pytest.mark.parametrize("region", ["", "we ur", "weur\r\nx-evil: 1", "é", "a" * 64])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.routing.hand_over import HandOverMeter
+from gateway.routing.hand_over_meter import HandOverMeter
 
 NOW_S = 100.0
 

@@ -11,7 +11,7 @@ from contracts.errors import PoolSaturated, ResidencyViolation
 from contracts.ids import NodeId, RegionId
 from contracts.node_roles import NodeRole
 from gateway.routing.choose_node import choose_node
-from gateway.routing.hand_over import HandOverMeter
+from gateway.routing.hand_over_meter import HandOverMeter
 from gateway.routing.regions import Region
 from gateway.routing.route_choice import choose_route
 from gateway.routing.route_plan import (

@@ -10,7 +10,7 @@ from contracts.errors import InvariantBroken
 from contracts.ids import NodeId, RegionId
 from contracts.node_roles import NodeRole
 from gateway.routing.choose_node import choose_node
-from gateway.routing.hand_over import HandOverMeter
+from gateway.routing.hand_over_meter import HandOverMeter
 from gateway.routing.prefill_choice import choose_prefill
 from gateway.routing.route_plan import Hints, NodeSnapshot, PrefillPlan, Rejection, RouteNeed
 from tests.gateway.routing.fleet_words import (
