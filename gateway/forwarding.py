@@ -66,11 +66,9 @@ class Forwarder:
         has_choice = self._fleet.has_choice(request.model)
         if has_choice:
             request = self._draw_seed(request)
-        need = describe_need(self._fleet, context, request, asker, has_choice=has_choice)
         body = encode_request(request)
-        search = PlaceSearch(
-            self._parts, context, request, need, len(body), asker, has_choice=has_choice
-        )
+        need = describe_need(self._fleet, context, request, asker, len(body), has_choice=has_choice)
+        search = PlaceSearch(self._parts, context, request, need, len(body), asker)
         try:
             place = await search.find()
         except ServiceError:

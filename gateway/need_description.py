@@ -9,6 +9,7 @@ import msgspec
 from contracts.errors import ResidencyViolation
 from contracts.ids import ModelName
 from contracts.inference import GenerateRequest, NodeRequest
+from gateway.fair_queue.waiter import rejects_waiting
 from gateway.request_context import Asker, RequestContext
 from gateway.routing.fleet import Fleet
 from gateway.routing.region_policy import (
@@ -26,9 +27,16 @@ from tenancy.interfaces import Principal
 
 
 def describe_need(
-    fleet: Fleet, context: RequestContext, request: NodeRequest, asker: Asker, *, has_choice: bool
+    fleet: Fleet,
+    context: RequestContext,
+    request: NodeRequest,
+    asker: Asker,
+    num_bytes: int,
+    *,
+    has_choice: bool,
 ) -> RouteNeed:
-    """What the request needs; where it makes no difference, without a look at the prompt.
+    """What the request needs, which has `num_bytes` as it is sent; where it makes no difference,
+    since but one node has its model, without a look at the prompt.
 
     `context` is told whether the choice is to be explained. Raises: `InvalidRequest`.
     """
@@ -61,15 +69,15 @@ def describe_need(
         wishes.session,
         context.generation,
     )
-    if jurisdictions is None and not rules.prefers:
-        return need
-    preferred = list_preferred(rules, laws)
     return msgspec.structs.replace(
         need,
         jurisdictions=jurisdictions,
         disputed=disputed,
-        preferred=preferred,
+        preferred=list_preferred(rules, laws) if rules.prefers else (),
         laws=laws.version,
+        may_wait=not rejects_waiting(request),
+        num_asked_tokens=count_asked_tokens(request),
+        num_bytes=num_bytes,
     )
 
 

@@ -27,7 +27,7 @@ from gateway.attempts import Attempts, Place
 from gateway.auth.standing import Standing
 from gateway.fair_queue.queue import FairQueue
 from gateway.fair_queue.waiter import UNDER_WAY, Waiter, rejects_waiting, weigh
-from gateway.need_description import count_asked_tokens, explain_residency, narrow_need
+from gateway.need_description import explain_residency, narrow_need
 from gateway.request_context import Asker, RequestContext
 from gateway.routing.fleet import Fleet
 from gateway.routing.route_plan import RouteNeed, RoutePlan
@@ -74,25 +74,14 @@ class PlaceSearch:
         need: RouteNeed,
         num_bytes: int,
         asker: Asker,
-        *,
-        has_choice: bool,
     ) -> None:
-        """Nothing is tried yet. The request has `num_bytes` as it is sent; `has_choice`: more nodes
-        than one have its model.
-        """
+        """Nothing is tried yet. The request has `num_bytes` as it is sent."""
         self._attempts = parts.attempts
         self._fleet = parts.fleet
         self._queue = parts.queue
         self._standing = parts.standing
         self._context = context
         self._request = request
-        if has_choice:
-            need = msgspec.structs.replace(
-                need,
-                may_wait=not rejects_waiting(request),
-                num_asked_tokens=count_asked_tokens(request),
-                num_bytes=num_bytes,
-            )
         self._need = need
         self._num_bytes = num_bytes
         self._asker = asker

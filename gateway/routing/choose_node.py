@@ -94,7 +94,7 @@ def _choose_preferred(
     if best is None or best.is_last_resort:  # the drawn ones are no good: look at many more
         _look_at_many(search, [(ring, ring.node_ids) for ring in rings], draw)
         best = search.find_best()
-    if best is not None and not best.is_last_resort and not best.is_awake:
+    if best is not None and not best.is_last_resort and not best.pace.is_awake:
         _look_at_awake(search, state, draw)
         best = search.find_best()
     if best is None or best.is_last_resort:
@@ -120,7 +120,7 @@ def _choose_anywhere(
     if best is None or best.is_last_resort:  # the drawn ones are no good: look at every one
         _look_at_all(search, state)
         best = search.find_best()
-    elif not best.is_awake:  # those that were drawn have no room: perhaps others have
+    elif not best.pace.is_awake:  # those that were drawn have no room: perhaps others have
         _look_at_awake(search, state, draw)
         best = search.find_best()
     if best is None or (need.may_wait and search.should_wait(best)):

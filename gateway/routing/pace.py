@@ -29,7 +29,8 @@ class Pace(msgspec.Struct, frozen=True):
     """How fast a node is and how much it has to do, by its last report. Units: tokens, seconds."""
 
     is_awake: bool
-    """The model is where it can compute."""
+    """The model is where it can compute. What others have to do says nothing of who sleeps, nor the
+    other way round."""
     can_wake: bool
     """Or it can be brought there."""
     wake_s: float
@@ -43,7 +44,7 @@ class Pace(msgspec.Struct, frozen=True):
     tells_step: bool
     """It says how long a step takes it; nodes of before, and those that are new, do not."""
     tells_held: bool
-    """It says what its requests hold: there are engines that do not."""
+    """It says what its requests hold, or sleeps: there are engines that do not."""
     num_queued: int
     """Of prompts that are still to be computed."""
     num_held: int
@@ -72,7 +73,7 @@ def measure_pace(load: ModelLoad, wake_s: float | None) -> Pace:
         most_decode_per_s,
         tells_step,
         # Blocks of no size hold nothing, however many requests have some.
-        capacity > 0 and (num_held > 0 or not load.num_running),
+        not load.is_ready or (capacity > 0 and (num_held > 0 or not load.num_running)),
         load.num_queued_tokens or load.num_waiting * _UNKNOWN_TOKENS,
         num_held,
         capacity,

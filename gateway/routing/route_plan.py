@@ -161,7 +161,9 @@ class RequestKind(NamedTuple):
 
 
 class RouteNeed(msgspec.Struct, frozen=True):
-    """What a request asks of a node. Units: tokens."""
+    """What a request asks of a node; made by `need_description`, with what `locality` knows of its
+    prompt. Units: tokens.
+    """
 
     model: ModelName
     allowed_regions: tuple[RegionId, ...] | None

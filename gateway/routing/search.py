@@ -50,16 +50,12 @@ class Candidate(msgspec.Struct, frozen=True):
     """A node that comes into question. Units: seconds, tokens."""
 
     node_id: NodeId
+    pace: Pace
     is_last_resort: bool
     latency_s: float
     """The way there and back."""
-    wake_s: float
-    """Until its model can answer."""
-    is_awake: bool
-    """Its model is where it can compute. What others have to do says nothing of who sleeps, nor
-    the other way round."""
     wait_s: float
-    """Until the first tokens of the answer, less what is above and the request's own prompt."""
+    """Until the first tokens of the answer, less the way, the wake and the request's own prompt."""
     work_s: float
     """For what is to be computed of the prompt."""
     num_cached: int
@@ -71,21 +67,15 @@ class Candidate(msgspec.Struct, frozen=True):
     """Answers that have to end there before this one has a place."""
     opening_s: float
     """What the first tokens of the answer take of its decode, for each of those."""
-    is_idle: bool
-    """It had no prompt to compute, as it said last."""
     queue: float
     """What is to be computed there before the prompt, in usual requests, `LONGEST` at most."""
     own: float
     """The same of the prompt itself, without a bound."""
-    tells_step: bool
-    """It says how long a step takes it; nodes of before, and those that are new, do not."""
-    tells_held: bool
-    """It says what its requests hold, or sleeps."""
 
     @property
     def delay_s(self) -> float:
         """Until the first tokens of the answer, less the request's own prompt."""
-        return self.latency_s + self.wake_s + self.wait_s
+        return self.latency_s + self.pace.wake_s + self.wait_s
 
     @property
     def savable_s(self) -> float:
@@ -158,10 +148,9 @@ class Search:
         usual = state.usual_new_tokens
         one = Candidate(
             node_id,
+            pace,
             reason is not None,
             latency_s,
-            pace.wake_s,
-            pace.is_awake,
             estimate_wait_s(pace, sent, num_held + num_new, opening_s, places),
             estimate_work_s(pace, num_new),
             num_cached,
@@ -169,11 +158,8 @@ class Search:
             num_sharing,
             num_ahead,
             opening_s,
-            not pace.num_queued,
             min(count_requests(pace.num_queued + sent.num_tokens, usual), LONGEST),
             count_requests(num_new, usual),
-            pace.tells_step,
-            pace.tells_held or not pace.is_awake,
         )
         self.found.append(one)
         self._least_savable_s = min(self._least_savable_s, one.savable_s)
@@ -212,9 +198,9 @@ class Search:
             return self.found[0] if self.found else None
         usable = [one for one in self.found if not one.is_last_resort] or self.found
         awake, asleep = _part(usable)
-        if not all(one.tells_step for one in awake):
+        if not all(one.pace.tells_step for one in awake):
             awake = self._compare_by_rates(awake)
-        others = measure_others([one.is_idle for one in awake])
+        others = measure_others([not one.pace.num_queued for one in awake])
         usable = [*awake, *asleep]
         waits_s = [*self._compare_waits(awake), *(one.wait_s for one in asleep)]
         queues = expect_queues(
@@ -225,7 +211,7 @@ class Search:
         best, least_s = None, float("inf")
         for one, wait_s, queue in zip(usable, waits_s, queues, strict=True):
             work_s = one.work_s * (1 + others * measure_length(queue, one.own))
-            cost_s = one.latency_s + one.wake_s + wait_s + work_s
+            cost_s = one.latency_s + one.pace.wake_s + wait_s + work_s
             if best is None or cost_s < least_s:
                 best, least_s = one, cost_s
         return best
@@ -235,25 +221,20 @@ class Search:
         how long a step takes, which some do not say.
         """
         return [
-            one.expect_opening(self._num_opening / self._find_pace(one).most_decode_per_s)
-            for one in usable
+            one.expect_opening(self._num_opening / one.pace.most_decode_per_s) for one in usable
         ]
-
-    def _find_pace(self, one: Candidate) -> Pace:
-        """What its report comes to."""
-        return self._state.nodes[one.node_id].find_pace(self.need.model)
 
     def _find_worth_s(self, pinned: Candidate) -> float:
         """What it would cost to compute anew what the session's node has of the prompt."""
         awake, _ = _part([one for one in self.found if not one.is_last_resort])
-        others = measure_others([one.is_idle for one in awake])
+        others = measure_others([not one.pace.num_queued for one in awake])
         own = count_requests(pinned.num_cached, self._state.usual_new_tokens)
-        work_s = estimate_work_s(self._find_pace(pinned), pinned.num_cached)
+        work_s = estimate_work_s(pinned.pace, pinned.num_cached)
         return work_s * (1 + others * measure_length(0.0, own))
 
     def _compare_waits(self, usable: Sequence[Candidate]) -> list[float]:
         """The wait at each node, by what its requests hold if all nodes tell that."""
-        measure = _LOAD if all(one.tells_held for one in usable) else _SHARING
+        measure = _LOAD if all(one.pace.tells_held for one in usable) else _SHARING
         usual = list_usual(usable)
         per_token = measure_sharing_per_token(usual) if measure is _LOAD else 0.0
         waits_s = [one.wait_s for one in usable]
@@ -278,7 +259,8 @@ class Search:
         for one in usable:
             if one.node_id == pinned:
                 awake, asleep = _part(usable)
-                if not one.is_awake and (asleep or one.wake_s > min(e.wake_s for e in awake)):
+                soonest_s = min(each.pace.wake_s for each in awake)
+                if (asleep and not one.pace.is_awake) or one.pace.wake_s > soonest_s:
                     return None
                 loads = [each.num_load for each in list_usual(awake)]
                 limit = MAX_LOAD_RATIO * sum(loads) / len(loads) + own
@@ -290,10 +272,10 @@ def _part(usable: Sequence[Candidate]) -> tuple[Sequence[Candidate], Sequence[Ca
     """Those that are awake, of whom the others' averages are, and those that sleep; who sleeps
     beside others that do is compared with them as they are.
     """
-    awake = [one for one in usable if one.is_awake]
+    awake = [one for one in usable if one.pace.is_awake]
     if len(awake) in (0, len(usable)):
         return usable, ()
-    return awake, [one for one in usable if not one.is_awake]
+    return awake, [one for one in usable if not one.pace.is_awake]
 
 
 def list_usual(nodes: Sequence[Candidate]) -> Sequence[Candidate]:
