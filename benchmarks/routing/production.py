@@ -117,7 +117,7 @@ class Production:
         fleet, plan = self._plans.pop(number)
         fleet.release(plan)
         if self._nodes[self._places[plan.node_id]].is_up:
-            fleet.health.note_success(plan.node_id)
+            fleet.health.note_success(plan.node_id, 0)
 
     def report(self, now_s: float, number: int, *, is_whole: bool) -> None:
         """Nodes tell the gateways that know them how busy they are, each as often as that asks for,

@@ -148,7 +148,7 @@ class Fleet:
             self.health.note_begun(node_id, owner)
             self._tell(node_id)
 
-    def note_failure(self, node_id: NodeId, owner: int = 0) -> None:
+    def note_failure(self, node_id: NodeId, owner: int) -> None:
         """A node has failed a request of the account, and not because it went away, which is
         counted once.
         """

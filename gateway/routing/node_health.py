@@ -129,14 +129,14 @@ class NodeHealth:
         presence = self._presences.get(node_id) or self._former[node_id][1]
         presence.num_under_way -= 1
 
-    def note_begun(self, node_id: NodeId, owner: int = 0) -> None:
+    def note_begun(self, node_id: NodeId, owner: int) -> None:
         """The answer to a request of the account has begun. To be told once of each."""
         self.of_all.note_begun(node_id)
         own = self._by_owner.get(owner)
         if own is not None:
             own.note_begun(node_id)
 
-    def note_success(self, node_id: NodeId, owner: int = 0) -> None:
+    def note_success(self, node_id: NodeId, owner: int) -> None:
         """A node has answered a request of the account as it should."""
         self.of_all.note_success(node_id)
         own = self._by_owner.get(owner)
@@ -149,7 +149,7 @@ class NodeHealth:
             if not own.by_node:
                 del self._by_owner[owner]
 
-    def note_failure(self, node_id: NodeId, now_s: float, owner: int = 0) -> None:
+    def note_failure(self, node_id: NodeId, now_s: float, owner: int) -> None:
         """A node has failed a request of the account that was in order."""
         num_nodes = len(self._presences)
         if self._presences[node_id].counts_for_all(owner):

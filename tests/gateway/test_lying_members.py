@@ -195,7 +195,7 @@ def test_requests_of_a_node_that_has_left_are_counted_out(tmp_path: Path) -> Non
     assert {plan.node_id for plan in plans} == {"b"}
     fleet.dismiss(NodeId("b"))
     fleet.release(plans[0])
-    fleet.note_failure(NodeId("b"))
+    fleet.note_failure(NodeId("b"), 0)
     fleet.record_link_lost(NodeId("b"))
     fleet.record_report(create_report("b"))
     assert [node.node_id for node in fleet.roster.snapshots] == ["a"]

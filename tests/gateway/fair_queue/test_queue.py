@@ -350,7 +350,7 @@ async def test_nobody_who_can_wait_goes_to_a_node_that_fails() -> None:
     world = World()
     world.report("b", 0, 0)
     for _ in range(5):
-        world.fleet.note_failure(NodeId("b"))
+        world.fleet.note_failure(NodeId("b"), 0)
     patient = RouteNeed(MODEL, None, may_wait=True)
     with pytest.raises(PoolSaturated):
         world.fleet.plan(patient)

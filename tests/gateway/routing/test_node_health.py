@@ -12,13 +12,13 @@ A, B, C, D = (NodeId(name) for name in "abcd")
 
 def fail(health: NodeHealth, node_id: NodeId, count: int, now_s: float = 0.0) -> None:
     for _ in range(count):
-        health.note_failure(node_id, now_s)
+        health.note_failure(node_id, now_s, 0)
 
 
 def test_failures_in_a_row_open_the_breaker_and_a_success_between_does_not() -> None:
     health = NodeHealth([A, B, C, D])
     fail(health, A, 4)
-    health.note_success(A)
+    health.note_success(A, 0)
     fail(health, A, 4)
     assert health.list_troubled(0.0) == {}
     fail(health, A, 1)
@@ -33,7 +33,7 @@ def test_after_the_pause_a_node_proves_itself_with_a_few_requests() -> None:
         health.note_sent(A)
     assert health.list_troubled(2.0) == {A: Rejection.ON_PROBATION}
     for _ in range(5):
-        health.note_success(A)
+        health.note_success(A, 0)
     assert health.list_troubled(2.0) == {}
 
 
@@ -61,8 +61,8 @@ def test_an_outlier_is_found_among_successes() -> None:
     health = NodeHealth([A, B, C, D])
     for turn in range(40):
         for node_id in (B, C, D):
-            health.note_success(node_id)
-        health.note_failure(A, 0.0) if turn % 2 else health.note_success(A)
+            health.note_success(node_id, 0)
+        health.note_failure(A, 0.0, 0) if turn % 2 else health.note_success(A, 0)
     assert health.list_troubled(0.0) == {A: Rejection.BREAKER_OPEN}
 
 
@@ -174,22 +174,22 @@ def test_the_more_often_a_node_has_relapsed_the_more_answers_must_begin() -> Non
         health.note_gone(A)
         now_s = 0.0
         for _ in range(num_relapses):
-            health.note_failure(A, now_s)
+            health.note_failure(A, now_s, 0)
             now_s += 100.0
         for _ in range(2):
             health.note_sent(A)
         for _ in range(num_relapses):
-            health.note_begun(A)
+            health.note_begun(A, 0)
             assert health.list_troubled(now_s) == {A: Rejection.ON_PROBATION}
-        health.note_begun(A)
+        health.note_begun(A, 0)
         assert health.list_troubled(now_s) == {}
 
 
 def test_a_node_that_begins_answers_and_fails_them_later_is_held_to_a_few() -> None:
     health = NodeHealth([A, B])
     fail(health, A, 5)
-    health.note_begun(A)
-    health.note_begun(A)
+    health.note_begun(A, 0)
+    health.note_begun(A, 0)
     fail(health, A, 1, now_s=2.0)
     assert health.list_troubled(2.0) == {A: Rejection.BREAKER_OPEN}
     for _ in range(2):
