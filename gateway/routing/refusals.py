@@ -22,13 +22,12 @@ from typing import Final
 
 from contracts.ids import NodeId
 from gateway.routing.route_plan import RequestKind, RouteNeed
+from gateway.routing.standings import find_pause_s
 
 _MAX_IN_A_ROW: Final = 5
 _MOST_OF_ONE: Final = 2
 """Of those that count for all: so many come from one account at most."""
 _MAX_BLAMED_IN_A_ROW: Final = 3
-_FIRST_PAUSE_S: Final = 1.0
-_LONGEST_PAUSE_S: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -54,7 +53,7 @@ class _Streak:
 
     def pause(self, now_s: float) -> None:
         """The node is left alone from now on, for longer each time."""
-        pause_s = min(_FIRST_PAUSE_S * 2 ** min(self.num_pauses, 16), _LONGEST_PAUSE_S)
+        pause_s = find_pause_s(self.num_pauses)
         self.num_pauses += 1
         self.paused_until_s = max(self.paused_until_s, now_s + pause_s)
 

@@ -30,6 +30,11 @@ _MIN_REQUESTS: Final = 20
 _GOOD_RATE: Final = 0.02
 
 
+def find_pause_s(num_before: int) -> float:
+    """How long a node is left alone that was so many times before."""
+    return min(FIRST_PAUSE_S * 2 ** min(num_before, 16), LONGEST_PAUSE_S)
+
+
 @dataclass(slots=True)
 class Standing:
     """One node's."""
@@ -136,8 +141,7 @@ class Standings:
         """Leaves the node alone for a while, unless too many are left alone already."""
         num_out = sum(other.open_until_s > now_s for _, other in self.list_concerned())
         if standing.open_until_s <= now_s and num_out + 1 <= _MAX_SHARE_OUT * num_nodes:
-            pause_s = min(FIRST_PAUSE_S * 2 ** min(standing.num_relapses, 16), LONGEST_PAUSE_S)
-            standing.open_until_s = now_s + pause_s
+            standing.open_until_s = now_s + find_pause_s(standing.num_relapses)
             standing.num_relapses += 1
         standing.open_until_s = max(standing.open_until_s, now_s)
         self.put_on_probation(node_id)
