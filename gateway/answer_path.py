@@ -113,7 +113,7 @@ class AnswerPath:
             reply = await answer_whole(
                 context, exchange, parsed.form, forwarded.events, settlement, headers
             )
-            if not forwarded.stream.is_aborted:
+            if type(claim) is Claim and not forwarded.stream.is_aborted:
                 _keep_answer(claim, context, reply)
             return 200
         if exchange.is_blocked:
@@ -147,7 +147,7 @@ class AnswerPath:
         self._telemetry.count_first_text(context.model, context.first_text_s)
 
 
-def _keep_answer(claim: Claim | NoClaim, context: RequestContext, reply: bytes) -> None:
+def _keep_answer(claim: Claim, context: RequestContext, reply: bytes) -> None:
     """Lets the answer be given again, unless nothing may remain of it."""
     assert context.principal is not None
     if context.principal.may_be_kept:

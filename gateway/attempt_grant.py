@@ -30,7 +30,6 @@ from contracts.ids import NodeId
 from contracts.inference import RESUMPTION
 from contracts.prefix_keys import pack_keys
 from gateway.request_context import RequestContext
-from gateway.routing.prefix_keys import hash_owner
 from gateway.routing.route_plan import PrefillPlan, RouteNeed, RoutePlan
 from gateway.routing.wishes import format_explanation
 from gateway.upstream.node_stream import NodeStream
@@ -70,15 +69,8 @@ def create_grant(
 
 
 def explain_choice(context: RequestContext, plan: RoutePlan) -> None:
-    """Tells a client that asks why the node was chosen."""
-    if context.wants_explanation:
-        context.explanation = format_explanation(plan, context.queued_s)
-
-
-def find_owner(context: RequestContext, need: RouteNeed) -> int:
-    """Stands for the account, also where its need does not say whose it is."""
-    assert context.principal is not None
-    return need.owner or hash_owner(context.principal.cache_salt)
+    """Tells a client why the node was chosen."""
+    context.explanation = format_explanation(plan, context.queued_s)
 
 
 def read_node_error(node_id: NodeId | None, report: ErrorReport) -> ServiceError:

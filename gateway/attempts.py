@@ -21,7 +21,6 @@ from contracts.errors import (
 from gateway.attempt_grant import (
     create_grant,
     explain_choice,
-    find_owner,
     finds_fault,
     hold_to_word,
     is_refusal,
@@ -118,7 +117,8 @@ class Attempts:
         """
         need, plan = place.need, place.plan
         context.node_id, context.region = plan.node_id, plan.region
-        explain_choice(context, plan)
+        if context.wants_explanation:
+            explain_choice(context, plan)
         context.num_attempts += 1
         if context.num_attempts > 1:
             self._telemetry.count_retry()
@@ -137,7 +137,7 @@ class Attempts:
             code = error.code if isinstance(error, ServiceError) else type(error).__name__
             self._trace(context, plan, (number, False), opened_s, code)
             raise
-        self.watch.add(stream, plan, find_owner(context, need))
+        self.watch.add(stream, plan, need.owner)
         if context.seen:
             context.note_moved(context)
         attempt = Attempt(place, stream, number, opened_s, hand_over)
@@ -169,7 +169,7 @@ class Attempts:
         self._leave(attempt)
         if attempt.hand_over is not None:
             attempt.hand_over.close()
-        owner = find_owner(context, attempt.need)
+        owner = attempt.need.owner
         if error is None:
             if attempt.stream.is_over and not attempt.stream.is_aborted:
                 self._fleet.health.clock.note_taken()

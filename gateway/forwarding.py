@@ -103,7 +103,7 @@ class Forwarder:
         attempt = forwarded.attempt
         usage = attempt.stream.read_usage()
         if attempt.is_open and usage is not None and attempt.stream.is_over:
-            num_tokens = usage.num_completion_tokens // forwarded.num_choices
+            num_tokens = usage.num_completion_tokens // attempt.stream.num_answers
             self._fleet.locality.note_output(attempt.need.model, num_tokens)
         self._attempts.close(forwarded.context, attempt, None)
 

@@ -4,14 +4,17 @@ Owns the reading of rules and wishes into one `RouteNeed`, in which regions are 
 else is law. Read next: `gateway.routing.locality` (prompts), `gateway.routing.region_policy`.
 """
 
+from typing import Final
+
 import msgspec
 
 from contracts.errors import ResidencyViolation
-from contracts.ids import ModelName
+from contracts.ids import ModelName, RegionId
 from contracts.inference import GenerateRequest, NodeRequest
 from gateway.fair_queue.waiter import rejects_waiting
 from gateway.request_context import Asker, RequestContext
 from gateway.routing.fleet import Fleet
+from gateway.routing.prefix_keys import hash_owner
 from gateway.routing.region_policy import (
     find_allowed,
     find_disputed,
@@ -20,10 +23,11 @@ from gateway.routing.region_policy import (
     list_preferred,
 )
 from gateway.routing.residency_words import describe_residency
-from gateway.routing.route_choice import MAX_EXPLAINED
 from gateway.routing.route_plan import RouteNeed
 from gateway.routing.wishes import format_refusal, intersect, read_wishes
 from tenancy.interfaces import Principal
+
+_NOWHERE: Final = frozenset[RegionId]()
 
 
 def describe_need(
@@ -45,9 +49,11 @@ def describe_need(
     wishes = read_wishes(asker.headers)
     context.wants_explanation = wishes.is_explained
     rules, laws = principal.region_rules, fleet.roster.laws
-    allowed = find_narrowed(rules, wishes, laws)
-    jurisdictions = find_jurisdictions(rules, wishes.jurisdictions)
-    disputed = find_disputed(rules, wishes.jurisdictions, wishes.regions, laws)
+    allowed, jurisdictions, disputed = None, None, _NOWHERE
+    if rules.is_bound or wishes.is_narrowing:
+        allowed = find_narrowed(rules, wishes, laws)
+        jurisdictions = find_jurisdictions(rules, wishes.jurisdictions)
+        disputed = find_disputed(rules, wishes.jurisdictions, wishes.regions, laws)
     if not has_choice:
         return RouteNeed(
             request.model,
@@ -60,6 +66,7 @@ def describe_need(
             has_bad_words=isinstance(request, GenerateRequest) and bool(request.bad_words),
             adapter=request.adapter if isinstance(request, GenerateRequest) else None,
             leaves_nothing=not principal.may_be_kept,
+            owner=hash_owner(principal.cache_salt),
         )
     need = fleet.locality.describe(
         request,
@@ -113,6 +120,9 @@ def find_context_window(fleet: Fleet, context: RequestContext, model: ModelName)
 
     Raises: what routing raises for a model that no node has.
     """
+    window = fleet.roster.find_context_window(model)
+    if window is not None:
+        return window
     assert context.principal is not None
     rules = context.principal.region_rules
     allowed, jurisdictions = find_allowed(rules, fleet.roster.laws), find_jurisdictions(rules, None)
@@ -121,13 +131,12 @@ def find_context_window(fleet: Fleet, context: RequestContext, model: ModelName)
 
 def explain_refusal(fleet: Fleet, need: RouteNeed) -> bytes:
     """A header line that says why each node was passed over, or how many more there are."""
-    num_more = max(len(fleet.roster.nodes) - MAX_EXPLAINED, 0)
-    return format_refusal(fleet.list_rejections(need), num_more)
+    return format_refusal(fleet.list_rejections(need), fleet.num_unexplained)
 
 
 def count_prompts(request: NodeRequest) -> int:
     """How many prompts a node has to answer."""
-    return len(request.prompts) if isinstance(request, GenerateRequest) else 1
+    return request.num_prompts if isinstance(request, GenerateRequest) else 1
 
 
 def count_asked_tokens(request: NodeRequest) -> int:

@@ -13,7 +13,7 @@ from contracts.pricing import FREE, Charge, Price, TokenCounts, bound_charge
 from contracts.quotas import Quota
 from gateway.admission.limiter import Limiter, RateNeed, RateState
 from gateway.admission.price_book import PriceBook
-from gateway.admission.quota_arithmetic import bound_tokens
+from gateway.admission.quota_arithmetic import bound_request
 from gateway.admission.reservation import NO_HOLD, BudgetHold, Reservation
 from tenancy.interfaces import Principal
 
@@ -67,22 +67,20 @@ class Admission:
         Raises: `PriceUnknown`, `LimitError` leaves, `StoreUnavailable`.
         """
         price = self._find_price(principal, request)
+        most = bound_request(request, num_body_bytes, context_window)
         if not principal.quotas:
-            return (
-                Reservation(price, self._limiter, None, NO_HOLD, request, context_window),
-                None,
-            )
+            return Reservation(price, self._limiter, None, NO_HOLD, most), None
         quotas = tuple([q for q in principal.quotas if q.scope.model in (None, request.model)])
-        num_prompt, num_output = bound_tokens(request, num_body_bytes, context_window)
-        bound = FREE if price is None else bound_charge(price, num_prompt, num_output)
+        num_prompt, num_output = most.num_prompt, most.max_output
+        charge = FREE if price is None else bound_charge(price, num_prompt, num_output)
         need = RateNeed(request_id, quotas, num_prompt + num_output)
-        hold = await self._budgets.hold(quotas, bound, period_id)
+        hold = await self._budgets.hold(quotas, charge, period_id)
         try:
             state = await self._limiter.reserve(need)
         except BaseException:
             hold.settle(FREE)
             raise
-        return Reservation(price, self._limiter, need, hold, request, context_window), state
+        return Reservation(price, self._limiter, need, hold, most), state
 
     def _find_price(self, principal: Principal, request: NodeRequest) -> Price | None:
         """The price, None for an account that pays nothing. Raises: `PriceUnknown`."""

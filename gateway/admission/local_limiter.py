@@ -61,6 +61,10 @@ class _Debt:
         """What is owed now."""
         return compute_owed(self.owed, limit, now_ms - self.since_ms) if self.owed else 0
 
+    def add(self, units: int, limit: int, now_ms: int) -> None:
+        """So much more is owed, or less."""
+        self.write(compute_owed(self.owed, limit, now_ms - self.since_ms) + units, limit, now_ms)
+
     def write(self, owed: int, limit: int, now_ms: int) -> None:
         """So much is owed from now on."""
         self.owed = max(0, owed)
@@ -130,8 +134,7 @@ class LocalLimiter:
         for quota in need.quotas:
             if quota.limits.tokens_per_min is not None:
                 limit = self._divide(quota.limits.tokens_per_min)
-                debt = self._find(quota.scope).tokens
-                debt.write(debt.read(limit, now_ms) + num_tokens * UNITS, limit, now_ms)
+                self._find(quota.scope).tokens.add(num_tokens * UNITS, limit, now_ms)
 
     def release(self, need: RateNeed) -> None:
         """Ends the request's leases. Idempotent."""

@@ -10,6 +10,8 @@ Read next: `gateway.admission.local_limiter`.
 
 from typing import Final
 
+import msgspec
+
 from contracts.encoding import EncodeRequest
 from contracts.inference import GenerateRequest, NodeRequest
 from contracts.pricing import TokenCounts
@@ -46,43 +48,66 @@ def compute_reset_s(owed: int, limit: int) -> int:
     return -(-owed // (limit * 1000)) if limit else 0
 
 
-def bound_tokens(request: NodeRequest, num_body_bytes: int, context_window: int) -> tuple[int, int]:
-    """The most prompt tokens and the most generated tokens that a request can come to.
+class TokenBound(msgspec.Struct, frozen=True, gc=False):
+    """The most that a request can come to, whatever a node says of it. Units: tokens."""
 
-    No tokenizer makes more tokens than bytes, and a body has more bytes than the text in it.
-    Counting tokens computes none.
-    """
+    num_prompt: int
+    """Of all prompts, as far as the size of its body tells. No tokenizer makes more tokens than
+    bytes, and a body has more bytes than the text in it."""
+    max_prompt: int
+    """The same by the context alone, of which each prompt has the whole."""
+    context_window: int
+    has_one_prompt: bool
+    num_answers: int = 0
+    """Choices of all prompts together."""
+    max_each: int = 0
+    """Of one of them."""
+
+    @property
+    def max_output(self) -> int:
+        """Of all answers together."""
+        return self.max_each * self.num_answers
+
+
+def bound_request(request: NodeRequest, num_body_bytes: int, context_window: int) -> TokenBound:
+    """The bound of a request whose body has so many bytes. Counting tokens computes none."""
     if isinstance(request, GenerateRequest):
-        num_prompts = len(request.prompts)
-        prompt = min(context_window * num_prompts, num_body_bytes + TEMPLATE_TOKENS * num_prompts)
-        return prompt, _bound_output(request, context_window)
+        num_prompts = 1 + len(request.further_prompts)
+        max_prompt = context_window * num_prompts
+        asked = request.sampling.max_tokens
+        return TokenBound(
+            min(max_prompt, num_body_bytes + TEMPLATE_TOKENS * num_prompts),
+            max_prompt,
+            context_window,
+            num_prompts == 1,
+            request.num_choices * num_prompts,
+            context_window if asked is None else min(asked, context_window),
+        )
     if isinstance(request, EncodeRequest):
-        return _bound_texts(request, num_body_bytes, context_window), 0
-    return 0, 0
+        max_prompt = context_window * len(request.inputs)
+        num_tokens = min(max_prompt, _bound_texts(request, num_body_bytes))
+        return TokenBound(num_tokens, max_prompt, context_window, has_one_prompt=False)
+    return TokenBound(0, 0, context_window, has_one_prompt=True)
 
 
-def correct_bound(
-    request: NodeRequest, num_prompt: int, num_cached: int, context_window: int
-) -> TokenCounts:
+def correct_bound(bound: TokenBound, num_prompt: int, num_cached: int) -> TokenCounts:
     """The most that a request can come to once its prompt is known exactly."""
-    output = 0
-    if isinstance(request, GenerateRequest):
-        least = 0 if request.further_prompts else num_prompt
-        output = _bound_output(request, max(0, context_window - least))
+    room = bound.context_window - num_prompt if bound.has_one_prompt else bound.context_window
+    output = min(bound.max_each, max(0, room)) * bound.num_answers
     return TokenCounts(num_prompt - num_cached, num_cached, output)
 
 
-def limit_tokens(tokens: TokenCounts, request: NodeRequest, context_window: int) -> TokenCounts:
+def limit_tokens(tokens: TokenCounts, bound: TokenBound) -> TokenCounts:
     """`tokens` without those that the request cannot have come to, whatever a node has said."""
-    if isinstance(request, GenerateRequest):
-        max_prompt = context_window * len(request.prompts)
-        max_output = _bound_output(request, context_window)
-    elif isinstance(request, EncodeRequest):
-        max_prompt, max_output = context_window * len(request.inputs), 0
-    else:
+    max_prompt, max_output = bound.max_prompt, bound.max_output
+    num_cached, num_reasoning = tokens.num_cached, tokens.num_reasoning
+    if (
+        tokens.num_uncached + num_cached <= max_prompt
+        and tokens.num_output + num_reasoning <= max_output
+    ):
         return tokens
-    num_cached = min(tokens.num_cached, max_prompt)
-    num_reasoning = min(tokens.num_reasoning, max_output)
+    num_cached = min(num_cached, max_prompt)
+    num_reasoning = min(num_reasoning, max_output)
     return TokenCounts(
         min(tokens.num_uncached, max_prompt - num_cached),
         num_cached,
@@ -91,14 +116,8 @@ def limit_tokens(tokens: TokenCounts, request: NodeRequest, context_window: int)
     )
 
 
-def _bound_texts(request: EncodeRequest, num_body_bytes: int, context_window: int) -> int:
+def _bound_texts(request: EncodeRequest, num_body_bytes: int) -> int:
     """Tokens of all texts: each has control tokens of its own, and a query is read with each."""
     num_texts = len(request.inputs)
     again = len((request.query or "").encode()) * (num_texts - 1)
-    return min(context_window * num_texts, num_body_bytes + again + TEXT_TOKENS * num_texts)
-
-
-def _bound_output(request: GenerateRequest, room: int) -> int:
-    """Generated tokens of all answers, each of which has `room`."""
-    asked = request.sampling.max_tokens
-    return (room if asked is None else min(asked, room)) * request.num_answers
+    return num_body_bytes + again + TEXT_TOKENS * num_texts

@@ -6,10 +6,9 @@ counted. Read next: `gateway.admission.admission`.
 
 from typing import Protocol
 
-from contracts.inference import NodeRequest
 from contracts.pricing import FREE, Charge, Price, TokenCounts, compute_charge
 from gateway.admission.limiter import Limiter, RateNeed
-from gateway.admission.quota_arithmetic import correct_bound, limit_tokens
+from gateway.admission.quota_arithmetic import TokenBound, correct_bound, limit_tokens
 
 
 class BudgetHold(Protocol):
@@ -40,7 +39,7 @@ NO_HOLD = NoHold()
 class Reservation:
     """One request's. Without limits it only knows the price."""
 
-    __slots__ = ("_context_window", "_hold", "_is_over", "_limiter", "_request", "need", "price")
+    __slots__ = ("_hold", "_is_over", "_limiter", "_most", "need", "price")
 
     def __init__(
         self,
@@ -48,21 +47,21 @@ class Reservation:
         limiter: Limiter,
         need: RateNeed | None,
         hold: BudgetHold,
-        request: NodeRequest,
-        context_window: int,
+        most: TokenBound,
     ) -> None:
-        """`price` None: the account pays nothing. `need` None: nothing is limited."""
+        """`price` None: the account pays nothing. `need` None: nothing is limited. `most` is what
+        the request can come to.
+        """
         self.price = price
         self._limiter = limiter
         self.need = need
         self._hold = hold
-        self._request = request
-        self._context_window = context_window
+        self._most = most
         self._is_over = False
 
     def limit(self, tokens: TokenCounts) -> TokenCounts:
         """`tokens` as far as the request can have come to them."""
-        return limit_tokens(tokens, self._request, self._context_window)
+        return limit_tokens(tokens, self._most)
 
     def charge(self, tokens: TokenCounts) -> Charge:
         """What `tokens` cost."""
@@ -76,8 +75,7 @@ class Reservation:
         """
         if self._is_over or self.need is None:
             return
-        window = self._context_window
-        bound = self.limit(correct_bound(self._request, num_prompt, num_cached, window))
+        bound = self.limit(correct_bound(self._most, num_prompt, num_cached))
         self._correct(bound.num_uncached + bound.num_cached + bound.num_output)
         self._hold.change(self.charge(bound))
 

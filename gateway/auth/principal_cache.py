@@ -62,6 +62,12 @@ class PrincipalCache:
         """
         return self._sources.monotonic_s() - self._confirmed_s <= self._settings.max_staleness_s
 
+    def holds(self, generation: int) -> bool:
+        """True while nothing has changed in the store since then, and a change would have been seen
+        here within the time that is allowed.
+        """
+        return generation == self._generation and self._is_trusted and self.is_confirmed
+
     @property
     def max_age_s(self) -> float:
         """How old what the store has said may be where nobody can tell of changes since then."""

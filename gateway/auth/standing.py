@@ -47,7 +47,7 @@ class Standing:
         """True while nothing has changed since `generation`, and a change would have been seen:
         what was known then still holds.
         """
-        return generation == self._cache.generation and self._hears_of_changes
+        return self._cache.holds(generation)
 
     async def find(self, principal: Principal, generation: int) -> Principal:
         """`principal`, which was found in `generation` of the cache or later, as it is now.
@@ -72,11 +72,6 @@ class Standing:
             raise AccountSuspended("This account is suspended.")
         return current
 
-    @property
-    def _hears_of_changes(self) -> bool:
-        """False where the state that is known may not be the store's for longer than allowed."""
-        return self._cache.is_trusted and self._cache.is_confirmed
-
     def _look_up(self, key: _Key) -> asyncio.Task[_Answer]:
         """The store's answer, asked for once; one that failed is asked for again, and every time
         where nobody tells of changes.
@@ -91,7 +86,9 @@ class Standing:
 
     def _is_worthless(self, lookup: asyncio.Task[_Answer]) -> bool:
         """True for one that is over and says nothing of now."""
-        return not self._hears_of_changes or lookup.cancelled() or lookup.exception() is not None
+        cache = self._cache
+        is_known = not lookup.cancelled() and lookup.exception() is None
+        return not (is_known and cache.holds(cache.generation))
 
     async def _load(self, key: _Key) -> _Answer:
         """Raises: `StoreUnavailable`, also where the answer would come too late to be worth any."""

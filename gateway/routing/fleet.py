@@ -13,7 +13,7 @@ import structlog
 from msgspec.structs import replace
 
 from contracts.fleet import NodeReport
-from contracts.ids import ModelName, NodeId
+from contracts.ids import ModelName, NodeId, RegionId
 from gateway.routing.decisions import Decisions
 from gateway.routing.demand import DemandRecorder
 from gateway.routing.locality import Locality
@@ -21,6 +21,7 @@ from gateway.routing.node_health import NodeHealth
 from gateway.routing.rings import NO_RINGS, Rings, describe_demand
 from gateway.routing.roster import Roster
 from gateway.routing.route_choice import (
+    MAX_EXPLAINED,
     choose_next_prefill,
     choose_route,
     explain_unoffered,
@@ -98,7 +99,10 @@ class Fleet:
 
     def note_demand(self, need: RouteNeed) -> None:
         """A request has come for a model that is offered; its further attempts are no demand."""
-        allowed, preferred = describe_demand(need, self.roster.list_rings(need.model))
+        allowed: tuple[RegionId, ...] | None = None
+        preferred: tuple[RegionId, ...] = ()
+        if need.allowed_regions is not None or need.preferred:
+            allowed, preferred = describe_demand(need, self.roster.list_rings(need.model))
         self.demand.note(need.model, allowed, int(self._sources.unix_s() * 1000), preferred)
 
     def release(self, plan: RoutePlan | PrefillPlan) -> None:
@@ -141,6 +145,11 @@ class Fleet:
         than `MAX_EXPLAINED` nodes, those with the model where the law allows it before others.
         """
         return list_rejections(self._describe(self.roster.list_rings(need.model), need), need)
+
+    @property
+    def num_unexplained(self) -> int:
+        """How many nodes that leaves out."""
+        return max(len(self._nodes) - MAX_EXPLAINED, 0)
 
     def note_begun(self, node_id: NodeId, owner: int) -> None:
         """The answer to a request of the account has begun. To be told once of each."""

@@ -42,12 +42,8 @@ class LawTable:
         self._said = {region: Counter((law,)) for region, law in catalogue.list_jurisdictions()}
         """Of each region, how many say what."""
         self._answers: dict[frozenset[str], _Answer] = {}
-        self._version = 0
-
-    @property
-    def version(self) -> int:
+        self.version = 0
         """Another one after each change of what is said of any region."""
-        return self._version
 
     def note(self, node_id: NodeId, region: RegionId, jurisdiction: str) -> None:
         """The node stands in `region`, where `jurisdiction` holds, as it or operators say."""
@@ -101,7 +97,7 @@ class LawTable:
     def _note_change(self) -> None:
         """No answer of before holds any more."""
         self._answers.clear()
-        self._version += 1
+        self.version += 1
 
     def _answer(self, wanted: frozenset[str]) -> _Answer:
         """What is known of `wanted`."""

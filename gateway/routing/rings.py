@@ -123,8 +123,6 @@ def describe_demand(
     looks for room before all others: none where it has no preference among them.
     """
     allowed = need.allowed_regions
-    if allowed is None and not need.preferred:
-        return None, ()
     # Clients may name regions that are none: those must make no difference.
     lawful = {region for region in rings.regions if need.may_use(region)}
     found = (group & lawful for group in need.preferred)

@@ -81,12 +81,13 @@ class Roster:
 
     def list_rings(self, model: ModelName) -> Rings:
         """Who has offered `model`, by region, nearest first."""
+        rings = self._rings.get(model)
+        if rings is not None:
+            return rings
         if not self._is_named(model):
             return NO_RINGS
-        rings = self._rings.get(model)
-        if rings is None:
-            rings = list_rings(model, self.snapshots, self.catalogue.measure_latency_s)
-            self._rings[model] = rings
+        rings = list_rings(model, self.snapshots, self.catalogue.measure_latency_s)
+        self._rings[model] = rings
         return rings
 
     def list_kinds(self, model: ModelName) -> tuple[NodeSnapshot, ...]:
@@ -240,13 +241,14 @@ class Roster:
 
         Every request asks, of as many nodes as there are: the answer is kept while cards stay.
         """
+        if model in self._offers:
+            return self._offers[model]
         if not self._is_named(model):
             return None
-        if model not in self._offers:
-            nodes = (*self._absent, *self.snapshots)
-            cards = [node.cards[model] for node in nodes if model in node.cards]
-            self._offers[model] = _join(cards) if cards else None
-        return self._offers[model]
+        nodes = (*self._absent, *self.snapshots)
+        cards = [node.cards[model] for node in nodes if model in node.cards]
+        offer = self._offers[model] = _join(cards) if cards else None
+        return offer
 
     def _is_named(self, model: ModelName) -> bool:
         """True where a node has offered the model, or failed to load it. Clients make up others:
