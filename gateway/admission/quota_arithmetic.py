@@ -62,11 +62,8 @@ class TokenBound(msgspec.Struct, frozen=True, gc=False):
     """Choices of all prompts together."""
     max_each: int = 0
     """Of one of them."""
-
-    @property
-    def max_output(self) -> int:
-        """Of all answers together."""
-        return self.max_each * self.num_answers
+    max_output: int = 0
+    """Of all of them."""
 
 
 def bound_request(request: NodeRequest, num_body_bytes: int, context_window: int) -> TokenBound:
@@ -74,14 +71,16 @@ def bound_request(request: NodeRequest, num_body_bytes: int, context_window: int
     if isinstance(request, GenerateRequest):
         num_prompts = 1 + len(request.further_prompts)
         max_prompt = context_window * num_prompts
-        asked = request.sampling.max_tokens
+        num_answers, asked = request.num_choices * num_prompts, request.sampling.max_tokens
+        max_each = context_window if asked is None else min(asked, context_window)
         return TokenBound(
             min(max_prompt, num_body_bytes + TEMPLATE_TOKENS * num_prompts),
             max_prompt,
             context_window,
             num_prompts == 1,
-            request.num_choices * num_prompts,
-            context_window if asked is None else min(asked, context_window),
+            num_answers,
+            max_each,
+            max_each * num_answers,
         )
     if isinstance(request, EncodeRequest):
         max_prompt = context_window * len(request.inputs)
