@@ -231,11 +231,6 @@ class GenerateRequest(
         return self.constraint is not None or self.must_call_tools
 
     @property
-    def num_prompts(self) -> int:
-        """How many there are."""
-        return 1 + len(self.further_prompts)
-
-    @property
     def num_answers(self) -> int:
         """Choices of all prompts together."""
         return self.num_choices * (1 + len(self.further_prompts))

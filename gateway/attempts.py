@@ -161,30 +161,30 @@ class Attempts:
         if not attempt.is_open:
             return
         attempt.is_open = False
+        need, plan = attempt.need, attempt.plan
         numbered = attempt.number, attempt.is_continuation
         code = "" if error is None else error.code
-        self._trace(context, attempt.plan, numbered, attempt.opened_s, code)
+        self._trace(context, plan, numbered, attempt.opened_s, code)
         has_failed = self.watch.end(attempt.stream, error)
         attempt.stream.on_over = None
         self._leave(attempt)
         if attempt.hand_over is not None:
             attempt.hand_over.close()
-        owner = attempt.need.owner
         if error is None:
             if attempt.stream.is_over and not attempt.stream.is_aborted:
                 self._fleet.health.clock.note_taken()
-                self._fleet.health.note_success(attempt.plan.node_id, owner)
+                self._fleet.health.note_success(plan.node_id, need.owner)
             return
         _note_left(context, attempt)
         if has_failed and attempt.was_late and self._fleet.is_clock_doubted():
             return  # the node is right
         if has_failed:
-            self._fleet.note_failure(attempt.plan.node_id, owner)
+            self._fleet.note_failure(plan.node_id, need.owner)
         elif attempt.stream.is_accepted or attempt.stream.is_ours:
             return
         elif isinstance(error, _NO_ROOM):
-            self._fleet.note_refusal(attempt.plan.node_id, attempt.need)
-        elif finds_fault(error, attempt.need, attempt.plan.card):
+            self._fleet.note_refusal(plan.node_id, need)
+        elif finds_fault(error, need, plan.card):
             self._note_blamed(context, attempt)
 
     def read_failure(

@@ -55,6 +55,7 @@ def describe_need(
         jurisdictions = find_jurisdictions(rules, wishes.jurisdictions)
         disputed = find_disputed(rules, wishes.jurisdictions, wishes.regions, laws)
     if not has_choice:
+        generate = request if isinstance(request, GenerateRequest) else None
         return RouteNeed(
             request.model,
             allowed,
@@ -62,9 +63,9 @@ def describe_need(
             disputed=disputed,
             generation=context.generation,
             laws=laws.version,
-            num_prompts=count_prompts(request),
-            has_bad_words=isinstance(request, GenerateRequest) and bool(request.bad_words),
-            adapter=request.adapter if isinstance(request, GenerateRequest) else None,
+            num_prompts=1 + len(generate.further_prompts) if generate else 1,
+            has_bad_words=generate is not None and bool(generate.bad_words),
+            adapter=generate.adapter if generate else None,
             leaves_nothing=not principal.may_be_kept,
             owner=hash_owner(principal.cache_salt),
         )
@@ -132,11 +133,6 @@ def find_context_window(fleet: Fleet, context: RequestContext, model: ModelName)
 def explain_refusal(fleet: Fleet, need: RouteNeed) -> bytes:
     """A header line that says why each node was passed over, or how many more there are."""
     return format_refusal(fleet.list_rejections(need), fleet.num_unexplained)
-
-
-def count_prompts(request: NodeRequest) -> int:
-    """How many prompts a node has to answer."""
-    return request.num_prompts if isinstance(request, GenerateRequest) else 1
 
 
 def count_asked_tokens(request: NodeRequest) -> int:

@@ -63,7 +63,8 @@ class _Debt:
 
     def add(self, units: int, limit: int, now_ms: int) -> None:
         """So much more is owed, or less."""
-        self.write(compute_owed(self.owed, limit, now_ms - self.since_ms) + units, limit, now_ms)
+        owed = compute_owed(self.owed, limit, now_ms - self.since_ms) + units
+        self.owed, self.limit, self.since_ms = max(0, owed), limit, now_ms
 
     def write(self, owed: int, limit: int, now_ms: int) -> None:
         """So much is owed from now on."""

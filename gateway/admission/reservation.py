@@ -75,7 +75,7 @@ class Reservation:
         """
         if self._is_over or self.need is None:
             return
-        bound = self.limit(correct_bound(self._most, num_prompt, num_cached))
+        bound = limit_tokens(correct_bound(self._most, num_prompt, num_cached), self._most)
         self._correct(bound.num_uncached + bound.num_cached + bound.num_output)
         self._hold.change(self.charge(bound))
 

@@ -27,11 +27,6 @@ def measure_others(are_idle: Sequence[bool]) -> float:
     return (len(are_idle) + 1 - num_idle) / (num_idle + 1)
 
 
-def count_requests(num_tokens: int, num_usual: float) -> float:
-    """So much to compute, in requests that have what is usual; 0 where nobody knows that."""
-    return num_tokens / num_usual if num_usual else 0.0
-
-
 def measure_length(queue: float, own: float) -> float:
     """(Q + W/2) / S of a queue and a prompt after it, both in requests.
 

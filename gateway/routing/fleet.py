@@ -115,7 +115,7 @@ class Fleet:
         node = self._nodes.get(plan.node_id)
         if node is None:
             return
-        sent = self._sent.setdefault((plan.node_id, plan.card.name), Sent())
+        sent = self._find_sent(plan.node_id, plan.card.name)
         sent.num_held -= plan.num_cached_tokens + plan.num_new_tokens
         if node.num_reports == plan.num_reports:
             sent.num_requests -= 1
@@ -308,12 +308,19 @@ class Fleet:
 
     def _count_sent(self, plan: RoutePlan | PrefillPlan, need: RouteNeed) -> None:
         """The node of `plan` has one more request."""
-        sent = self._sent.setdefault((plan.node_id, need.model), Sent())
+        sent = self._find_sent(plan.node_id, need.model)
         sent.num_requests += 1
         sent.num_tokens += _count_own_tokens(plan)
         sent.num_held += plan.num_cached_tokens + plan.num_new_tokens
         self.health.note_sent(plan.node_id)
         self.health.refusals.note_sent(plan.node_id, need, self._sources.monotonic_s())
+
+    def _find_sent(self, node_id: NodeId, model: ModelName) -> Sent:
+        """What has been sent there since the node's last report."""
+        sent = self._sent.get((node_id, model))
+        if sent is None:
+            sent = self._sent[node_id, model] = Sent()
+        return sent
 
     def _list_connected(self) -> frozenset[NodeId]:
         """Nodes that can be reached."""

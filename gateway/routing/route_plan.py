@@ -374,7 +374,8 @@ class RoutePlan(msgspec.Struct, frozen=True):
 
 def is_lawful(node: NodeSnapshot, need: RouteNeed) -> bool:
     """True when the account's data may go to `node`."""
-    if node.region is None or not need.may_use(node.region):
+    region, allowed = node.region, need.allowed_regions
+    if region is None or (allowed is not None and region not in allowed):
         return False
     return need.jurisdictions is None or node.jurisdiction in need.jurisdictions
 

@@ -25,7 +25,7 @@ from gateway.routing.cost import (
     estimate_wait_s,
     estimate_work_s,
 )
-from gateway.routing.dearness import LONGEST, count_requests, measure_length, measure_others
+from gateway.routing.dearness import LONGEST, measure_length, measure_others
 from gateway.routing.farther import expect_queues, expect_waits, list_doubted
 from gateway.routing.filters import find_rejection, find_unready
 from gateway.routing.pace import Pace
@@ -68,7 +68,8 @@ class Candidate(msgspec.Struct, frozen=True):
     opening_s: float
     """What the first tokens of the answer take of its decode, for each of those."""
     queue: float
-    """What is to be computed there before the prompt, in usual requests, `LONGEST` at most."""
+    """What is to be computed there before the prompt, in usual requests, `LONGEST` at most; 0 where
+    nobody knows those."""
     own: float
     """The same of the prompt itself, without a bound."""
 
@@ -145,21 +146,22 @@ class Search:
         num_held = count_held_tokens(pace, sent)
         opening_s = self._num_opening / pace.decode_per_s
         num_sharing, num_ahead = places = count_places(pace, sent)
+        wait_s = estimate_wait_s(pace, sent, num_held + num_new, opening_s, places)
         usual = state.usual_new_tokens
         one = Candidate(
             node_id,
             pace,
             reason is not None,
             latency_s,
-            estimate_wait_s(pace, sent, num_held + num_new, opening_s, places),
+            wait_s,
             estimate_work_s(pace, num_new),
             num_cached,
             num_held + pace.num_queued,
             num_sharing,
             num_ahead,
             opening_s,
-            min(count_requests(pace.num_queued + sent.num_tokens, usual), LONGEST),
-            count_requests(num_new, usual),
+            min((pace.num_queued + sent.num_tokens) / usual, LONGEST) if usual else 0.0,
+            num_new / usual if usual else 0.0,
         )
         self.found.append(one)
         self._least_savable_s = min(self._least_savable_s, one.savable_s)
@@ -228,7 +230,8 @@ class Search:
         """What it would cost to compute anew what the session's node has of the prompt."""
         awake, _ = _part([one for one in self.found if not one.is_last_resort])
         others = measure_others([not one.pace.num_queued for one in awake])
-        own = count_requests(pinned.num_cached, self._state.usual_new_tokens)
+        usual = self._state.usual_new_tokens
+        own = pinned.num_cached / usual if usual else 0.0
         work_s = estimate_work_s(pinned.pace, pinned.num_cached)
         return work_s * (1 + others * measure_length(0.0, own))
 
