@@ -66,7 +66,7 @@ class PrincipalCache:
         """True while nothing has changed in the store since then, and a change would have been seen
         here within the time that is allowed.
         """
-        return generation == self._generation and self._is_trusted and self.is_confirmed
+        return generation == self._generation and self.is_trusted and self.is_confirmed
 
     @property
     def max_age_s(self) -> float:
