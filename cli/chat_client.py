@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cli.terminal import CommandFailed
+from cli.terminal import CommandFailed, fail_to_connect
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 _DONE: Final = "[DONE]"
@@ -50,7 +50,7 @@ class ChatClient:
         try:
             response = self._http.get("models")
         except self._connection_errors as error:
-            raise self._explain(error) from error
+            raise fail_to_connect(self._origin, error) from error
         _refuse_error(response.status_code, response.content)
         names = [model["id"] for model in response.json()["data"]]
         if not names:
@@ -74,11 +74,7 @@ class ChatClient:
                     _refuse_error(response.status_code, response.read())
                 yield from _read_events(response.iter_lines())
         except self._connection_errors as error:
-            raise self._explain(error) from error
-
-    def _explain(self, error: Exception) -> CommandFailed:
-        """A failed connection in one sentence."""
-        return CommandFailed(f"No answer from {self._origin}: {error}. Is Hearth running there?")
+            raise fail_to_connect(self._origin, error) from error
 
 
 def _read_events(lines: Iterator[str]) -> Iterator[str]:

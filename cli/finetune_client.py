@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from cli.account_access import AccountAccess
-from cli.terminal import CommandFailed
+from cli.terminal import CommandFailed, fail_to_connect
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 _ANSWER_TIMEOUT_S: Final = 120.0
@@ -88,9 +88,7 @@ class FinetuneClient:
         try:
             response = self._http.request(method, path, **content)
         except self._connection_errors as error:
-            raise CommandFailed(
-                f"No answer from {self._origin}: {error}. Is Hearth running there?"
-            ) from error
+            raise fail_to_connect(self._origin, error) from error
         try:
             answer: dict[str, Any] = msgspec.json.decode(response.content)
             if response.status_code < 400:

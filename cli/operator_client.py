@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from cli.dev.home import DevHome
-from cli.terminal import CommandFailed
+from cli.terminal import CommandFailed, fail_to_connect
 from contracts.fleet_view import (
     DRAINS_PATH,
     KEYS_PATH,
@@ -88,9 +88,7 @@ class OperatorClient:
         try:
             response = self._http.request(method, path, content=content, params=params)
         except self._connection_errors as error:
-            raise CommandFailed(
-                f"No answer from {self._origin}: {error}. Is Hearth running there?"
-            ) from error
+            raise fail_to_connect(self._origin, error) from error
         try:
             answer: dict[str, Any] = msgspec.json.decode(response.content)
             if response.is_success:

@@ -20,6 +20,14 @@ class CommandFailed(Exception):
     """Ends the command with exit code 1. The message is for the person who typed it."""
 
 
+def fail_to_connect(origin: str, error: Exception) -> CommandFailed:
+    """Why nobody has answered at `origin`, in one sentence and with what to look at."""
+    if not origin.startswith(("http://", "https://")):
+        return CommandFailed(f"{origin} is no address: it begins with http:// or https://.")
+    reason = str(error).rstrip(".")
+    return CommandFailed(f"No answer from {origin}: {reason}. Is Hearth running there?")
+
+
 def print_failure(error: Exception) -> None:
     """Says on standard error why a command failed, without credentials that the reason quotes."""
     print(f"hearth: {redact(str(error))}", file=sys.stderr)

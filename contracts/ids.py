@@ -36,6 +36,8 @@ _FINETUNE_ID: Final = _REQUEST_ID
 _JURISDICTION: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _MODEL_NAME: Final = re.compile(r"@[a-z0-9][a-z0-9-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){1,3}")
 MAX_MODEL_NAME_LENGTH: Final = 200
+_NO_PLACE: Final = ", which stands for no list at all, or for an empty one."
+_REGION_FORM: Final = "up to 63 letters, digits and `._-`, a letter or digit first"
 JURISDICTION_FORM: Final = (
     "up to 63 lower-case letters, digits and characters of `._-`, a letter or digit first, such as "
     "`eu`"
@@ -65,14 +67,16 @@ def is_jurisdiction(text: str) -> bool:
 def find_region_fault(name: str) -> str | None:
     """Why no region can be called `name`, as a sentence; None: one can."""
     if name in RESERVED_PLACES:
-        return f"No region is called `{name}`: the word stands for all of them, or for none."
-    return None if is_node_id(name) else f"`{name}` is not a region's name."
+        return f"No region is called `{name}`{_NO_PLACE}"
+    if is_node_id(name):
+        return None
+    return f"`{name}` is not a region's name: it takes {_REGION_FORM}."
 
 
 def find_jurisdiction_fault(name: str) -> str | None:
     """Why no jurisdiction can be called `name`, as a sentence; None: one can."""
     if name in RESERVED_PLACES:
-        return f"No jurisdiction is called `{name}`: the word stands for all of them, or for none."
+        return f"No jurisdiction is called `{name}`{_NO_PLACE}"
     if is_jurisdiction(name):
         return None
     return f"`{name}` names no jurisdiction: it takes {JURISDICTION_FORM}."

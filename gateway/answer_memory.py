@@ -131,7 +131,10 @@ class AnswerMemory:
             if entry is None:
                 return self._begin(account_id, key, fingerprint)
             if entry.fingerprint != fingerprint:
-                raise InvalidRequest("The `Idempotency-Key` was used with another request.")
+                raise InvalidRequest(
+                    "The `Idempotency-Key` was used with another request: its body, or what its "
+                    "headers allow of regions, was another."
+                )
             if entry.answer is not None:
                 return entry.answer
             if entry.is_spent:

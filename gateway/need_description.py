@@ -40,7 +40,7 @@ def describe_need(
     has_choice: bool,
 ) -> RouteNeed:
     """What the request needs, which has `num_bytes` as it is sent; where it makes no difference,
-    since but one node has its model, without a look at the prompt.
+    since but one node has its model and nobody asks why, without a look at the prompt.
 
     `context` is told whether the choice is to be explained. Raises: `InvalidRequest`.
     """
@@ -54,7 +54,7 @@ def describe_need(
         allowed = find_narrowed(rules, wishes, laws)
         jurisdictions = find_jurisdictions(rules, wishes.jurisdictions)
         disputed = find_disputed(rules, wishes.jurisdictions, wishes.regions, laws)
-    if not has_choice:
+    if not (has_choice or wishes.is_explained):
         generate = request if isinstance(request, GenerateRequest) else None
         return RouteNeed(
             request.model,
@@ -83,9 +83,9 @@ def describe_need(
         disputed=disputed,
         preferred=list_preferred(rules, laws) if rules.prefers else (),
         laws=laws.version,
-        may_wait=not rejects_waiting(request),
+        may_wait=has_choice and not rejects_waiting(request),
         num_asked_tokens=count_asked_tokens(request),
-        num_bytes=num_bytes,
+        num_bytes=num_bytes if has_choice else 0,
     )
 
 

@@ -146,7 +146,9 @@ class NodeLinks:
 
 def _create_move() -> ServiceError:
     """The reason why streams of a node that is being emptied end: no fault of the node's."""
-    return PoolSaturated("The request's node is being emptied.")
+    return PoolSaturated(
+        "The request's node is being emptied, and no other could go on with it. Please try again."
+    )
 
 
 def _create_stopping() -> ServiceError:

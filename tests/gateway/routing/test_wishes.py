@@ -59,12 +59,24 @@ def test_a_list_that_comes_twice_is_refused(name: bytes) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "fault"),
     [
-        (b"x-hearth-regions", b"weur;enam", "`weur;enam` is not a region's name."),
-        (b"x-hearth-regions", b"weur enam", "`weur enam` is not a region's name."),
+        (
+            b"x-hearth-regions",
+            b"weur;enam",
+            "`weur;enam` is not a region's name: it takes up to 63 letters",
+        ),
+        (
+            b"x-hearth-regions",
+            b"weur enam",
+            "`weur enam` is not a region's name: it takes up to 63 letters",
+        ),
         (b"x-hearth-regions", b"weur,any", "No region is called `any`"),
         (b"x-hearth-regions", b"", "There is no name in the list."),
         (b"x-hearth-regions", b" , ", "There is no name in the list."),
-        (b"x-hearth-regions", b"w\xe9\x7f\t1", "`w\ufffd\ufffd\ufffd1` is not a region's name."),
+        (
+            b"x-hearth-regions",
+            b"w\xe9\x7f\t1",
+            "`w\ufffd\ufffd\ufffd1` is not a region's name: it takes up to 63 letters",
+        ),
         (b"x-hearth-jurisdictions", b"EU", "`EU` names no jurisdiction: it takes up to 63 lower"),
         (b"x-hearth-jurisdictions", b"eu;us", "`eu;us` names no jurisdiction"),
         (b"x-hearth-jurisdictions", b"none", "No jurisdiction is called `none`"),
