@@ -25,8 +25,8 @@ def create_span(number: int = 1) -> Span:
 
 
 def create_sink(endpoint: str, **changes: object) -> OtlpSink:
-    """A sink that sends soon."""
-    settings = TracingSettings(endpoint=endpoint, **{"timeout_s": 0.2, "flush_s": 0.3} | changes)  # type: ignore[arg-type]
+    """A sink that sends soon, and ends when all of that is over."""
+    settings = TracingSettings(endpoint=endpoint, **{"timeout_s": 0.2, "flush_s": 20.0} | changes)  # type: ignore[arg-type]
     sink = create_span_sink(settings, "tests", "one", every_ms=10)
     assert isinstance(sink, OtlpSink)
     return sink
@@ -36,8 +36,7 @@ async def test_a_collector_gets_what_was_taken(tmp_path: Path) -> None:
     headers = tmp_path / "headers"
     headers.write_text("Authorization: Basic secret\n\nx-scope-orgid: 7\n")
     with run_collector() as collector:
-        patient = {"timeout_s": 20.0, "flush_s": 20.0}  # a collector that answers is waited for
-        sink = create_sink(collector.url, headers_file=headers, **patient)
+        sink = create_sink(collector.url, headers_file=headers, timeout_s=20.0)
         sink.take([create_span(1), create_span(2)])
         await sink.close()
         assert [span.span_id for span in collector.spans] == [
@@ -78,7 +77,7 @@ async def test_a_collector_that_sends_spans_elsewhere_has_not_taken_them(
     headers.write_text("authorization: Basic secret\n")
     with run_collector() as elsewhere, run_collector() as collector:
         collector.status, collector.location = status, elsewhere.url
-        sink = create_sink(collector.url, headers_file=headers)
+        sink = create_sink(collector.url, headers_file=headers, timeout_s=20.0)
         sink.take([create_span()])
         await sink.close()
         assert len(collector.headers) >= 1  # the control: it was asked
@@ -91,7 +90,7 @@ async def test_a_collector_that_sends_spans_elsewhere_has_not_taken_them(
 
 async def test_a_collector_that_never_answers_costs_spans_and_nothing_else() -> None:
     with run_black_hole() as url:
-        sink = create_sink(url, timeout_s=30.0, max_waiting=64)
+        sink = create_sink(url, timeout_s=30.0, flush_s=0.3, max_waiting=64)
         most = 0
         for number in range(2_000):
             sink.take([create_span(number)])
