@@ -22,7 +22,7 @@ class CommandFailed(Exception):
 
 def fail_to_connect(origin: str, error: Exception) -> CommandFailed:
     """Why nobody has answered at `origin`, in one sentence and with what to look at."""
-    if not origin.startswith(("http://", "https://")):
+    if not origin.lower().startswith(("http://", "https://")):
         return CommandFailed(f"{origin} is no address: it begins with http:// or https://.")
     reason = str(error).rstrip(".")
     return CommandFailed(f"No answer from {origin}: {reason}. Is Hearth running there?")

@@ -139,7 +139,7 @@ class OtlpSink:
 class _CountingExporter:
     """Counts what the library sends, and says when that begins to fail and when it works again.
 
-    Called by the library's thread alone.
+    Called by the library's thread, and told by us when nothing is to be sent any more.
     """
 
     def __init__(self, exporter: Any) -> None:

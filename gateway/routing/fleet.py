@@ -25,6 +25,7 @@ from gateway.routing.route_choice import (
     choose_next_prefill,
     choose_route,
     explain_unoffered,
+    has_one_in_order,
     is_still_lawful,
     list_rejections,
     may_answer,
@@ -131,10 +132,19 @@ class Fleet:
         self.release(plan)
 
     def takes(self, node_id: NodeId, need: RouteNeed) -> bool:
-        """True when `plan` would find the node in order and with room."""
+        """True when `plan` would find the node in order and with room. An account that alone avoids
+        all nodes that it may use has nothing better to wait for: others, who came later, must not
+        get every place that comes free.
+        """
         if node_id not in self._nodes:
             return False
-        return may_answer(self._describe(NO_RINGS, need), node_id, need)
+        state = self._describe(self.roster.list_rings(need.model), need)
+        if may_answer(state, node_id, need):
+            return True
+        if not self.health.find_loner(need) or has_one_in_order(state, need):
+            return False
+        anybody = replace(need, owner=0)
+        return may_answer(self._describe(NO_RINGS, anybody), node_id, anybody)
 
     def is_lawful(self, plan: RoutePlan, need: RouteNeed) -> bool:
         """True while what `plan` says is allowed by `need`, as nodes speak of themselves now."""

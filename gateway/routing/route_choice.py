@@ -105,6 +105,15 @@ def may_answer(state: FleetState, node_id: NodeId, need: RouteNeed) -> bool:
     )
 
 
+def has_one_in_order(state: FleetState, need: RouteNeed) -> bool:
+    """True where some node of `state.rings` that the law allows is in no trouble, full or not."""
+    return any(
+        node_id not in state.troubled and is_lawful(state.nodes[node_id], need)
+        for ring in state.rings
+        for node_id in ring.node_ids
+    )
+
+
 def is_still_lawful(nodes: Mapping[NodeId, NodeSnapshot], plan: RoutePlan, need: RouteNeed) -> bool:
     """True when neither the answer nor its prompt would go to a node that has gone, or that the law
     does not allow by now.
