@@ -63,9 +63,9 @@ def describe_need(
             disputed=disputed,
             generation=context.generation,
             laws=laws.version,
-            num_prompts=1 + len(generate.further_prompts) if generate else 1,
+            num_prompts=1 if generate is None else 1 + len(generate.further_prompts),
             has_bad_words=generate is not None and bool(generate.bad_words),
-            adapter=generate.adapter if generate else None,
+            adapter=None if generate is None else generate.adapter,
             leaves_nothing=not principal.may_be_kept,
             owner=hash_owner(principal.cache_salt),
         )
@@ -127,7 +127,7 @@ def find_context_window(fleet: Fleet, context: RequestContext, model: ModelName)
     assert context.principal is not None
     rules = context.principal.region_rules
     allowed, jurisdictions = find_allowed(rules, fleet.roster.laws), find_jurisdictions(rules, None)
-    return fleet.find_context_window(RouteNeed(model, allowed, jurisdictions=jurisdictions))
+    raise fleet.explain_unoffered(RouteNeed(model, allowed, jurisdictions=jurisdictions))
 
 
 def explain_refusal(fleet: Fleet, need: RouteNeed) -> bytes:

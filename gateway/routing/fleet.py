@@ -274,15 +274,9 @@ class Fleet:
         for node_id in self.roster.set_drained(node_ids):
             self._tell(node_id)
 
-    def find_context_window(self, need: RouteNeed) -> int:
-        """The longest context that any node has offered with the model.
-
-        Raises: what `choose_node` raises for `need`, when none has ever offered it.
-        """
-        window = self.roster.find_context_window(need.model)
-        if window is None:
-            raise explain_unoffered(self._describe(NO_RINGS, need), need)
-        return window
+    def explain_unoffered(self, need: RouteNeed) -> Exception:
+        """What `choose_node` raises for a model that no node has ever offered."""
+        return explain_unoffered(self._describe(NO_RINGS, need), need)
 
     def list_troubled(self) -> Mapping[NodeId, Rejection]:
         """Nodes that have failed lately and get few requests or none."""

@@ -249,18 +249,17 @@ def test_the_longest_context_follows_what_nodes_offer(fleet: Fleet) -> None:
 
     offer("a", 100)
     offer("b", 300)
-    assert fleet.find_context_window(NEED) == 300
+    assert fleet.roster.find_context_window(MODEL) == 300
     offer("b", 50)
-    assert fleet.find_context_window(NEED) == 100
+    assert fleet.roster.find_context_window(MODEL) == 100
     found = fleet.roster.find_model(MODEL)
     assert found is not None
     assert found.context_window == 50
     fleet.dismiss(NodeId("a"))
-    assert fleet.find_context_window(NEED) == 50
+    assert fleet.roster.find_context_window(MODEL) == 50
     fleet.dismiss(NodeId("b"))
     assert fleet.roster.find_model(MODEL) is None
-    with pytest.raises(UnknownModel):
-        fleet.find_context_window(NEED)
+    assert isinstance(fleet.explain_unoffered(NEED), UnknownModel)
 
 
 def test_a_region_whose_nodes_contradict_each_other_lies_in_no_jurisdiction(fleet: Fleet) -> None:
@@ -374,8 +373,7 @@ def test_a_law_that_no_node_has_told_of_yet_is_waited_for(
         need = RouteNeed(MODEL, find_allowed(rules, fleet.roster.laws), jurisdictions=jurisdictions)
         error = refuse(fleet, need)
         if fleet.roster.find_model(MODEL) is None:
-            with pytest.raises(error):
-                fleet.find_context_window(need)
+            assert isinstance(fleet.explain_unoffered(need), error)
         return error
 
     assert ask() is NoEndpoint
